@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package certs_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+func TestKeyRoundTrip(t *testing.T) {
+	t.Parallel()
+	for _, kt := range []certs.KeyType{"", certs.ECDSAP256, certs.ECDSAP384, certs.RSA2048} {
+		t.Run("type "+string(kt), func(t *testing.T) {
+			t.Parallel()
+			key, err := certs.NewKey(kt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, err := certs.MarshalKey(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(string(data), "-----BEGIN PRIVATE KEY-----\n") {
+				t.Fatalf("not PKCS#8 PEM: it starts with %.30q", data)
+			}
+			got, err := certs.ParseKey(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !certs.SamePublicKey(got.Public(), key.Public()) {
+				t.Error("the key that was read is another one")
+			}
+		})
+	}
+	if _, err := certs.NewKey("DSA"); err == nil || !strings.Contains(err.Error(), `"DSA"`) {
+		t.Errorf("key type DSA: got error %v, want one that names it", err)
+	}
+}
+
+func TestParseKeyForms(t *testing.T) {
+	t.Parallel()
+	ecKey, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rsaKey, err := certs.NewKey(certs.RSA2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sec1, err := x509.MarshalECPrivateKey(ecKey.(*ecdsa.PrivateKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edDER, err := x509.MarshalPKCS8PrivateKey(edKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+	for name, tc := range map[string]struct {
+		data    []byte
+		wantErr string
+	}{
+		"SEC 1":                     {data: block("EC PRIVATE KEY", sec1)},
+		"parameters before the key": {data: append(block("EC PARAMETERS", []byte{5, 0}), block("EC PRIVATE KEY", sec1)...)},
+		"PKCS#1":                    {data: block("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsaKey.(*rsa.PrivateKey)))},
+		"Ed25519":                   {data: block("PRIVATE KEY", edDER), wantErr: "not served"},
+		"empty":                     {wantErr: "no PEM block"},
+		"encrypted":                 {data: block("ENCRYPTED PRIVATE KEY", sec1), wantErr: "unencrypted"},
+		"broken":                    {data: block("PRIVATE KEY", sec1[:20]), wantErr: "readable private key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := certs.ParseKey(tc.data)
+			if tc.wantErr == "" && err != nil {
+				t.Fatal(err)
+			}
+			if tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
+			}
+		})
+	}
+}
