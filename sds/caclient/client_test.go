@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package caclient_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/sds/caclient"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const serverName = "istiod.istio-system.svc"
+
+// service keeps what it was asked and answers with what a test says.
+type service struct {
+	securityv1alpha1.UnimplementedIstioCertificateServiceServer
+	answer func(*securityv1alpha1.IstioCertificateRequest, metadata.MD) ([]string, error)
+}
+
+func (s *service) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	chain, err := s.answer(req, md)
+	return &securityv1alpha1.IstioCertificateResponse{CertChain: chain}, err
+}
+
+// selfSigned is a certificate of the server that is its own root.
+func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{serverName}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+// listen serves on an address ("127.0.0.1:0" for any) until stop is called.
+func listen(t *testing.T, address string, s *service, cert tls.Certificate) (at string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&cert)))
+	securityv1alpha1.RegisterIstioCertificateServiceServer(server, s)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	var stopped atomic.Bool
+	stop = func() {
+		if stopped.Swap(true) {
+			return
+		}
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return l.Addr().String(), stop
+}
+
+func newClient(t *testing.T, cfg caclient.Config) *caclient.Client {
+	t.Helper()
+	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	c, err := caclient.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func trust(pool *x509.CertPool) func() (*tls.Config, error) {
+	return func() (*tls.Config, error) { return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil }
+}
+
+func two(*securityv1alpha1.IstioCertificateRequest, metadata.MD) ([]string, error) {
+	return []string{"leaf", "root"}, nil
+}
+
+func TestSignSendsWhatIstioSends(t *testing.T) {
+	t.Parallel()
+	cert, pool := selfSigned(t)
+	var got *securityv1alpha1.IstioCertificateRequest
+	var md metadata.MD
+	address, _ := listen(t, "127.0.0.1:0", &service{answer: func(req *securityv1alpha1.IstioCertificateRequest, m metadata.MD) ([]string, error) {
+		got, md = req, m
+		return two(req, m)
+	}}, cert)
+	reg := prometheus.NewRegistry()
+	c := newClient(t, caclient.Config{
+		Address: address, ServerName: serverName, TLS: trust(pool), ClusterID: "Kubernetes", CertSigner: "signer", Registerer: reg,
+		Token: func() (string, error) { return " a.b.c\n", nil },
+	})
+	chain, err := c.Sign(t.Context(), []byte("request"), 90*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(chain) != 2 || string(chain[0]) != "leaf" || string(chain[1]) != "root" {
+		t.Errorf("got %q", chain)
+	}
+	if got.GetCsr() != "request" || got.GetValidityDuration() != 5400 || got.GetMetadata().GetFields()["CertSigner"].GetStringValue() != "signer" {
+		t.Errorf("the request is %v", got)
+	}
+	if a, id := md.Get("authorization"), md.Get("ClusterID"); len(a) != 1 || a[0] != "Bearer a.b.c" || len(id) != 1 || id[0] != "Kubernetes" {
+		t.Errorf("authorization is %q, ClusterID %q", a, id)
+	}
+	families, err := reg.Gather()
+	if err != nil || len(families) != 1 || families[0].GetName() != "istio_agent_outgoing_latency" || families[0].GetMetric()[0].GetCounter().GetValue() <= 0 {
+		t.Errorf("the metrics are %v, error %v", families, err)
+	}
+}
+
+func TestSignErrors(t *testing.T) {
+	t.Parallel()
+	cert, pool := selfSigned(t)
+	_, otherPool := selfSigned(t)
+	answers := func(chain []string, err error) *service {
+		return &service{answer: func(*securityv1alpha1.IstioCertificateRequest, metadata.MD) ([]string, error) { return chain, err }}
+	}
+	for name, tc := range map[string]struct {
+		service *service
+		change  func(*caclient.Config)
+		wantErr string
+	}{
+		"one certificate":        {answers([]string{"leaf"}, nil), nil, "the answer has 1 certificates"},
+		"no certificate":         {answers(nil, nil), nil, "the answer has 0 certificates"},
+		"the answer has a token": {answers(nil, status.Error(codes.Unauthenticated, "bad token a.b.c")), nil, "bad token [token]"},
+		"unknown root":           {answers(nil, nil), func(c *caclient.Config) { c.TLS = trust(otherPool) }, "certificate signed by unknown authority"},
+		"other name":             {answers(nil, nil), func(c *caclient.Config) { c.ServerName = "other.test" }, "not other.test"},
+		"root cannot be read": {answers(nil, nil), func(c *caclient.Config) {
+			c.TLS = func() (*tls.Config, error) { return nil, errors.New("root-cert.pem is gone") }
+		}, "root-cert.pem is gone"},
+		"damaged token, refused": {answers(nil, status.Error(codes.Unauthenticated, "who are you")), func(c *caclient.Config) {
+			c.Token = func() (string, error) { return "a\x00b", nil }
+		}, "who are you (no token was sent: it holds a byte"},
+		"plaintext": {answers(nil, nil), func(c *caclient.Config) { c.TLS = nil }, "use the authority's TLS port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address, _ := listen(t, "127.0.0.1:0", tc.service, cert)
+			cfg := caclient.Config{Address: address, ServerName: serverName, TLS: trust(pool), Token: func() (string, error) { return "a.b.c", nil }}
+			if tc.change != nil {
+				tc.change(&cfg)
+			}
+			_, err := newClient(t, cfg).Sign(t.Context(), []byte("request"), time.Hour)
+			if err == nil || !strings.Contains(err.Error(), tc.wantErr) || !strings.Contains(err.Error(), address) {
+				t.Fatalf("got error %v, want one with %q and %s", err, tc.wantErr, address)
+			}
+			if strings.Contains(err.Error(), "a.b.c") {
+				t.Errorf("the error holds the token: %v", err)
+			}
+		})
+	}
+	if _, err := caclient.New(caclient.Config{Address: "istiod"}); err == nil || !strings.Contains(err.Error(), "host:port") {
+		t.Errorf("an address without a port: got error %v", err)
+	}
+}
+
+// TestRecovery: the authority restarts with another certificate, the file with
+// the roots is replaced, and the same client works again within seconds.
+func TestRecovery(t *testing.T) {
+	t.Parallel()
+	firstCert, firstPool := selfSigned(t)
+	secondCert, secondPool := selfSigned(t)
+	var pool atomic.Pointer[x509.CertPool]
+	pool.Store(firstPool)
+	address, stop := listen(t, "127.0.0.1:0", &service{answer: two}, firstCert)
+	c := newClient(t, caclient.Config{Address: address, ServerName: serverName, TLS: func() (*tls.Config, error) {
+		return &tls.Config{RootCAs: pool.Load(), MinVersion: tls.VersionTLS12}, nil
+	}})
+	sign := func() error {
+		_, err := c.Sign(t.Context(), []byte("request"), time.Hour)
+		return err
+	}
+	if err := sign(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := sign(); status.Code(err) != codes.Unavailable {
+		t.Fatalf("without an authority: got error %v, want Unavailable", err)
+	}
+	listen(t, address, &service{answer: two}, secondCert)
+	wait := func(what string, ok func(error) bool) {
+		t.Helper()
+		end := time.Now().Add(10 * time.Second)
+		err := sign()
+		for ; !ok(err); err = sign() {
+			if time.Now().After(end) {
+				t.Fatalf("waited in vain: %s; the last error is %v", what, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	wait("the old roots are refused", func(err error) bool { return err != nil && strings.Contains(err.Error(), "unknown authority") })
+	pool.Store(secondPool)
+	wait("the new roots are used", func(err error) bool { return err == nil })
+}

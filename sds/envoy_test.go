@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEnvoy runs a real Envoy on the socket of a Server:
+//   - a request over mutual TLS works, with the identity of the workload;
+//   - a client without a certificate is refused;
+//   - after a renewal, new handshakes get the new certificate.
+func TestEnvoy(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	a := newAuthority(t)
+	r := newRig(t, a)
+	address := startEnvoy(t, binary, r.socket)
+
+	first := requestOverTLS(t, a, address)
+	if got := first.URIs[0].String(); got != web().String() {
+		t.Fatalf("Envoy presents %s, want %s", got, web())
+	}
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // it is the server that must refuse
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3 the refusal comes after the handshake
+		_ = conn.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("without a client certificate: got error %v", err)
+	}
+
+	// A workload whose certificates live seconds, on the same kind of socket.
+	short := newAuthority(t)
+	short.set(nil, 4*time.Second)
+	address = startEnvoy(t, binary, newRig(t, short).socket)
+	old := requestOverTLS(t, short, address)
+	eventually(t, "Envoy presents the renewed certificate", func() bool {
+		return !requestOverTLS(t, short, address).Equal(old)
+	})
+}
+
+func envoyBinary(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{os.Getenv("ENVOY"), filepath.Join("..", "bin", "envoy"), "envoy"} {
+		if path, err := exec.LookPath(name); name != "" && err == nil {
+			abs, err := filepath.Abs(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return abs
+		}
+	}
+	t.Skip("there is no Envoy: neither in $ENVOY, nor ../bin/envoy, nor envoy on PATH; run make envoy")
+	return ""
+}
+
+// startEnvoy returns the address of a listener that takes its secrets from the
+// socket.
+func startEnvoy(t *testing.T, binary, socket string) string {
+	t.Helper()
+	dir := t.TempDir()
+	config, adminFile := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
+	if err := os.WriteFile(config, fmt.Appendf(nil, envoyConfig, socket), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var output syncBuffer
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	cmd := exec.CommandContext(ctx, binary, "-c", config, "--admin-address-path", adminFile,
+		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warn")
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("Envoy wrote:\n%s", output.String())
+		}
+	})
+	var listeners struct {
+		Statuses []struct {
+			Address struct {
+				Socket struct {
+					Address string `json:"address"`
+					Port    int    `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"local_address"`
+		} `json:"listener_statuses"`
+	}
+	eventually(t, "Envoy's listener", func() bool {
+		admin, err := os.ReadFile(adminFile)
+		if err != nil || len(admin) == 0 {
+			return false
+		}
+		body, err := get(ctx, "http://"+string(admin)+"/listeners?format=json")
+		return err == nil && json.Unmarshal(body, &listeners) == nil && len(listeners.Statuses) == 1
+	})
+	s := listeners.Statuses[0].Address.Socket
+	return net.JoinHostPort(s.Address, fmt.Sprint(s.Port))
+}
+
+func get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	return body, err
+}
+
+// requestOverTLS makes a request with a client certificate of the authority and
+// returns what Envoy presented. It waits until Envoy has its secrets.
+func requestOverTLS(t *testing.T, a *authority, address string) *x509.Certificate {
+	t.Helper()
+	client := newWorkload(t, a, nil)
+	run(t, client)
+	eventually(t, "a certificate for the client", func() bool { return client.Certificate() != nil })
+	roots := x509.NewCertPool()
+	roots.AddCert(a.root)
+	cfg := &tls.Config{
+		Certificates:       []tls.Certificate{*client.Certificate()},
+		InsecureSkipVerify: true, // a workload has no DNS name; the chain is verified here
+		VerifyConnection: func(s tls.ConnectionState) error {
+			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots})
+			return err
+		},
+	}
+	var leaf *x509.Certificate
+	var last error
+	defer func() {
+		if last != nil {
+			t.Logf("the last attempt: %v", last)
+		}
+	}()
+	eventually(t, "a request over mutual TLS", func() bool {
+		conn, err := tls.Dial("tcp", address, cfg)
+		if err != nil {
+			last = err
+			return false
+		}
+		defer func() { _ = conn.Close() }() // it was only read from
+		_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
+		if err != nil {
+			last = err
+			return false
+		}
+		answer, err := io.ReadAll(conn)
+		if last = err; err == nil && !bytes.Contains(answer, []byte("hello from envoy")) {
+			last = fmt.Errorf("the answer is %q", answer)
+		}
+		leaf = conn.ConnectionState().PeerCertificates[0]
+		return last == nil
+	})
+	return leaf
+}
+
+const envoyConfig = `
+admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
+node: {id: "sidecar~127.0.0.1~web.default~default.svc.cluster.local", cluster: web}
+static_resources:
+  clusters:
+  - name: sds-grpc
+    type: STATIC
+    connect_timeout: 1s
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2_protocol_options: {}}
+    load_assignment:
+      cluster_name: sds-grpc
+      endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: "%s"}}}}]}]
+  listeners:
+  - name: inbound
+    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
+    filter_chains:
+    - transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          require_client_certificate: true
+          common_tls_context:
+            tls_certificate_sds_secret_configs:
+            - name: default
+              sds_config: &sds
+                resource_api_version: V3
+                initial_fetch_timeout: 0s
+                api_config_source:
+                  api_type: GRPC
+                  transport_api_version: V3
+                  set_node_on_first_message_only: true
+                  grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]
+            validation_context_sds_secret_config: {name: ROOTCA, sds_config: *sds}
+      filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: inbound
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "hello from envoy"}}}]
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+`

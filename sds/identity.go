@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// Identity is a key with its certificate and the roots it leads to. It never
+// changes; a renewal makes another one.
+type Identity struct {
+	ChainPEM []byte // leaf and intermediates, without a root
+	KeyPEM   []byte // PKCS#8
+	RootsPEM []byte
+	NotAfter time.Time // end of the leaf's life
+	ID       certs.ID  // as the leaf says; as it was asked for if the leaf's is of another form
+
+	roots []*x509.Certificate
+	cert  *tls.Certificate
+}
+
+// Roots returns the roots of the mesh.
+func (id *Identity) Roots() []*x509.Certificate { return id.roots }
+
+// newIdentity checks the answer of an authority: elements of PEM, the leaf
+// first, the roots last. The identity in the leaf is what the authority found
+// the caller to be, and may differ from what was asked for.
+func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.Time) (*Identity, error) {
+	if len(elements) < 2 {
+		return nil, fmt.Errorf("the answer of the certificate authority has %d elements; it must have the leaf first and the root last", len(elements))
+	}
+	last := len(elements) - 1
+	chain, err := certs.ParseChain(bytes.Join(elements[:last], []byte("\n")))
+	if err != nil {
+		return nil, fmt.Errorf("reading chain from the certificate authority: %w", err)
+	}
+	roots, err := certs.ParseChain(elements[last])
+	if err != nil {
+		return nil, fmt.Errorf("reading root from the certificate authority: %w", err)
+	}
+	chain = withoutRoots(chain, roots)
+	if len(chain) == 0 {
+		return nil, errors.New("the certificate authority answered with nothing but roots")
+	}
+	leaf := chain[0]
+	if !certs.SamePublicKey(leaf.PublicKey, key.Public()) {
+		return nil, errors.New("the certificate authority certified another key than the one of the request")
+	}
+	if !now.Before(leaf.NotAfter) {
+		return nil, fmt.Errorf("the new certificate ran out at %s already; compare the clocks", leaf.NotAfter.Format(time.RFC3339))
+	}
+	if err := verify(chain, roots); err != nil {
+		return nil, fmt.Errorf("checking chain from the certificate authority: %w", err)
+	}
+	keyPEM, err := certs.MarshalKey(key)
+	if err != nil {
+		return nil, err
+	}
+	id, err := certs.CertificateID(leaf)
+	if err != nil {
+		id = asked
+	}
+	cert := &tls.Certificate{PrivateKey: key, Leaf: leaf}
+	for _, c := range chain {
+		cert.Certificate = append(cert.Certificate, c.Raw)
+	}
+	return &Identity{
+		ChainPEM: certs.EncodeChain(chain...), KeyPEM: keyPEM, RootsPEM: certs.EncodeChain(roots...),
+		NotAfter: leaf.NotAfter, ID: id, roots: roots, cert: cert,
+	}, nil
+}
+
+// withoutRoots leaves out of a chain what a peer has to have anyway.
+func withoutRoots(chain, roots []*x509.Certificate) []*x509.Certificate {
+	var out []*x509.Certificate
+	for _, c := range chain {
+		isRoot := false
+		for _, r := range roots {
+			isRoot = isRoot || c.Equal(r)
+		}
+		if !isRoot {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// verify checks that the chain leads to one of the roots. It does so as of the
+// start of the leaf's life: that our clock is behind is no reason to refuse a
+// certificate which all others accept.
+func verify(chain, roots []*x509.Certificate) error {
+	pool, between := x509.NewCertPool(), x509.NewCertPool()
+	for _, r := range roots {
+		pool.AddCert(r)
+	}
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: pool, Intermediates: between, CurrentTime: chain[0].NotBefore,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	return err
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/sds"
+)
+
+func TestRenewalTime(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		ttl      time.Duration
+		ratio    float64
+		min, max time.Duration // when the second certificate is asked for
+	}{
+		"half of the life":          {24 * time.Hour, 0, 10*time.Hour + 47*time.Minute, 13*time.Hour + 13*time.Minute},
+		"a fifth is left":           {10 * time.Hour, 0.2, 7*time.Hour + 47*time.Minute, 8*time.Hour + 13*time.Minute},
+		"nearly at once":            {10 * time.Second, 0.999, time.Second, 2 * time.Second},
+		"life of seconds, measured": {4 * time.Second, 0.5, 1500 * time.Millisecond, 2300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAuthority(t)
+				w := newWorkload(t, a, func(c *sds.WorkloadConfig) { c.TTL, c.GraceRatio = tc.ttl, tc.ratio })
+				start := time.Now()
+				run(t, w)
+				synctest.Wait()
+				if w.Certificate() == nil {
+					t.Fatal("there is no certificate at once")
+				}
+				time.Sleep(tc.min - time.Millisecond)
+				synctest.Wait()
+				if n := len(a.times()); n != 1 {
+					t.Fatalf("%d certificates were asked for before %s", n, tc.min)
+				}
+				time.Sleep(time.Until(start.Add(tc.max)))
+				synctest.Wait()
+				if n := len(a.times()); n < 2 {
+					t.Fatalf("%d certificates were asked for within %s", n, tc.max)
+				}
+			})
+		})
+	}
+}
+
+func TestRenewalsAreSpread(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		const n = 20
+		for range n {
+			run(t, newWorkload(t, a, nil))
+		}
+		synctest.Wait()
+		time.Sleep(14 * time.Hour)
+		synctest.Wait()
+		again := a.times()[n:]
+		if len(again) != n {
+			t.Fatalf("%d of %d renewed", len(again), n)
+		}
+		if spread := again[n-1].Sub(again[0]); spread < 30*time.Minute {
+			t.Errorf("all of them renewed within %s", spread)
+		}
+	})
+}
+
+func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, log, reg := newAuthority(t), &syncBuffer{}, prometheus.NewRegistry()
+		w := newWorkload(t, a, func(c *sds.WorkloadConfig) {
+			c.Logger, c.Registerer = slog.New(slog.NewTextHandler(log, nil)), reg
+		})
+		run(t, w)
+		synctest.Wait()
+		first, changed := w.Current(), w.Changed()
+		a.set(errors.New("connection refused"), 0)
+		time.Sleep(23 * time.Hour)
+		synctest.Wait()
+		if w.Current() != first || w.Certificate() == nil {
+			t.Fatal("the old certificate was dropped although it is valid")
+		}
+		if isClosed(changed) {
+			t.Error("a change was told although there was none")
+		}
+		checkBackoff(t, a.times()[1:])
+		if n := metric(t, reg, "outrigger_agent_cert_renewal_failures_total", ""); n < 100 {
+			t.Errorf("%v failed renewals were counted", n)
+		}
+		if s := metric(t, reg, "istio_agent_cert_expiry_seconds", sds.NameDefault); s != 3600 {
+			t.Errorf("%v seconds are said to be left, want 3600", s)
+		}
+		if n := strings.Count(log.String(), "the old one stays in force"); n < 1 || n > 100 {
+			t.Errorf("%d lines about the failures, want a few", n)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if w.Certificate() != nil {
+			t.Error("a certificate that has run out is given to connections")
+		}
+		if !strings.Contains(log.String(), "has run out") {
+			t.Error("the log does not say that the certificate has run out")
+		}
+		a.set(nil, 0)
+		time.Sleep(46 * time.Second) // the longest wait between two attempts
+		synctest.Wait()
+		if w.Current() == first || w.Certificate() == nil || !isClosed(changed) {
+			t.Error("there is no new certificate although the authority is back")
+		}
+		if string(w.Current().KeyPEM) == string(first.KeyPEM) {
+			t.Error("the new certificate is for the old key")
+		}
+	})
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// checkBackoff looks at the waits: short ones first, 30 s (with jitter) at most.
+func checkBackoff(t *testing.T, times []time.Time) {
+	t.Helper()
+	if first := times[1].Sub(times[0]); first < 50*time.Millisecond || first > 150*time.Millisecond {
+		t.Errorf("the first retry came after %s, want about 100ms", first)
+	}
+	for i := range times[1:] {
+		if d := times[i+1].Sub(times[i]); d > 45*time.Second || i > 20 && d < 15*time.Second {
+			t.Fatalf("retry %d came after %s", i, d)
+		}
+	}
+}
+
+func TestFirstErrorIsLoggedAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, log := newAuthority(t), &syncBuffer{}
+		a.set(errors.New("no such host istiod"), 0)
+		w := newWorkload(t, a, func(c *sds.WorkloadConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+		run(t, w)
+		synctest.Wait()
+		if s := log.String(); !strings.Contains(s, "level=ERROR") || !strings.Contains(s, "no such host istiod") {
+			t.Errorf("the log is %q", s)
+		}
+		a.set(nil, 0)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if w.Certificate() == nil {
+			t.Error("there is no certificate a second after the authority came up")
+		}
+		if s := log.String(); strings.Contains(s, "PRIVATE KEY") || strings.Contains(s, "BEGIN") {
+			t.Errorf("the log holds keys: %q", s)
+		}
+	})
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	w := newWorkload(t, a, func(c *sds.WorkloadConfig) {
+		c.Sign = func(ctx context.Context, _ []byte, _ time.Duration) ([][]byte, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("got error %v, want none after a cancel", err)
+	}
+}
+
+func TestNewWorkloadRefuses(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	for name, tc := range map[string]struct {
+		change  func(*sds.WorkloadConfig)
+		wantErr string
+	}{
+		"no service account": {func(c *sds.WorkloadConfig) { c.ID.ServiceAccount = "" }, "service account is empty; see TRUST_DOMAIN, POD_NAMESPACE and SERVICE_ACCOUNT"},
+		"key type":           {func(c *sds.WorkloadConfig) { c.KeyType = certs.KeyType("RSA1024") }, "RSA1024"},
+		"no authority":       {func(c *sds.WorkloadConfig) { c.Sign = nil }, "no certificate authority"},
+		"life":               {func(c *sds.WorkloadConfig) { c.TTL = time.Millisecond }, "SECRET_TTL"},
+		"ratio":              {func(c *sds.WorkloadConfig) { c.GraceRatio = 1 }, "SECRET_GRACE_PERIOD_RATIO"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sds.WorkloadConfig{ID: web(), Sign: a.Sign}
+			tc.change(&cfg)
+			if _, err := sds.NewWorkload(cfg); err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+// metric returns the value of a metric; resource picks one by its label.
+func metric(t *testing.T, reg *prometheus.Registry, name, resource string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (resource == "" || m.GetLabel()[0].GetValue() == resource) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no metric %s %s", name, resource)
+	return 0
+}
