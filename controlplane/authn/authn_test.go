@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package authn_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+)
+
+func withChain(t *testing.T, uris ...string) context.Context {
+	t.Helper()
+	cert := &x509.Certificate{}
+	for _, s := range uris {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert.URIs = append(cert.URIs, u)
+	}
+	state := tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}}
+	return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
+}
+
+func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+	c, err := authn.NewClientCertificate("cluster.local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unverified := tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+	for _, tc := range []struct {
+		name    string
+		ctx     context.Context
+		wantErr string
+	}{
+		{"good", withChain(t, "spiffe://cluster.local/ns/a/sa/b"), ""},
+		{"no peer", t.Context(), "no peer"},
+		{"plaintext", peer.NewContext(t.Context(), &peer.Peer{}), "not TLS"},
+		{"not verified", peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: unverified}}), "none was presented"},
+		{"no URI", withChain(t), "0 URI names"},
+		{"two URIs", withChain(t, "spiffe://cluster.local/ns/a/sa/b", "spiffe://cluster.local/ns/a/sa/c"), "2 URI names"},
+		{"other trust domain", withChain(t, "spiffe://other/ns/a/sa/b"), `trust domain "other"`},
+		{"not a workload", withChain(t, "spiffe://cluster.local/node/1"), "form"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			caller, err := c.Authenticate(tc.ctx)
+			if tc.wantErr != "" {
+				wantRefusal(t, err, tc.wantErr, "")
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if caller.ID.String() != "spiffe://cluster.local/ns/a/sa/b" || caller.Method != authn.MethodClientCertificate {
+				t.Errorf("got %+v", *caller)
+			}
+		})
+	}
+	if _, err := authn.NewClientCertificate("Cluster.Local"); err == nil {
+		t.Error("a trust domain in capitals was accepted")
+	}
+}
+
+func TestAny(t *testing.T) {
+	t.Parallel()
+	key := newKey(t)
+	c, err := authn.NewClientCertificate("cluster.local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := authn.Any(c, newJWT(t, jose.JSONWebKey{Key: key.Public()}))
+	caller, err := both.Authenticate(withToken(t.Context(), sign(t, jose.ES256, key, "", goodClaims())))
+	if err != nil || caller.Method != authn.MethodJWT {
+		t.Errorf("a token without a certificate: got %+v, error %v", caller, err)
+	}
+	caller, err = both.Authenticate(withToken(withChain(t, "spiffe://cluster.local/ns/a/sa/b"), "broken"))
+	if err != nil || caller.Method != authn.MethodClientCertificate {
+		t.Errorf("a certificate with a broken token: got %+v, error %v", caller, err)
+	}
+	_, err = both.Authenticate(t.Context())
+	wantRefusal(t, err, "unauthenticated: client certificate: the call has no peer; jwt: the call carries no bearer token", "")
+	_, err = authn.Any().Authenticate(t.Context())
+	wantRefusal(t, err, "no method", "")
+}
+
+func TestNewJWTRefuses(t *testing.T) {
+	t.Parallel()
+	key := newKey(t)
+	good := authn.JWTConfig{
+		Issuer: issuer, Audiences: []string{"istio-ca"}, TrustDomain: "cluster.local",
+		JWKS: jwks(t, jose.JSONWebKey{Key: key.Public()}),
+	}
+	for name, tc := range map[string]struct {
+		change  func(*authn.JWTConfig)
+		wantErr string
+	}{
+		"no issuer":     {func(c *authn.JWTConfig) { c.Issuer = "" }, "issuer is empty"},
+		"no audience":   {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
+		"trust domain":  {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
+		"broken keys":   {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
+		"no keys":       {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "holds no key"},
+		"private key":   {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
+		"symmetric key": {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: []byte("secret")}) }, "not a public key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := good
+			tc.change(&cfg)
+			if _, err := authn.NewJWT(cfg); err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+func TestParseJWTRule(t *testing.T) {
+	t.Parallel()
+	keys := string(jwks(t, jose.JSONWebKey{Key: newKey(t).Public()}))
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	if err := os.WriteFile(file, []byte(keys), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rule := func(fields map[string]any) string {
+		fields["issuer"], fields["audiences"] = issuer, []string{"istio-ca"}
+		data, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	for name, tc := range map[string]struct{ in, wantErr string }{
+		"inline":                     {rule(map[string]any{"jwks": keys}), ""},
+		"field of a newer API":       {rule(map[string]any{"jwks": keys, "somethingNew": 1}), ""},
+		"file":                       {rule(map[string]any{"jwksUri": "file://" + file}), ""},
+		"no file":                    {rule(map[string]any{"jwksUri": "file://" + file + "x"}), "no such file"},
+		"http":                       {rule(map[string]any{"jwksUri": "https://u:pw@issuer.test/keys"}), "https://u:xxxxx@issuer.test/keys"},
+		"no keys":                    {rule(map[string]any{}), "neither jwks nor jwksUri"},
+		"both":                       {rule(map[string]any{"jwks": keys, "jwksUri": "file:///x"}), "leave one out"},
+		"not JSON":                   {"{", "reading JWT_RULE"},
+		"host in the name of a file": {rule(map[string]any{"jwksUri": "file://host/x"}), "not served"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, err := authn.ParseJWTRule(tc.in)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.TrustDomain = "cluster.local"
+			if _, err := authn.NewJWT(cfg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func FuzzParseJWTRule(f *testing.F) {
+	f.Add(`{"issuer":"a","audiences":["b"],"jwks":"{\"keys\":[]}"}`)
+	f.Add(`{"issuer":"a","jwksUri":"https://b"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(strings.ToLower(text), "file") || strings.Contains(text, `\`) {
+			return // would read files of this machine
+		}
+		cfg, err := authn.ParseJWTRule(text)
+		if err == nil && len(cfg.JWKS) == 0 {
+			t.Fatal("a rule without keys was accepted")
+		}
+	})
+}

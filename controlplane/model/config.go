@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Kind is the Kubernetes kind of a user object, for example "VirtualService".
+type Kind string
+
+// The kinds that this control plane serves, and their Istio API groups:
+// networking.istio.io and security.istio.io.
+const (
+	VirtualService     Kind = "VirtualService"
+	DestinationRule    Kind = "DestinationRule"
+	ServiceEntry       Kind = "ServiceEntry"
+	WorkloadEntry      Kind = "WorkloadEntry"
+	Sidecar            Kind = "Sidecar"
+	PeerAuthentication Kind = "PeerAuthentication"
+)
+
+// MeshConfigKind names the mesh wide settings in a [Change]. It is no user
+// object: the settings come from the mesh config file.
+const MeshConfigKind Kind = "MeshConfig"
+
+// Key names one user object.
+type Key struct {
+	Kind      Kind
+	Namespace string
+	Name      string
+}
+
+// String gives kind/namespace/name, the form that logs and errors use.
+func (k Key) String() string {
+	return fmt.Sprintf("%s/%s/%s", k.Kind, k.Namespace, k.Name)
+}
+
+// Config is one user object of the mesh: an Istio resource as it was read
+// from a store.
+type Config struct {
+	Key
+	Labels      map[string]string
+	Annotations map[string]string
+	// ResourceVersion is an opaque token that changes with the object.
+	ResourceVersion string
+	// Created orders objects that compete; see [Older].
+	Created time.Time
+	// Source says where a person finds the object, for example
+	// "config/catalog.yaml:12". Only for messages.
+	Source string
+	// Spec is the message of the kind from istio.io/api, for example
+	// *networkingv1alpha3.VirtualService.
+	Spec proto.Message
+}
+
+// Older compares two objects in the canonical order of Istio: creation time,
+// then name.namespace. It is a comparison function for slices.SortFunc.
+func Older(a, b *Config) int {
+	if c := a.Created.Compare(b.Created); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.Name, b.Name); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Namespace, b.Namespace)
+}
+
+// Selects reports whether a workload selector matches the labels of a
+// workload: every label of the selector must be there with the same value.
+// A nil or empty selector matches everything.
+func Selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Change says which user objects differ between two states. Changes merge;
+// the empty Change means that nothing changed.
+type Change struct {
+	// All means that anything may have changed (first load, mesh config).
+	All bool
+	// Keys are the objects that were added, updated or deleted.
+	Keys map[Key]struct{}
+}
+
+// NewChange gives the change of some objects.
+func NewChange(keys ...Key) Change {
+	c := Change{Keys: make(map[Key]struct{}, len(keys))}
+	for _, k := range keys {
+		c.Keys[k] = struct{}{}
+	}
+	return c
+}
+
+// Empty reports whether the change holds nothing.
+func (c Change) Empty() bool { return !c.All && len(c.Keys) == 0 }
+
+// Merge gives the union of two changes. Neither is altered.
+func (c Change) Merge(o Change) Change {
+	m := Change{All: c.All || o.All}
+	if m.All {
+		return m
+	}
+	m.Keys = make(map[Key]struct{}, len(c.Keys)+len(o.Keys))
+	for k := range c.Keys {
+		m.Keys[k] = struct{}{}
+	}
+	for k := range o.Keys {
+		m.Keys[k] = struct{}{}
+	}
+	return m
+}
+
+// Touches reports whether an object of one of the kinds changed.
+func (c Change) Touches(kinds ...Kind) bool {
+	if c.All {
+		return true
+	}
+	for k := range c.Keys {
+		for _, kind := range kinds {
+			if k.Kind == kind {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Problem is something wrong with one user object that its author must hear
+// of. It never stops another object from working.
+type Problem struct {
+	// Object is the object; Kind and Name are empty when not even they
+	// could be read.
+	Object Key
+	// Source is the place, for example "config/catalog.yaml:12".
+	Source string
+	// Reason is a sentence that names the field, the value and the cure.
+	Reason string
+}
+
+// String gives the line that a person reads.
+func (p Problem) String() string {
+	s := p.Reason
+	if p.Object.Name != "" {
+		s = p.Object.String() + ": " + s
+	}
+	if p.Source != "" {
+		s = p.Source + ": " + s
+	}
+	return s
+}

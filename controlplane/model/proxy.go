@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package model
+
+// Interception says how traffic reaches a proxy.
+type Interception string
+
+// The interception modes of Istio.
+const (
+	InterceptionNone     Interception = "NONE"
+	InterceptionRedirect Interception = "REDIRECT"
+	InterceptionTProxy   Interception = "TPROXY"
+)
+
+// Proxy is an Envoy as the control plane sees it: what the node of its
+// stream says about it. It is immutable for the life of the stream.
+type Proxy struct {
+	// ID is "<name>.<namespace>", the third part of the node id.
+	ID string
+	// Role is "sidecar" or "router".
+	Role string
+	// IPs are the addresses of the workload; never empty.
+	IPs []string
+	// Namespace and ServiceAccount are what the proxy claims; on secure
+	// streams they were compared with its identity.
+	Namespace      string
+	ServiceAccount string
+	// Domain is the DNS domain of the proxy, for example
+	// "default.svc.cluster.local".
+	Domain       string
+	Labels       map[string]string
+	ClusterID    string
+	Interception Interception
+	// HTTPProxyPort overrides the mesh's proxyHttpPort when not 0.
+	HTTPProxyPort uint32
+}
