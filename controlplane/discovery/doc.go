@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package discovery serves ADS, state of the world and delta, to the proxies.
+//
+// A [Server] holds the newest snapshot and the open streams. Each stream has
+// one goroutine that owns its subscriptions: what the proxy asked for, what
+// it has (names and hashes, not bytes), and what it has not answered yet. A
+// push compares hashes and sends what differs; the bytes of a resource are
+// marshalled once, by the generator, and shared by all streams.
+//
+// Rules of the streams: types go out in the order CDS, EDS, LDS, RDS; at most
+// one response of a type waits for its answer, what changes meanwhile merges;
+// routes wait while clusters or endpoints are unanswered; a rejected response
+// is not sent again until something changes.
+//
+// The package reads no configuration and builds no snapshot. Goroutines: Run
+// owns the push workers; each stream has its handler and a reader, which end
+// with the stream.
+package discovery

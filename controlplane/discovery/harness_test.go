@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// table is a Generator whose resources a test sets: type -> name -> content.
+type table struct {
+	mu   sync.Mutex // guards sets
+	sets map[string]*generate.Set
+}
+
+func (g *table) Generate(_ *snapshot.Mesh, _ *model.Proxy, typeURL string) *generate.Set {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.sets[typeURL]; s != nil {
+		return s
+	}
+	return &generate.Set{}
+}
+
+// set replaces the resources of a type.
+func (g *table) set(typeURL string, content map[string]string) {
+	s := &generate.Set{}
+	all := fnv.New64a()
+	for _, name := range slices.Sorted(maps.Keys(content)) {
+		b, err := proto.Marshal(&anypb.Any{TypeUrl: typeURL, Value: []byte(content[name])})
+		if err != nil {
+			panic(err)
+		}
+		h := fnv.New64a()
+		_, _ = h.Write(b)
+		_, _ = fmt.Fprint(all, name, h.Sum64())
+		s.Resources = append(s.Resources, &generate.Resource{Name: name, Hash: h.Sum64(), Any: b})
+	}
+	s.Version = versionOf(all.Sum64())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sets == nil {
+		g.sets = map[string]*generate.Set{}
+	}
+	g.sets[typeURL] = s
+}
+
+// harness is a server on a loopback port.
+type harness struct {
+	*table
+	server *Server
+	client discoveryv3.AggregatedDiscoveryServiceClient
+}
+
+func start(t *testing.T, auth authn.Authenticator) *harness {
+	t.Helper()
+	h := &harness{table: &table{}}
+	var err error
+	if h.server, err = New(Config{Generator: h.table, Workers: 2}); err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
+	h.server.Register(g, auth)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { done <- h.server.Run(ctx) }()
+	go func() { done <- g.Serve(l) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.client = discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		g.Stop()
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return h
+}
+
+// push publishes what the table holds.
+func (h *harness) push() { h.server.Push(&snapshot.Mesh{}, model.Change{All: true}) }
+
+func shopNode(t *testing.T, meta map[string]any) *corev3.Node {
+	t.Helper()
+	all := map[string]any{"NAMESPACE": "default", "SERVICE_ACCOUNT": "shop", "INTERCEPTION_MODE": "NONE"}
+	maps.Copy(all, meta)
+	md, err := structpb.NewStruct(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev3.Node{Id: "sidecar~127.1.0.2~shop-1.default~default.svc.cluster.local", Metadata: md}
+}
+
+// peer is a proxy of either kind of stream, seen through one set of words.
+type peer struct {
+	t     *testing.T
+	delta bool
+	send  func(proto.Message) error
+	got   chan proto.Message
+	err   atomic.Value // why the stream ended
+	node  *corev3.Node
+	nonce map[string]string
+	names map[string][]string
+	vers  map[string]string
+}
+
+func (h *harness) connect(t *testing.T, delta bool) *peer {
+	t.Helper()
+	p := &peer{
+		t: t, delta: delta, got: make(chan proto.Message, 100), node: shopNode(t, nil),
+		nonce: map[string]string{}, names: map[string][]string{}, vers: map[string]string{},
+	}
+	var recv func() (proto.Message, error)
+	if delta {
+		s, err := h.client.DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		recv = func() (proto.Message, error) { return s.Recv() }
+		p.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DeltaDiscoveryRequest)) }
+	} else {
+		s, err := h.client.StreamAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		recv = func() (proto.Message, error) { return s.Recv() }
+		p.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DiscoveryRequest)) }
+	}
+	go func() {
+		defer close(p.got)
+		for {
+			m, err := recv()
+			if err != nil {
+				p.err.Store(err)
+				return
+			}
+			p.got <- m
+		}
+	}()
+	return p
+}
+
+// must sends a request.
+func (p *peer) must(m proto.Message) {
+	p.t.Helper()
+	if err := p.send(m); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// subscribe asks for a type the first time; no names means everything.
+func (p *peer) subscribe(typeURL string, names ...string) {
+	p.t.Helper()
+	p.names[typeURL] = names
+	if p.delta {
+		p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: typeURL, ResourceNamesSubscribe: names})
+		return
+	}
+	p.must(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: typeURL, ResourceNames: names, VersionInfo: p.vers[typeURL]})
+}
+
+// more asks for one more name.
+func (p *peer) more(typeURL, name string) {
+	p.t.Helper()
+	p.names[typeURL] = append(p.names[typeURL], name)
+	if p.delta {
+		p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{name}})
+		return
+	}
+	p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: p.names[typeURL], ResponseNonce: p.nonce[typeURL], VersionInfo: p.vers[typeURL]})
+}
+
+// ack answers the last response of a type.
+func (p *peer) ack(typeURL string) {
+	p.t.Helper()
+	if p.delta {
+		p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: p.nonce[typeURL]})
+		return
+	}
+	p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: p.names[typeURL], ResponseNonce: p.nonce[typeURL], VersionInfo: p.vers[typeURL]})
+}
+
+// want receives one response and compares its type, its content and (delta)
+// what it removes: "cds a=1 b=2 -c".
+func (p *peer) want(line string) string {
+	p.t.Helper()
+	select {
+	case m, ok := <-p.got:
+		if !ok {
+			p.t.Fatalf("stream ended with %v, want %q", p.err.Load(), line)
+		}
+		typeURL, got := p.describe(m)
+		if got != line {
+			p.t.Fatalf("got response %q, want %q", got, line)
+		}
+		return typeURL
+	case <-time.After(10 * time.Second):
+		p.t.Fatalf("no response within 10 s, want %q", line)
+	}
+	return ""
+}
+
+// wantAck is want and ack.
+func (p *peer) wantAck(line string) {
+	p.t.Helper()
+	p.ack(p.want(line))
+}
+
+func (p *peer) describe(m proto.Message) (typeURL, line string) {
+	words := []string{}
+	switch r := m.(type) {
+	case *discoveryv3.DiscoveryResponse:
+		typeURL = r.TypeUrl
+		p.nonce[typeURL], p.vers[typeURL] = r.Nonce, r.VersionInfo
+		for _, res := range r.Resources {
+			words = append(words, string(res.Value))
+		}
+	case *discoveryv3.DeltaDiscoveryResponse:
+		typeURL = r.TypeUrl
+		p.nonce[typeURL] = r.Nonce
+		for _, res := range r.Resources {
+			words = append(words, string(res.Resource.Value))
+		}
+		for _, n := range r.RemovedResources {
+			words = append(words, "-"+n)
+		}
+	}
+	return typeURL, strings.Join(append([]string{shortType(typeURL)}, words...), " ")
+}
+
+// quiet asserts that nothing is on its way: the answer to a fresh
+// subscription comes next.
+func (p *peer) quiet() {
+	p.t.Helper()
+	const probe = "type.googleapis.com/none.of.this.exists"
+	typeURL := fmt.Sprintf("%s.%d", probe, time.Now().UnixNano())
+	p.subscribe(typeURL)
+	p.want("other")
+}
+
+// each runs a test for both kinds of stream.
+func each(t *testing.T, test func(t *testing.T, h *harness, p *peer)) {
+	t.Helper()
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t, nil)
+			h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
+			h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+			h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+			h.set(generate.TypeRoute, map[string]string{"r": "r=1"})
+			h.push()
+			test(t, h, h.connect(t, delta))
+		})
+	}
+}

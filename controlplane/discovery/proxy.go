@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// proxyOf reads the node of a stream's first request. Errors are gRPC errors
+// that say what the proxy has to change.
+func proxyOf(n *corev3.Node) (*model.Proxy, error) {
+	if n.GetId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "missing node information: the first request must carry node.id")
+	}
+	id, err := node.ParseID(n.Id)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	meta := &node.Metadata{}
+	if n.Metadata != nil {
+		raw, err := n.Metadata.MarshalJSON()
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "node metadata of %s: %v", n.Id, err)
+		}
+		if meta, err = node.ParseMetadata(raw); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "node metadata of %s: %v", n.Id, err)
+		}
+	}
+	ips := node.Addresses(id, meta)
+	if len(ips) == 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "node %s names no address: neither its id nor INSTANCE_IPS holds one", n.Id)
+	}
+	p := &model.Proxy{
+		ID: id.Name, Role: id.Role, IPs: ips, Domain: id.Domain,
+		Namespace: meta.Namespace, ServiceAccount: meta.ServiceAccount, Labels: meta.Labels,
+		ClusterID: meta.ClusterID, Interception: model.Interception(meta.InterceptionMode),
+	}
+	if p.Namespace == "" {
+		p.Namespace = id.Namespace()
+	}
+	if p.Interception == "" {
+		p.Interception = model.InterceptionRedirect
+	}
+	if meta.HTTPProxyPort != "" {
+		port, err := strconv.ParseUint(meta.HTTPProxyPort, 10, 16)
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "node metadata HTTP_PROXY_PORT of %s is %q, it must be a port number", n.Id, meta.HTTPProxyPort)
+		}
+		p.HTTPProxyPort = uint32(port)
+	}
+	return p, served(p)
+}
+
+// served refuses proxies for which there would be no configuration: better a
+// clear end of the stream than an Envoy that stays empty.
+func served(p *model.Proxy) error {
+	if p.Role != node.Sidecar {
+		return status.Errorf(codes.FailedPrecondition, "proxy %s has the role %q; this control plane serves the role sidecar", p.ID, p.Role)
+	}
+	if p.Interception != model.InterceptionNone {
+		return status.Errorf(codes.FailedPrecondition,
+			"proxy %s has the interception mode %q; this control plane serves NONE: set ISTIO_META_INTERCEPTION_MODE=NONE at the agent", p.ID, p.Interception)
+	}
+	return nil
+}
+
+// checkIdentity compares what a proxy claims with who opened the stream.
+func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
+	if caller == nil {
+		return nil // the port takes everybody
+	}
+	mismatch := ""
+	switch {
+	case caller.ID.Namespace != p.Namespace:
+		mismatch = fmt.Sprintf("namespace %q", p.Namespace)
+	case p.ServiceAccount != "" && caller.ID.ServiceAccount != p.ServiceAccount:
+		mismatch = fmt.Sprintf("service account %q", p.ServiceAccount)
+	default:
+		return nil
+	}
+	return status.Errorf(codes.PermissionDenied, "proxy %s claims the %s, but the stream was opened by %s", p.ID, mismatch, caller.ID)
+}

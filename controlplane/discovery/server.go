@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/push"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// shortTypes are the names of the served types in metrics.
+var shortTypes = map[string]string{
+	generate.TypeCluster:  "cds",
+	generate.TypeEndpoint: "eds",
+	generate.TypeListener: "lds",
+	generate.TypeRoute:    "rds",
+}
+
+// Generator makes the resources of one type for one proxy. It must be pure
+// and quick for what it has made before: every stream calls it.
+type Generator interface {
+	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set
+}
+
+// Config is what a [Server] needs.
+type Config struct {
+	Generator Generator
+	// Workers is how many connections are prepared for a push at a time.
+	Workers int
+	Logger  *slog.Logger
+	// Registerer takes the metrics; nil for none.
+	Registerer prometheus.Registerer
+}
+
+// Server serves ADS.
+type Server struct {
+	gen     Generator
+	workers int
+	log     *slog.Logger
+	metrics *metrics
+	queue   *push.Queue[*stream]
+	// mesh is the newest snapshot; nil until the first Push.
+	mesh atomic.Pointer[published]
+
+	mu      sync.Mutex // guards streams
+	streams map[*stream]struct{}
+	count   atomic.Uint64 // streams so far, for their ids
+}
+
+// published is a snapshot and when its push began.
+type published struct {
+	*snapshot.Mesh
+	since time.Time
+}
+
+// New checks the configuration. Nothing runs before Run.
+func New(cfg Config) (*Server, error) {
+	if cfg.Generator == nil {
+		return nil, errors.New("discovery needs a generator")
+	}
+	if cfg.Workers <= 0 {
+		return nil, fmt.Errorf("discovery needs at least one worker, not %d", cfg.Workers)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	q := push.NewQueue[*stream]()
+	return &Server{
+		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
+		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
+		streams: map[*stream]struct{}{},
+	}, nil
+}
+
+// Ready reports whether there is a snapshot to serve.
+func (s *Server) Ready() bool { return s.mesh.Load() != nil }
+
+// Connected gives how many streams are open.
+func (s *Server) Connected() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams)
+}
+
+// Push publishes a snapshot and queues every stream. It does not wait.
+func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
+	s.mesh.Store(&published{Mesh: mesh, since: time.Now()})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		s.queue.Enqueue(st, change)
+	}
+}
+
+// Run works off the push queue until ctx ends. A worker generates what its
+// stream needs, which is where the time goes, and wakes the stream, which
+// sends: a proxy that reads slowly holds up nobody.
+func (s *Server) Run(ctx context.Context) error {
+	return s.queue.Run(ctx, s.workers, func(st *stream, _ model.Change) {
+		mesh := s.mesh.Load()
+		for _, typeURL := range generate.Types {
+			s.gen.Generate(mesh.Mesh, st.proxy, typeURL)
+		}
+		st.notify()
+	})
+}
+
+// Register offers ADS on a gRPC server made with [Codec]. A nil auth takes
+// every caller, which only a plaintext port on loopback should.
+func (s *Server) Register(r grpc.ServiceRegistrar, auth authn.Authenticator) {
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, &service{server: s, auth: auth})
+}
+
+// service is the server as one port offers it.
+type service struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	server *Server
+	auth   authn.Authenticator
+}
+
+func (s *service) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.serve(g, false, func() (*request, error) {
+		r, err := g.Recv()
+		if err != nil {
+			return nil, err
+		}
+		return fromSotW(r), nil
+	})
+}
+
+func (s *service) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.serve(g, true, func() (*request, error) {
+		r, err := g.Recv()
+		if err != nil {
+			return nil, err
+		}
+		return fromDelta(r), nil
+	})
+}
+
+// serve runs one stream.
+func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, error)) error {
+	ctx := g.Context()
+	if !s.server.Ready() {
+		return status.Error(codes.Unavailable, "server is not ready to serve discovery information: configuration is still loading")
+	}
+	var caller *authn.Caller
+	if s.auth != nil {
+		var err error
+		if caller, err = s.auth.Authenticate(ctx); err != nil {
+			s.server.log.Warn("refused a stream", "err", err)
+			return status.Error(codes.Unauthenticated, err.Error())
+		}
+	}
+	first, err := firstRequest(recv)
+	if err != nil {
+		return err
+	}
+	proxy, err := proxyOf(first.node)
+	if err == nil {
+		err = checkIdentity(proxy, caller)
+	}
+	if err != nil {
+		s.server.log.Warn("refused a stream", "err", err)
+		return err
+	}
+	// The header says that the stream is accepted: a proxy that has what is
+	// current gets no response for a long time.
+	if err := g.SendHeader(nil); err != nil {
+		return err
+	}
+	st := s.server.newStream(g, proxy, delta)
+	defer s.server.remove(st)
+	requests := make(chan *request) // unbuffered: flow control reaches the proxy
+	ended := make(chan error, 1)
+	go func() { ended <- read(ctx, first, recv, requests) }()
+	return st.loop(ctx, requests, ended)
+}
+
+// read hands the requests to the stream's loop until the proxy or ctx ends
+// the stream.
+func read(ctx context.Context, q *request, recv func() (*request, error), requests chan<- *request) error {
+	for {
+		select {
+		case requests <- q:
+		case <-ctx.Done():
+			return nil
+		}
+		var err error
+		if q, err = recv(); errors.Is(err, io.EOF) || ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// firstRequest skips reports that may precede the subscriptions.
+func firstRequest(recv func() (*request, error)) (*request, error) {
+	for {
+		q, err := recv()
+		if err != nil {
+			return nil, err
+		}
+		if !ignored(q.typeURL) {
+			return q, nil
+		}
+	}
+}
+
+// ignored are the requests that are no subscriptions: health reports and
+// debug questions, which have no answer here.
+func ignored(typeURL string) bool {
+	return typeURL == "type.googleapis.com/istio.v1.HealthInformation" || strings.HasPrefix(typeURL, "istio.io/")
+}
+
+// newStream enters a stream into the server's list.
+func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, delta bool) *stream {
+	st := &stream{
+		server: s, proxy: proxy, delta: delta, sendMsg: g.SendMsg,
+		subs: map[string]*subscription{},
+		wake: make(chan struct{}, 1),
+	}
+	id := fmt.Sprintf("%s-%d", proxy.ID, s.count.Add(1))
+	st.log = s.log.With("proxy", proxy.ID, "stream", id)
+	s.mu.Lock()
+	s.streams[st] = struct{}{}
+	s.mu.Unlock()
+	s.metrics.connected.Inc()
+	st.log.Info("proxy connected")
+	return st
+}
+
+func (s *Server) remove(st *stream) {
+	s.mu.Lock()
+	delete(s.streams, st)
+	s.mu.Unlock()
+	s.queue.Remove(st)
+	s.metrics.connected.Dec()
+	st.log.Info("proxy disconnected")
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// stream is one connection of one proxy. Its loop owns everything but wake.
+type stream struct {
+	server  *Server
+	proxy   *model.Proxy
+	delta   bool
+	sendMsg func(any) error
+	log     *slog.Logger
+	subs    map[string]*subscription
+	nonces  uint64
+	// pushed is when the push began that was worked off last.
+	pushed time.Time
+	// wake has room for one token: a token means that there may be a newer
+	// snapshot. Latest wins.
+	wake chan struct{}
+}
+
+// notify tells the loop to look for a newer snapshot. It never blocks.
+func (s *stream) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+// loop serves the stream: a request of the proxy, its end, or a newer
+// snapshot. It ends with ctx, too, and with the error of a send.
+func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-chan error) error {
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			return err
+		case q := <-requests:
+			err = s.handle(q)
+		case <-s.wake:
+			err = s.push()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// handle takes one request: a subscription, an answer to a response, or both.
+func (s *stream) handle(q *request) error {
+	if ignored(q.typeURL) {
+		return nil
+	}
+	sub := s.subs[q.typeURL]
+	if q.rejected != "" {
+		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
+		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", q.rejected)
+	}
+	current := true
+	if sub != nil && q.nonce != "" {
+		if current = q.nonce == sub.nonce; current {
+			sub.waiting = false
+		} else {
+			s.server.metrics.staleNonces.WithLabelValues(shortType(q.typeURL)).Inc()
+		}
+	}
+	var err error
+	if s.delta {
+		err = s.subscribeDelta(sub, q)
+	} else if current && (q.rejected == "" || sub == nil) {
+		err = s.subscribeSotW(sub, q)
+	}
+	if err != nil {
+		return err
+	}
+	return s.push()
+}
+
+// subscribeSotW reads a state-of-the-world request, whose names are the whole
+// subscription.
+func (s *stream) subscribeSotW(sub *subscription, q *request) error {
+	if len(q.names) == 0 && byName(q.typeURL) {
+		delete(s.subs, q.typeURL)
+		return nil
+	}
+	set := s.generate(q.typeURL)
+	if sub == nil || q.nonce == "" {
+		sub = newSubscription(q.typeURL)
+		sub.wildcard = len(q.names) == 0
+		sub.setNames(q.names)
+		s.subs[q.typeURL] = sub
+		u := sub.diff(set)
+		if q.version != "" && q.version == sub.version(set) {
+			sub.has(set, u) // it came back with what is current
+			sub.answered = true
+			return nil
+		}
+		return s.send(sub, set, u)
+	}
+	if sub.wildcard || !sub.setNames(q.names) {
+		return nil
+	}
+	return s.send(sub, set, sub.diff(set))
+}
+
+// subscribeDelta reads a delta request, whose names change the subscription.
+func (s *stream) subscribeDelta(sub *subscription, q *request) error {
+	if sub == nil {
+		sub = newSubscription(q.typeURL)
+		sub.wildcard = len(q.subscribe) == 0 && !byName(q.typeURL) || slices.Contains(q.subscribe, "*")
+		sub.resume(q.versions)
+		s.subs[q.typeURL] = sub
+	} else {
+		sub.forget(q.subscribe) // asking again means: send again
+	}
+	for _, n := range q.unsubscribe {
+		delete(sub.names, n)
+		delete(sub.known, n)
+	}
+	if sub.wildcard {
+		if sub.answered {
+			return nil
+		}
+		set := s.generate(q.typeURL)
+		return s.send(sub, set, sub.diff(set))
+	}
+	if len(q.subscribe) == 0 {
+		return nil
+	}
+	set := s.generate(q.typeURL)
+	var missing []string
+	for _, n := range q.subscribe {
+		sub.names[n] = struct{}{}
+		if _, has := sub.known[n]; !has && set.Get(n) == nil {
+			missing = append(missing, n)
+		}
+	}
+	u := sub.diff(set)
+	// What was asked for and does not exist is told once, so that the proxy
+	// does not wait for it.
+	u.removed = append(u.removed, missing...)
+	if u.empty() {
+		return nil
+	}
+	return s.send(sub, set, u)
+}
+
+// push sends what differs between the newest snapshot and what the proxy has,
+// in the order of generate.Types. Routes and listeners wait while clusters or
+// endpoints are unanswered, so that they never name what the proxy does not
+// know yet; the answer brings push here again.
+func (s *stream) push() error {
+	for _, typeURL := range generate.Types {
+		sub := s.subs[typeURL]
+		if sub == nil || sub.waiting {
+			continue
+		}
+		if (typeURL == generate.TypeListener || typeURL == generate.TypeRoute) && s.waitsForClusters() {
+			return nil
+		}
+		set := s.generate(typeURL)
+		if sub.at == set {
+			continue // compared before
+		}
+		u := sub.diff(set)
+		if u.empty() || s.silent(sub, u) {
+			sub.has(set, u)
+		} else if err := s.send(sub, set, u); err != nil {
+			return err
+		}
+	}
+	if mesh := s.server.mesh.Load(); !s.waiting() && s.pushed != mesh.since {
+		s.pushed = mesh.since
+		s.server.metrics.convergence.Observe(time.Since(mesh.since).Seconds())
+	}
+	return nil
+}
+
+// silent reports whether an update has no words: without delta, that a
+// resource asked for by name is gone cannot be said, and need not be, for
+// what named it has changed before.
+func (s *stream) silent(sub *subscription, u update) bool {
+	return !s.delta && !sub.wildcard && len(u.changed) == 0
+}
+
+func (s *stream) waitsForClusters() bool {
+	for _, typeURL := range []string{generate.TypeCluster, generate.TypeEndpoint} {
+		if sub := s.subs[typeURL]; sub != nil && sub.waiting {
+			return true
+		}
+	}
+	return false
+}
+
+// waiting reports whether any response is unanswered.
+func (s *stream) waiting() bool {
+	for _, sub := range s.subs {
+		if sub.waiting {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stream) generate(typeURL string) *generate.Set {
+	return s.server.gen.Generate(s.server.mesh.Load().Mesh, s.proxy, typeURL)
+}
+
+// send sends an update and notes it.
+func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
+	s.nonces++
+	r := &response{
+		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36),
+		version: sub.version(set), resources: u.changed, removed: u.removed,
+	}
+	f := r.delta
+	if !s.delta {
+		f = r.sotw
+		if sub.wildcard {
+			r.resources = set.Resources // what is not in the response is gone
+		}
+	}
+	out := f()
+	label := shortType(sub.typeURL)
+	s.server.metrics.pushes.WithLabelValues(label).Inc()
+	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
+	s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(r.resources))
+	if err := s.sendMsg(out); err != nil {
+		return err
+	}
+	sub.sent(set, u, r.nonce)
+	if sub.typeURL == generate.TypeCluster {
+		s.resendEndpoints(u.changed)
+	}
+	return nil
+}
+
+// resendEndpoints makes the endpoints of changed clusters go out again: Envoy
+// warms a changed cluster with an answer that comes after it, even if the
+// bytes are the same.
+func (s *stream) resendEndpoints(clusters []*generate.Resource) {
+	eds := s.subs[generate.TypeEndpoint]
+	if eds == nil {
+		return
+	}
+	names := make([]string, len(clusters))
+	for i, c := range clusters {
+		names[i] = c.Name
+	}
+	eds.forget(names)
+}

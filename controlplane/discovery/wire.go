@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"strconv"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is no frame
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+)
+
+// frame is a response as buffers, most of which are shared between streams.
+type frame struct{ data mem.BufferSlice }
+
+// Codec sends the server's responses without marshalling them again, and
+// leaves all other messages to gRPC's own codec. gRPC servers on which a
+// [Server] is registered must force it.
+func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
+
+type codec struct{ encoding.CodecV2 }
+
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*frame); ok {
+		return f.data, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// request is what both kinds of discovery request have in common.
+type request struct {
+	node    *corev3.Node
+	typeURL string
+	nonce   string
+	// rejected is Envoy's reason for refusing the response of the nonce.
+	rejected string
+	// names is the whole subscription (state of the world); subscribe and
+	// unsubscribe change it (delta).
+	names                  []string
+	subscribe, unsubscribe []string
+	// version is what the proxy has (state of the world); versions the same
+	// by name, on the first request of a type (delta).
+	version  string
+	versions map[string]string
+}
+
+func fromSotW(r *discoveryv3.DiscoveryRequest) *request {
+	q := &request{
+		node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
+		names: r.ResourceNames, version: r.VersionInfo,
+	}
+	if r.ErrorDetail != nil {
+		q.rejected = fmt.Sprintf("code %d: %s", r.ErrorDetail.Code, r.ErrorDetail.Message)
+	}
+	return q
+}
+
+func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
+	q := &request{
+		node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
+		subscribe: r.ResourceNamesSubscribe, unsubscribe: r.ResourceNamesUnsubscribe,
+		versions: r.InitialResourceVersions,
+	}
+	if r.ErrorDetail != nil {
+		q.rejected = fmt.Sprintf("code %d: %s", r.ErrorDetail.Code, r.ErrorDetail.Message)
+	}
+	return q
+}
+
+// response is what both kinds of discovery response have in common.
+type response struct {
+	typeURL   string
+	version   string
+	nonce     string
+	resources []*generate.Resource
+	removed   []string // delta only
+}
+
+// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and Resource.
+const (
+	fieldVersion   = 1 // the same in all three
+	fieldResources = 2 // the same in both responses
+	fieldAny       = 2 // Resource.resource
+	fieldName      = 3 // Resource.name
+	fieldTypeURL   = 4
+	fieldNonce     = 5
+	fieldRemoved   = 6 // delta only
+)
+
+// sotw encodes a DiscoveryResponse. Only the few bytes around the resources
+// are new.
+func (r *response) sotw() *frame {
+	b := protowire.AppendTag(nil, fieldVersion, protowire.BytesType)
+	b = protowire.AppendString(b, r.version)
+	f := &frame{data: mem.BufferSlice{mem.SliceBuffer(b)}}
+	// One buffer holds the tags and lengths of all resources.
+	heads := make([]byte, 0, 8*len(r.resources))
+	for _, res := range r.resources {
+		start := len(heads)
+		heads = protowire.AppendTag(heads, fieldResources, protowire.BytesType)
+		heads = protowire.AppendVarint(heads, uint64(len(res.Any)))
+		f.data = append(f.data, mem.SliceBuffer(heads[start:len(heads):len(heads)]), mem.SliceBuffer(res.Any))
+	}
+	f.data = append(f.data, mem.SliceBuffer(r.tail()))
+	return f
+}
+
+// delta encodes a DeltaDiscoveryResponse.
+func (r *response) delta() *frame {
+	f := &frame{}
+	var heads []byte
+	for _, res := range r.resources {
+		start := len(heads)
+		version := versionOf(res.Hash)
+		size := protowire.SizeTag(fieldVersion) + protowire.SizeBytes(len(version)) +
+			protowire.SizeTag(fieldName) + protowire.SizeBytes(len(res.Name)) +
+			protowire.SizeTag(fieldAny) + protowire.SizeBytes(len(res.Any))
+		heads = protowire.AppendTag(heads, fieldResources, protowire.BytesType)
+		heads = protowire.AppendVarint(heads, uint64(size))
+		heads = protowire.AppendTag(heads, fieldVersion, protowire.BytesType)
+		heads = protowire.AppendString(heads, version)
+		heads = protowire.AppendTag(heads, fieldName, protowire.BytesType)
+		heads = protowire.AppendString(heads, res.Name)
+		heads = protowire.AppendTag(heads, fieldAny, protowire.BytesType)
+		heads = protowire.AppendVarint(heads, uint64(len(res.Any)))
+		f.data = append(f.data, mem.SliceBuffer(heads[start:len(heads):len(heads)]), mem.SliceBuffer(res.Any))
+	}
+	tail := protowire.AppendTag(nil, fieldVersion, protowire.BytesType)
+	tail = protowire.AppendString(tail, r.version)
+	tail = append(tail, r.tail()...)
+	for _, name := range r.removed {
+		tail = protowire.AppendTag(tail, fieldRemoved, protowire.BytesType)
+		tail = protowire.AppendString(tail, name)
+	}
+	f.data = append(f.data, mem.SliceBuffer(tail))
+	return f
+}
+
+// tail encodes type_url and nonce.
+func (r *response) tail() []byte {
+	b := protowire.AppendTag(nil, fieldTypeURL, protowire.BytesType)
+	b = protowire.AppendString(b, r.typeURL)
+	b = protowire.AppendTag(b, fieldNonce, protowire.BytesType)
+	return protowire.AppendString(b, r.nonce)
+}
+
+// versionOf gives the version of a resource on the wire: its hash.
+func versionOf(hash uint64) string { return strconv.FormatUint(hash, 16) }
+
+// hashOf reads a version that versionOf made. Anything else gives 0, which
+// no resource has but by a chance of 1 to 2^64: the resource is sent then.
+func hashOf(version string) uint64 {
+	h, err := strconv.ParseUint(version, 16, 64)
+	if err != nil {
+		return 0
+	}
+	return h
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package push
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// DebouncerConfig is what a [Debouncer] needs.
+type DebouncerConfig struct {
+	// After is the quiet time that ends a burst; also how long it must have
+	// been quiet for a change to go through at once.
+	After time.Duration
+	// Max bounds how long a burst is gathered, from its first change.
+	Max time.Duration
+	// Build takes the merged changes. It is called by Run's goroutine: what
+	// is added meanwhile waits and merges.
+	Build func(model.Change)
+}
+
+// Debouncer gathers changes. The first change after a quiet time is built at
+// once (the leading edge), so that a lone change costs no waiting.
+type Debouncer struct {
+	cfg DebouncerConfig
+	// wake has room for one token: a token means that pending is not empty.
+	wake chan struct{}
+
+	mu sync.Mutex // guards what follows
+	// pending is the union of what was added; its size is bounded by the
+	// number of objects of the mesh.
+	pending     model.Change
+	first, last time.Time
+}
+
+// NewDebouncer gives a debouncer that is idle until Run.
+func NewDebouncer(cfg DebouncerConfig) *Debouncer {
+	return &Debouncer{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Add takes a change. It never blocks.
+func (d *Debouncer) Add(c model.Change) {
+	if c.Empty() {
+		return
+	}
+	now := time.Now()
+	d.mu.Lock()
+	if d.pending.Empty() {
+		d.first = now
+	}
+	d.pending = d.pending.Merge(c)
+	d.last = now
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+// Run builds until ctx ends.
+func (d *Debouncer) Run(ctx context.Context) error {
+	var built time.Time // when the last build ended
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.wake:
+		}
+		if time.Since(built) < d.cfg.After && !d.settle(ctx) {
+			return nil
+		}
+		if c := d.take(); !c.Empty() {
+			d.cfg.Build(c)
+			built = time.Now()
+		}
+	}
+}
+
+// settle waits until the burst is over or old enough. It reports false when
+// ctx ended first.
+func (d *Debouncer) settle(ctx context.Context) bool {
+	for {
+		d.mu.Lock()
+		due := min(time.Until(d.last.Add(d.cfg.After)), time.Until(d.first.Add(d.cfg.Max)))
+		d.mu.Unlock()
+		if due <= 0 {
+			return true
+		}
+		t := time.NewTimer(due)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		case <-t.C:
+		}
+	}
+}
+
+// take empties pending.
+func (d *Debouncer) take() model.Change {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case <-d.wake: // what it announced is taken now
+	default:
+	}
+	c := d.pending
+	d.pending = model.Change{}
+	return c
+}

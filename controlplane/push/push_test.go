@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package push
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func key(n int) model.Key {
+	return model.Key{Kind: model.ServiceEntry, Namespace: "default", Name: fmt.Sprintf("s%d", n)}
+}
+
+// build is one call of Build: when, after the start, and how many keys.
+type build struct {
+	at   time.Duration
+	keys int
+}
+
+// run feeds a debouncer (quiet 100 ms, at most 1 s) with one change at each
+// of the given times and returns the builds.
+func run(t *testing.T, adds []time.Duration, cost time.Duration) []build {
+	t.Helper()
+	var builds []build
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		d := NewDebouncer(DebouncerConfig{After: 100 * time.Millisecond, Max: time.Second, Build: func(c model.Change) {
+			builds = append(builds, build{time.Since(start), len(c.Keys)})
+			time.Sleep(cost) // fake clock: the build takes this long
+		}})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = d.Run(ctx) })
+		for i, at := range adds {
+			time.Sleep(at - time.Since(start))
+			d.Add(model.NewChange(key(i)))
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		cancel()
+		wg.Wait()
+	})
+	return builds
+}
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func TestDebouncer(t *testing.T) {
+	t.Parallel()
+	burst := make([]time.Duration, 0, 40) // one each 70 ms: never quiet
+	for i := range 40 {
+		burst = append(burst, ms(1000+70*i))
+	}
+	for name, tc := range map[string]struct {
+		adds []time.Duration
+		cost time.Duration
+		want []build
+	}{
+		"a lone change goes through at once":     {adds: []time.Duration{ms(500)}, want: []build{{ms(500), 1}}},
+		"quiet between: each at once":            {adds: []time.Duration{ms(500), ms(700)}, want: []build{{ms(500), 1}, {ms(700), 1}}},
+		"a burst is gathered behind its first":   {adds: []time.Duration{ms(500), ms(520), ms(560)}, want: []build{{ms(500), 1}, {ms(660), 2}}},
+		"what comes during a build is gathered":  {adds: []time.Duration{ms(500), ms(520), ms(530)}, cost: ms(300), want: []build{{ms(500), 1}, {ms(800), 2}}},
+		"a burst that does not end is cut":       {adds: burst, want: []build{{ms(1000), 1}, {ms(2070), 15}, {ms(3120), 15}, {ms(3830), 9}}},
+		"an empty debouncer builds nothing ever": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := run(t, tc.adds, tc.cost)
+			if fmt.Sprint(got) != fmt.Sprint(tc.want) {
+				t.Errorf("builds:\n got %v\nwant %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDebouncerIgnoresEmptyChange(t *testing.T) {
+	t.Parallel()
+	d := NewDebouncer(DebouncerConfig{})
+	d.Add(model.Change{})
+	if len(d.wake) != 0 {
+		t.Error("an empty change woke the debouncer")
+	}
+}
+
+func TestQueueMergesWhatWaits(t *testing.T) {
+	t.Parallel()
+	q := NewQueue[string]()
+	q.Enqueue("a", model.NewChange(key(1)))
+	q.Enqueue("b", model.NewChange(key(1)))
+	q.Enqueue("a", model.NewChange(key(2)))
+	if q.Len() != 2 {
+		t.Errorf("queue holds %d connections, want 2", q.Len())
+	}
+	var order []string
+	ctx, cancel := context.WithCancel(t.Context())
+	err := q.Run(ctx, 1, func(conn string, c model.Change) {
+		order = append(order, fmt.Sprintf("%s:%d", conn, len(c.Keys)))
+		if len(order) == 2 {
+			cancel()
+		}
+	})
+	if err != nil || fmt.Sprint(order) != "[a:2 b:1]" {
+		t.Errorf("served %v, %v; want a with 2 changes, then b with 1", order, err)
+	}
+}
+
+func TestQueueMergesWhileServed(t *testing.T) {
+	t.Parallel()
+	q := NewQueue[string]()
+	q.Enqueue("a", model.NewChange(key(1)))
+	serving, proceed := make(chan int), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- q.Run(ctx, 4, func(_ string, c model.Change) {
+			serving <- len(c.Keys)
+			<-proceed
+		})
+	}()
+	<-serving
+	for i := range 3 { // four workers are free, yet a must not be served twice at a time
+		q.Enqueue("a", model.NewChange(key(i)))
+	}
+	if q.Len() != 0 {
+		t.Error("a connection that is being served stands in the queue")
+	}
+	proceed <- struct{}{}
+	if n := <-serving; n != 3 {
+		t.Errorf("second push has %d changes, want the 3 merged", n)
+	}
+	proceed <- struct{}{}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestQueueForgetsRemoved(t *testing.T) {
+	t.Parallel()
+	q := NewQueue[string]()
+	q.Enqueue("gone", model.NewChange(key(1)))
+	q.Enqueue("stays", model.NewChange(key(1)))
+	q.Remove("gone")
+	ctx, cancel := context.WithCancel(t.Context())
+	err := q.Run(ctx, 2, func(conn string, _ model.Change) {
+		if conn != "stays" {
+			t.Errorf("served %s, which was removed", conn)
+		}
+		cancel()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Every change for every connection arrives, whatever the interleaving.
+func TestQueueLosesNothing(t *testing.T) {
+	t.Parallel()
+	const conns, changes = 50, 200
+	q := NewQueue[int]()
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	seen := map[int]map[model.Key]bool{}
+	left := conns * changes
+	done := make(chan error)
+	go func() {
+		done <- q.Run(ctx, 8, func(conn int, c model.Change) {
+			mu.Lock()
+			defer mu.Unlock()
+			for k := range c.Keys {
+				if seen[conn] == nil {
+					seen[conn] = map[model.Key]bool{}
+				}
+				if !seen[conn][k] {
+					seen[conn][k] = true
+					left--
+				}
+			}
+			if left == 0 {
+				cancel()
+			}
+		})
+	}()
+	for i := range changes {
+		for conn := range conns {
+			q.Enqueue(conn, model.NewChange(key(i)))
+		}
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		t.Errorf("%d changes were lost", left)
+	}
+}
