@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+)
+
+// Limits of the upstream dial. The back-off is short because one agent dials
+// once for one Envoy; the jitter spreads a fleet.
+const (
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+	dialTimeout  = 5 * time.Second
+	// window is the HTTP/2 flow control window for responses, in bytes.
+	window = 4 << 20
+)
+
+// UpstreamConfig says how the control plane is reached.
+type UpstreamConfig struct {
+	// Address is host:port.
+	Address string
+	// ServerName replaces the host of Address in the TLS handshake.
+	ServerName string
+	// TLS is asked before each dial, so that replaced files count; nil means
+	// plaintext.
+	TLS func() (*tls.Config, error)
+	// Token gives the bearer token, or "" for none. It is asked before each
+	// stream and never sent over plaintext. Optional.
+	Token func() (string, error)
+	// ClusterID is sent as the metadata "clusterid" when not empty.
+	ClusterID string
+	// Headers are added to the metadata of each stream.
+	Headers map[string]string
+}
+
+// upstream dials the control plane and remembers across streams how often
+// that went wrong.
+type upstream struct {
+	cfg     UpstreamConfig
+	log     *slog.Logger
+	metrics *metrics
+
+	mu sync.Mutex // guards what follows
+	// delays grows with each failure in a row; failing is false after a
+	// stream was accepted.
+	delays  *backoff.ExponentialBackOff
+	failing bool
+	attempt int
+}
+
+func newUpstream(cfg UpstreamConfig, log *slog.Logger, m *metrics) *upstream {
+	return &upstream{cfg: cfg, log: log, metrics: m, delays: backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstBackoff),
+		backoff.WithMaxInterval(maxBackoff),
+		backoff.WithMaxElapsedTime(0), // for ever
+	)}
+}
+
+// open returns a stream to the control plane and the connection under it,
+// which the caller closes. It tries until ctx ends.
+func (u *upstream) open(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
+	for {
+		if err := u.pause(ctx); err != nil {
+			return nil, nil, err
+		}
+		stream, conn, err := u.dial(ctx, desc, method)
+		if err == nil {
+			return stream, conn, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		u.metrics.dialFailures.Inc()
+		u.failed(err)
+	}
+}
+
+// dial makes one attempt.
+func (u *upstream) dial(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if u.cfg.TLS != nil {
+		cfg, err := u.cfg.TLS()
+		if err != nil {
+			return nil, nil, fmt.Errorf("prepare tls: %w", err)
+		}
+		if u.cfg.ServerName != "" {
+			cfg.ServerName = u.cfg.ServerName
+		}
+		creds = credentials.NewTLS(cfg)
+	}
+	conn, err := grpc.NewClient(u.cfg.Address,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithInitialWindowSize(window),
+		grpc.WithInitialConnWindowSize(window),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialTimeout}),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+	)
+	if err != nil {
+		return nil, nil, fmt.Errorf("dial %s: %w", u.cfg.Address, err)
+	}
+	stream, err := u.newStream(ctx, conn, desc, method)
+	if err != nil {
+		_ = conn.Close() // the stream's error says more
+		return nil, nil, fmt.Errorf("open stream to %s: %w", u.cfg.Address, err)
+	}
+	return stream, conn, nil
+}
+
+func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, desc *grpc.StreamDesc, method string) (grpc.ClientStream, error) {
+	md := metadata.New(u.cfg.Headers)
+	if u.cfg.ClusterID != "" {
+		md.Set("clusterid", u.cfg.ClusterID)
+	}
+	if u.cfg.TLS != nil && u.cfg.Token != nil {
+		token, err := u.cfg.Token()
+		if err != nil {
+			// A client certificate may do without; the control plane
+			// says so if it does not.
+			u.log.Warn("calling the control plane without a token", "err", err)
+		} else if token != "" {
+			md.Set("authorization", "Bearer "+token)
+		}
+	}
+	return conn.NewStream(metadata.NewOutgoingContext(ctx, md), desc, method)
+}
+
+// pause waits as long as the failures before demand.
+func (u *upstream) pause(ctx context.Context) error {
+	u.mu.Lock()
+	failing, delay := u.failing, time.Duration(0)
+	if failing {
+		delay = u.delays.NextBackOff()
+	}
+	u.mu.Unlock()
+	if !failing {
+		return nil
+	}
+	u.metrics.backoffSecond.Set(delay.Seconds())
+	defer u.metrics.backoffSecond.Set(0)
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// failed notes that a stream did not come about, or was refused.
+func (u *upstream) failed(err error) {
+	u.mu.Lock()
+	u.attempt++
+	attempt := u.attempt
+	u.failing = true
+	u.mu.Unlock()
+	// The first failure is news; after that powers of two keep the log
+	// readable through a long outage.
+	if attempt&(attempt-1) == 0 {
+		u.log.Warn("control plane cannot be reached, envoy keeps its configuration", "address", u.cfg.Address, "attempt", attempt, "err", err)
+	}
+}
+
+// succeeded notes that a stream was accepted: the next failure starts anew.
+func (u *upstream) succeeded() {
+	u.mu.Lock()
+	attempt := u.attempt
+	u.attempt, u.failing = 0, false
+	u.delays.Reset()
+	u.mu.Unlock()
+	if attempt > 0 {
+		u.log.Info("control plane answers again", "address", u.cfg.Address, "attempt", attempt)
+	}
+}
