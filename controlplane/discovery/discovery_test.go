@@ -29,6 +29,7 @@ func initial(p *peer) {
 	p.wantAck("lds l=1")
 	p.subscribe(generate.TypeRoute, "r")
 	p.wantAck("rds r=1")
+	p.quiet() // the answers were read
 }
 
 func TestOnlyWhatChangedIsSent(t *testing.T) {
@@ -60,6 +61,33 @@ func TestClustersComeAndGo(t *testing.T) {
 		}
 		p.more(generate.TypeEndpoint, "c")
 		p.wantAck("eds ec=1")
+		p.quiet()
+	})
+}
+
+// A cluster stays until the routes that named it are gone.
+func TestRoutesGoBeforeTheirClusters(t *testing.T) {
+	each(t, func(_ *testing.T, h *harness, p *peer) {
+		initial(p)
+		h.set(generate.TypeCluster, map[string]string{"b": "b=2"})
+		h.set(generate.TypeEndpoint, map[string]string{"b": "eb=1"})
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.push()
+		if p.delta {
+			p.wantAck("cds b=2")
+		} else {
+			p.wantAck("cds a=1 b=2")
+		}
+		p.wantAck("eds eb=1")
+		p.want("rds r=2")
+		p.quiet()
+		p.ack(generate.TypeRoute)
+		if p.delta {
+			p.wantAck("cds -a")
+			p.wantAck("eds -a")
+		} else {
+			p.wantAck("cds b=2")
+		}
 		p.quiet()
 	})
 }
@@ -288,15 +316,19 @@ func TestRefusals(t *testing.T) {
 			default:
 				p.node.Id = tc.id
 			}
-			p.subscribe(generate.TypeCluster)
+			// The stream may be refused before the request is sent.
+			err := p.send(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: generate.TypeCluster})
 			if tc.code == codes.OK {
+				if err != nil {
+					t.Fatal(err)
+				}
 				p.want("cds")
 				return
 			}
 			for range p.got { // until the stream ends
 				t.Error("got a response")
 			}
-			err, _ := p.err.Load().(error)
+			err, _ = p.err.Load().(error)
 			if status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("stream ended with %v, want %s that says %q", err, tc.code, tc.says)
 			}

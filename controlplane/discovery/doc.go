@@ -9,10 +9,11 @@
 // push compares hashes and sends what differs; the bytes of a resource are
 // marshalled once, by the generator, and shared by all streams.
 //
-// Rules of the streams: types go out in the order CDS, EDS, LDS, RDS; at most
-// one response of a type waits for its answer, what changes meanwhile merges;
-// routes wait while clusters or endpoints are unanswered; a rejected response
-// is not sent again until something changes.
+// Rules of the streams: types go out in the order CDS, EDS, LDS, RDS, and
+// clusters are removed after the routes that named them; at most one response
+// of a type waits for its answer, what changes meanwhile merges; routes wait
+// while clusters or endpoints are unanswered; a rejected response is not sent
+// again until something changes.
 //
 // The package reads no configuration and builds no snapshot. Goroutines: Run
 // owns the push workers; each stream has its handler and a reader, which end

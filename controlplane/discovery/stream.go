@@ -159,10 +159,12 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 }
 
 // push sends what differs between the newest snapshot and what the proxy has,
-// in the order of generate.Types. Routes and listeners wait while clusters or
-// endpoints are unanswered, so that they never name what the proxy does not
-// know yet; the answer brings push here again.
+// in the order of generate.Types, so that nothing is named that the proxy does
+// not have (make before break): routes and listeners wait while clusters or
+// endpoints are unanswered, and what is gone is removed when no route names it
+// any more. The answer to each response brings push here again.
 func (s *stream) push() error {
+	settled := s.routesSettled()
 	for _, typeURL := range generate.Types {
 		sub := s.subs[typeURL]
 		if sub == nil || sub.waiting {
@@ -172,14 +174,26 @@ func (s *stream) push() error {
 			return nil
 		}
 		set := s.generate(typeURL)
+		if typeURL == generate.TypeCluster && !settled {
+			set = union(sub.all, set)
+		}
 		if sub.at == set {
 			continue // compared before
 		}
 		u := sub.diff(set)
-		if u.empty() || s.silent(sub, u) {
+		// That something asked for by name is gone is said when nothing uses
+		// it; without delta it cannot be said.
+		later := !sub.wildcard && !settled && len(u.removed) > 0
+		if later || !sub.wildcard && !s.delta {
+			u.removed = nil
+		}
+		if u.empty() {
 			sub.has(set, u)
 		} else if err := s.send(sub, set, u); err != nil {
 			return err
+		}
+		if later {
+			sub.at = nil
 		}
 	}
 	if mesh := s.server.mesh.Load(); !s.waiting() && s.pushed != mesh.since {
@@ -189,11 +203,15 @@ func (s *stream) push() error {
 	return nil
 }
 
-// silent reports whether an update has no words: without delta, that a
-// resource asked for by name is gone cannot be said, and need not be, for
-// what named it has changed before.
-func (s *stream) silent(sub *subscription, u update) bool {
-	return !s.delta && !sub.wildcard && len(u.changed) == 0
+// routesSettled reports whether the proxy has, and has answered, the newest
+// listeners and routes.
+func (s *stream) routesSettled() bool {
+	for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute} {
+		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.at != s.generate(typeURL)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *stream) waitsForClusters() bool {

@@ -70,7 +70,7 @@ func (s *subscription) diff(set *generate.Set) update {
 			u.changed = append(u.changed, res)
 		}
 	}
-	slices.SortFunc(u.changed, func(a, b *generate.Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(u.changed, byResourceName)
 	slices.Sort(u.removed)
 	return u
 }
@@ -100,6 +100,29 @@ func diffSets(from, to *generate.Set) update {
 	}
 	return u
 }
+
+// union gives the resources of to, and those of from that are gone from it.
+// It is to itself when nothing is gone.
+func union(from, to *generate.Set) *generate.Set {
+	gone := diffSets(from, to).removed
+	if len(gone) == 0 {
+		return to
+	}
+	all := &generate.Set{Resources: slices.Clone(to.Resources)}
+	for _, name := range gone {
+		all.Resources = append(all.Resources, from.Get(name))
+	}
+	slices.SortFunc(all.Resources, byResourceName)
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(to.Version)) // a hash takes everything
+	for _, name := range gone {
+		_, _ = h.Write([]byte(name))
+	}
+	all.Version = versionOf(h.Sum64())
+	return all
+}
+
+func byResourceName(a, b *generate.Resource) int { return strings.Compare(a.Name, b.Name) }
 
 // sent notes that the subscriber got an update, which brings it to set.
 func (s *subscription) sent(set *generate.Set, u update, nonce string) {
@@ -151,7 +174,7 @@ func (s *subscription) resume(versions map[string]string) {
 	for name, v := range versions {
 		all.Resources = append(all.Resources, &generate.Resource{Name: name, Hash: hashOf(v)})
 	}
-	slices.SortFunc(all.Resources, func(a, b *generate.Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all.Resources, byResourceName)
 	s.all = all
 }
 

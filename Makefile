@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Outrigger Authors
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BIN      ?= bin
+ifndef VERSION
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+endif
+PROGRAMS := $(BIN)/outrigger $(BIN)/outrigger-agent $(BIN)/outrigger-control $(BIN)/shop
+SOURCES  := $(shell find . -path ./$(BIN) -prune -o -path './.*' -prune -o -name '*.go' ! -name '*_test.go' -print -o -name go.mod -print -o -name go.sum -print)
+GOFLAGS_BUILD := -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+FUZZTIME ?= 30s
+
+##@ Use
+
+.PHONY: up
+up: build envoy ## run the example shop: a mesh on this machine
+	@$(BIN)/outrigger up -f examples/shop/mesh.yaml
+
+.PHONY: build
+build: $(PROGRAMS) ## build the programs to bin/
+
+# One go build makes all programs; it runs only when a source file or the
+# version changed.
+$(PROGRAMS) &: $(SOURCES) $(BIN)/.version
+	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control ./examples/shop
+	@touch $(PROGRAMS)
+
+$(BIN)/.version: FORCE
+	@mkdir -p $(BIN); [[ -f $@ && "$$(< $@)" == '$(VERSION)' ]] || echo '$(VERSION)' > $@
+
+.PHONY: FORCE
+FORCE:
+
+.PHONY: envoy
+envoy: ## get Envoy to bin/envoy, unless ENVOY or PATH has one
+	@scripts/get-envoy $(BIN)
+
+##@ Work on it
+
+.PHONY: test
+test: build envoy ## run all tests, with the real Envoy
+	go test $$(go list ./... | grep -v /e2e)
+	go test -count=1 ./e2e/...
+
+.PHONY: race
+race: build envoy ## run all tests but e2e under the race detector
+	go test -race $$(go list ./... | grep -v /e2e)
+
+.PHONY: e2e
+e2e: build envoy ## run the end-to-end tests only
+	go test -count=1 ./e2e/...
+
+.PHONY: check
+check: lint test race ## lint, test, race: everything before a commit
+
+.PHONY: lint
+lint: ## format, vet, staticcheck, errcheck; changes nothing
+	@out=$$(go tool gofumpt -d .); if [[ -n $$out ]]; then printf '%s\n' "$$out" 'run make fmt' >&2; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+	go tool errcheck ./...
+
+.PHONY: fmt
+fmt: ## format the source
+	go tool gofumpt -w .
+
+.PHONY: generate
+generate: ## write generated files anew
+	go generate ./...
+
+.PHONY: bench
+bench: build envoy ## measure and print the table of sizes and times
+	@go run ./e2e/bench --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" $(BENCHFLAGS)
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for FUZZTIME (30s)
+	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
+	  grep -oE '^func Fuzz[A-Za-z0-9_]+' "$$file" | while read -r _ target; do \
+	    echo "$$target ($$(dirname "$$file"))"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" < /dev/null; \
+	  done; \
+	done
+
+.PHONY: clean
+clean: ## remove what make built; Envoy stays
+	rm -f $(PROGRAMS) $(BIN)/.version
+
+.PHONY: help
+help: ## show this help
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

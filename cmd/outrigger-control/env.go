@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// environment is what the control plane reads from its environment, once.
+type environment struct {
+	podNamespace      string
+	stateDir          string
+	jwtRule           string
+	customHosts       string
+	debounceAfter     time.Duration
+	debounceMax       time.Duration
+	pushWorkers       int
+	defaultCertTTL    time.Duration
+	maxCertTTL        time.Duration
+	rootCertTTL       time.Duration
+	keepaliveInterval time.Duration
+	keepaliveTimeout  time.Duration
+}
+
+// variable is one row of the table of environment variables, which is also
+// the source of docs/ENV-control.md.
+type variable struct {
+	name  string
+	value string // default, as text
+	doc   string
+	set   func(e *environment, text string) error
+}
+
+func text(field func(*environment) *string) func(*environment, string) error {
+	return func(e *environment, s string) error { *field(e) = s; return nil }
+}
+
+func duration(field func(*environment) *time.Duration) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return fmt.Errorf("%q is no duration: write for example 100ms or 24h", s)
+		}
+		*field(e) = d
+		return nil
+	}
+}
+
+// variables is the one place that knows the environment.
+func variables() []variable {
+	return []variable{
+		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate", text(func(e *environment) *string { return &e.podNamespace })},
+		{"OUTRIGGER_STATE_DIR", "./var/lib/outrigger/ca", "directory of the self-signed certificate authority; --stateDir wins", text(func(e *environment) *string { return &e.stateDir })},
+		{"JWT_RULE", "", "who may call with a token: Istio's JWTRule as JSON (issuer, audiences, jwks, or jwksUri with file://)", text(func(e *environment) *string { return &e.jwtRule })},
+		{"ISTIOD_CUSTOM_HOST", "", "more DNS names or addresses for the control plane's own certificate, with commas between", text(func(e *environment) *string { return &e.customHosts })},
+		{"PILOT_DEBOUNCE_AFTER", "100ms", "quiet time that ends a burst of changes; a change after it goes out at once", duration(func(e *environment) *time.Duration { return &e.debounceAfter })},
+		{"PILOT_DEBOUNCE_MAX", "10s", "how long a burst of changes is gathered at most", duration(func(e *environment) *time.Duration { return &e.debounceMax })},
+		{"PILOT_PUSH_THROTTLE", "", "connections that are prepared for a push at a time (default: one for each processor)", func(e *environment, s string) error {
+			if s == "" {
+				e.pushWorkers = runtime.GOMAXPROCS(0)
+				return nil
+			}
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is no number of connections: write 1 or more", s)
+			}
+			e.pushWorkers = n
+			return nil
+		}},
+		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "life of a workload certificate when the request names none", duration(func(e *environment) *time.Duration { return &e.defaultCertTTL })},
+		{"MAX_WORKLOAD_CERT_TTL", "2160h", "longest life of a workload certificate that may be asked for", duration(func(e *environment) *time.Duration { return &e.maxCertTTL })},
+		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "life of a self-signed root that is made", duration(func(e *environment) *time.Duration { return &e.rootCertTTL })},
+		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
+		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
+	}
+}
+
+// readEnvironment reads every variable of the table.
+func readEnvironment() (environment, error) { return environmentFrom(os.Getenv) }
+
+// environmentFrom takes the variables from a function. A value that cannot be
+// read is an error: a control plane that runs with other settings than those
+// that were written down is worse than one that does not start.
+func environmentFrom(getenv func(string) string) (environment, error) {
+	var e environment
+	for _, v := range variables() {
+		s := getenv(v.name)
+		if s == "" {
+			s = v.value
+		}
+		if err := v.set(&e, s); err != nil {
+			return e, fmt.Errorf("environment variable %s: %w", v.name, err)
+		}
+	}
+	return e, nil
+}
+
+// writeEnvironmentDoc writes docs/ENV-control.md.
+func writeEnvironmentDoc(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("# Environment of outrigger-control\n\nMade from the table in `cmd/outrigger-control/env.go` by `make generate`.\n\n| variable | default | meaning |\n|---|---|---|\n")
+	for _, v := range variables() {
+		value := v.value
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.name, value, v.doc)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

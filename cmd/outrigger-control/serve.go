@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+)
+
+// loadMesh reads the mesh config file over the defaults. A missing file is
+// fine.
+func loadMesh(file string) (*meshv1alpha1.MeshConfig, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return meshconfig.Default(), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read mesh config: %w", err)
+	}
+	mesh, err := meshconfig.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("mesh config %s: %w", file, err)
+	}
+	return mesh, nil
+}
+
+func absolute(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("config directory %s: %w", dir, err)
+	}
+	return abs, nil
+}
+
+// serverNames are the names of pilot-discovery's certificate, those that the
+// user adds, and the address of the secure port.
+func serverNames(f flags, env environment) (names []string, ips []net.IP) {
+	hosts := []string{"localhost"}
+	for _, service := range []string{"istiod", "istiod-remote", "istio-pilot"} {
+		hosts = append(hosts, service+"."+env.podNamespace+".svc", service+"."+env.podNamespace+".svc."+f.domain)
+	}
+	hosts = append(hosts, strings.Split(env.customHosts, ",")...)
+	if host, _, err := net.SplitHostPort(f.secureGRPCAddr); err == nil {
+		hosts = append(hosts, host)
+	}
+	for _, h := range hosts {
+		if h = strings.TrimSpace(h); h == "" {
+			continue
+		}
+		if ip := net.ParseIP(h); ip == nil {
+			names = append(names, h)
+		} else if !ip.IsUnspecified() {
+			ips = append(ips, ip)
+		}
+	}
+	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
+}
+
+// newGRPCServer makes a server for ADS. Streams and message sizes have the
+// limits of the machine, not a number.
+func newGRPCServer(env environment, tlsConfig *tls.Config) *grpc.Server {
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(discovery.Codec()),
+		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: env.keepaliveInterval / 2, PermitWithoutStream: true}),
+	}
+	if tlsConfig != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(tlsConfig)))
+	}
+	return grpc.NewServer(opts...)
+}
+
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// newHTTP makes the health and the monitoring server.
+func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
+	health, monitor := http.NewServeMux(), http.NewServeMux()
+	if f.monitoringAddr == "" {
+		monitor = health
+	} else {
+		s.monitoring = newHTTPServer(monitor)
+	}
+	s.http = newHTTPServer(health)
+	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if !s.discovery.Ready() {
+			http.Error(w, "configuration is still loading", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ready") // a client that is gone needs no answer
+	})
+	monitor.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	monitor.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, version) // as above
+	})
+	if f.profile {
+		monitor.Handle("/debug/pprof/", fromLoopback(pprof.Index))
+		monitor.Handle("/debug/pprof/profile", fromLoopback(pprof.Profile))
+		monitor.Handle("/debug/pprof/symbol", fromLoopback(pprof.Symbol))
+		monitor.Handle("/debug/pprof/trace", fromLoopback(pprof.Trace))
+	}
+}
+
+// fromLoopback refuses peers from elsewhere.
+func fromLoopback(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
+			http.Error(w, "only requests from this machine are allowed", http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	})
+}
+
+func newHTTPServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second}
+}
+
+// bind opens every port, or none.
+func (l *listeners) bind(f flags) error {
+	var bound []net.Listener
+	for _, p := range []struct {
+		flag, address string
+		to            *net.Listener
+	}{
+		{"secureGRPCAddr", f.secureGRPCAddr, &l.secure},
+		{"grpcAddr", f.grpcAddr, &l.plaintext},
+		{"httpAddr", f.httpAddr, &l.http},
+		{"monitoringAddr", f.monitoringAddr, &l.monitoring},
+	} {
+		if p.address == "" {
+			continue
+		}
+		listener, err := net.Listen("tcp", p.address)
+		if err != nil {
+			for _, b := range bound {
+				_ = b.Close() // the bind error is what matters
+			}
+			return fmt.Errorf("--%s: %w", p.flag, err)
+		}
+		bound = append(bound, listener)
+		*p.to = listener
+	}
+	return nil
+}
+
+// String lists the ports for the log.
+func (l *listeners) String() string {
+	var out []string
+	for _, p := range []struct {
+		name string
+		net.Listener
+	}{{"secure", l.secure}, {"plaintext", l.plaintext}, {"http", l.http}, {"monitoring", l.monitoring}} {
+		if p.Listener != nil {
+			out = append(out, p.name+"="+p.Addr().String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// serveGRPC runs a server that may be off, until ctx ends. Streams do not end
+// by themselves, so they are cut: proxies keep what they have.
+func serveGRPC(ctx context.Context, g *errgroup.Group, server *grpc.Server, l net.Listener) {
+	if server == nil {
+		return
+	}
+	g.Go(func() error { return server.Serve(l) })
+	g.Go(func() error {
+		<-ctx.Done()
+		server.Stop()
+		return nil
+	})
+}
+
+// serveHTTP runs a server that may be off, until ctx ends.
+func serveHTTP(ctx context.Context, g *errgroup.Group, server *http.Server, l net.Listener) {
+	if server == nil {
+		return
+	}
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/push"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// server is the wiring: each part, and the listeners they serve on.
+type server struct {
+	log       *slog.Logger
+	mesh      *meshv1alpha1.MeshConfig
+	domain    string
+	store     config.Store
+	debounce  *push.Debouncer
+	discovery *discovery.Server
+	// built is the newest snapshot; only the debouncer's goroutine uses it.
+	built *snapshot.Mesh
+
+	secure, plaintext *grpc.Server // nil when off
+	http, monitoring  *http.Server // monitoring is nil when merged into http
+	listeners         listeners
+}
+
+// listeners are bound before anything runs: a port in use is an exit, not a
+// log line.
+type listeners struct {
+	secure, plaintext, http, monitoring net.Listener
+}
+
+// newServer builds every part and binds every port. Nothing runs yet.
+func newServer(f flags, env environment, log *slog.Logger) (*server, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	mesh, err := loadMesh(f.meshConfig)
+	if err != nil {
+		return nil, err
+	}
+	reg := newRegistry()
+	s := &server{log: log, mesh: mesh, domain: f.domain}
+	if s.store, err = openStores(f.configDir, mesh, log, reg); err != nil {
+		return nil, err
+	}
+	s.discovery, err = discovery.New(discovery.Config{
+		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers,
+		Logger: log.With("component", "discovery"), Registerer: reg,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build})
+	s.store.RegisterEventHandler(s.debounce.Add)
+	if err := s.newGRPC(f, env, reg); err != nil {
+		return nil, err
+	}
+	s.newHTTP(f, reg)
+	return s, s.listeners.bind(f)
+}
+
+// run serves until ctx ends. Each line reads as the picture in ARCHITECTURE.md.
+func (s *server) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.store.Run(ctx) })     // reads files, feeds changes
+	g.Go(func() error { return s.debounce.Run(ctx) })  // reads changes, feeds build: snapshot -> queue
+	g.Go(func() error { return s.discovery.Run(ctx) }) // reads the queue, feeds the streams
+	g.Go(func() error { return s.firstBuild(ctx) })    // reads the loaded store, feeds the first change
+	serveGRPC(ctx, g, s.secure, s.listeners.secure)
+	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext)
+	serveHTTP(ctx, g, s.http, s.listeners.http)
+	serveHTTP(ctx, g, s.monitoring, s.listeners.monitoring)
+	s.log.Info("serving", "component", "control", "address", s.listeners.String())
+	return g.Wait()
+}
+
+// firstBuild waits for the stores and starts the pipeline: a snapshot of a
+// half-read configuration would take routes away from proxies that have them.
+func (s *server) firstBuild(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.store.Synced():
+	}
+	s.debounce.Add(model.Change{All: true})
+	return nil
+}
+
+// build makes a snapshot of what the stores hold and publishes it.
+func (s *server) build(change model.Change) {
+	select {
+	case <-s.store.Synced():
+	default:
+		return // firstBuild covers what is coming in
+	}
+	start := time.Now()
+	list := func(kind model.Kind) []*model.Config { return s.store.List(kind, "") }
+	next := snapshot.Build(s.built, snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain}, change)
+	s.logProblems(next)
+	s.built = next
+	s.discovery.Push(next, change)
+	s.log.Debug("pushed a snapshot", "component", "control", "count", s.discovery.Connected(), "duration", time.Since(start))
+}
+
+// logProblems tells what became wrong, once.
+func (s *server) logProblems(next *snapshot.Mesh) {
+	before := map[model.Problem]bool{}
+	if s.built != nil {
+		for _, p := range s.built.Problems {
+			before[p] = true
+		}
+	}
+	for _, p := range next.Problems {
+		if !before[p] {
+			s.log.Warn("an object does not take full effect", "component", "snapshot",
+				"source", p.Source, "kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
+		}
+	}
+}
+
+// openStores opens what the mesh config names, else the directory.
+func openStores(dir string, mesh *meshv1alpha1.MeshConfig, log *slog.Logger, reg prometheus.Registerer) (config.Store, error) {
+	var addresses []string
+	for _, source := range mesh.GetConfigSources() {
+		addresses = append(addresses, source.GetAddress())
+	}
+	if len(addresses) == 0 && dir != "" {
+		abs, err := absolute(dir)
+		if err != nil {
+			return nil, err
+		}
+		addresses = []string{"fs://" + abs}
+	}
+	if len(addresses) == 0 {
+		return nil, errors.New("no configuration: name a directory with --configDir, or sources with configSources in the mesh config")
+	}
+	stores := make([]config.Store, len(addresses))
+	for i, address := range addresses {
+		var err error
+		if stores[i], err = config.Open(address, config.OpenConfig{Logger: log.With("component", "config"), Registerer: reg}); err != nil {
+			return nil, err
+		}
+	}
+	return config.NewAggregate(stores...), nil
+}
+
+// newGRPC makes the TLS and the plaintext server. Certificates are signed on
+// the TLS one only.
+func (s *server) newGRPC(f flags, env environment, reg *prometheus.Registry) error {
+	if f.grpcAddr != "" {
+		s.plaintext = newGRPCServer(env, nil)
+		s.discovery.Register(s.plaintext, nil)
+	}
+	if f.secureGRPCAddr == "" {
+		return nil
+	}
+	stateDir := f.stateDir
+	if stateDir == "" {
+		stateDir = env.stateDir
+	}
+	authority, err := ca.Open(ca.Config{
+		Dir: stateDir, TrustDomain: s.mesh.GetTrustDomain(), RootTTL: env.rootCertTTL,
+		Logger: s.log.With("component", "ca"), Registerer: reg,
+	})
+	if err != nil {
+		return err
+	}
+	auth, err := newAuthenticator(s.mesh.GetTrustDomain(), env.jwtRule)
+	if err != nil {
+		return err
+	}
+	tlsConfig, err := serverTLS(authority, f, env)
+	if err != nil {
+		return err
+	}
+	s.secure = newGRPCServer(env, tlsConfig)
+	s.discovery.Register(s.secure, auth)
+	service, err := ca.NewService(ca.ServiceConfig{
+		Authority: authority, Authenticate: auth.Authenticate,
+		DefaultTTL: env.defaultCertTTL, MaxTTL: env.maxCertTTL,
+		Logger: s.log.With("component", "ca"), Registerer: reg,
+	})
+	if err != nil {
+		return err
+	}
+	service.Register(s.secure)
+	return nil
+}
+
+// newAuthenticator takes client certificates of the mesh, and tokens where a
+// rule says whose.
+func newAuthenticator(trustDomain, jwtRule string) (authn.Authenticator, error) {
+	certificate, err := authn.NewClientCertificate(trustDomain)
+	if err != nil {
+		return nil, err
+	}
+	if jwtRule == "" {
+		return certificate, nil
+	}
+	cfg, err := authn.ParseJWTRule(jwtRule)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable JWT_RULE: %w", err)
+	}
+	cfg.TrustDomain = trustDomain
+	token, err := authn.NewJWT(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable JWT_RULE: %w", err)
+	}
+	return authn.Any(certificate, token), nil
+}
+
+// serverTLS gives the control plane's own certificate: Istio's names, and
+// the address it listens on.
+func serverTLS(authority *ca.Authority, f flags, env environment) (*tls.Config, error) {
+	names, ips := serverNames(f, env)
+	cfg, err := authority.ServerCertificate(names, ips)
+	if err != nil {
+		return nil, fmt.Errorf("make the control plane's certificate: %w", err)
+	}
+	return cfg, nil
+}

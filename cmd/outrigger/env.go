@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import "os"
+
+// environment is what the tool reads from its environment, once.
+type environment struct {
+	// envoy is ENVOY: the Envoy to run.
+	envoy string
+	// noColor is true when NO_COLOR is set to anything.
+	noColor bool
+	// dumb is true when TERM is "dumb": a terminal that only takes lines.
+	dumb bool
+	// all is handed on to the applications of a mesh.
+	all []string
+}
+
+func readEnvironment() environment {
+	return environment{
+		envoy:   os.Getenv("ENVOY"),
+		noColor: os.Getenv("NO_COLOR") != "",
+		dumb:    os.Getenv("TERM") == "dumb",
+		all:     os.Environ(),
+	}
+}

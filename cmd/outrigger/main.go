@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker; see the Makefile.
+var version = "dev"
+
+func main() {
+	os.Exit(run(os.Args[1:], readEnvironment()))
+}
+
+// run executes the command line and gives the exit code.
+func run(args []string, env environment) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	kill := make(chan struct{})
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		close(kill)
+	}()
+	root := newRootCommand(env, kill)
+	root.SetArgs(args)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "outrigger:", err)
+		return 1
+	}
+	return 0
+}
+
+func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outrigger",
+		Short: "A service mesh with stock Envoy, on one machine or many",
+		Long: "outrigger is the tool for people: it runs a mesh on this machine.\n" +
+			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.",
+		Example:       "  outrigger up -f examples/shop/mesh.yaml",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(newUpCommand(env, kill), newVersionCommand())
+	return root
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
+			return err
+		},
+	}
+}

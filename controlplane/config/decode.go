@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// MaxFileSize bounds the YAML that [Decode] takes at once.
+const MaxFileSize = 16 << 20
+
+// Decode reads the objects of a YAML file of one or more documents, and
+// checks each with [Validate]. A document may also be a List of objects.
+// Source names the file in messages. What is wrong with one document becomes
+// problems and hides nothing of the others: every object returned is valid
+// and has a key of its own.
+//
+// A problem carries the key of its object unless the key itself is in doubt;
+// then the name in it is empty.
+func Decode(source string, data []byte) ([]*model.Config, []model.Problem) {
+	d := &decoder{source: source, seen: map[model.Key]int{}}
+	if len(data) > MaxFileSize {
+		d.problem(model.Key{}, 1, fmt.Sprintf(
+			"the file is larger than %d MiB, the most that is read at once: split it into several files", MaxFileSize>>20))
+		return nil, d.problems
+	}
+	for _, c := range splitDocuments(data) {
+		docs, faults := c.parse()
+		for _, f := range faults {
+			d.problem(model.Key{}, f.line, f.text)
+		}
+		for _, doc := range docs {
+			d.document(doc, 0)
+		}
+	}
+	return d.objects, d.problems
+}
+
+// decoder gathers what the documents of one file give.
+type decoder struct {
+	source   string
+	objects  []*model.Config
+	problems []model.Problem
+	// seen holds the line of each key of the file.
+	seen map[model.Key]int
+}
+
+func (d *decoder) place(line int) string { return fmt.Sprintf("%s:%d", d.source, line) }
+
+func (d *decoder) problem(key model.Key, line int, reason string) {
+	d.problems = append(d.problems, model.Problem{Object: key, Source: d.place(line), Reason: reason})
+}
+
+// document reads one object or a list of objects.
+func (d *decoder) document(n *yaml.Node, depth int) {
+	if n.Kind != yaml.MappingNode {
+		d.problem(model.Key{}, n.Line, "this document is "+shape(n)+": it has to be an object with apiVersion, kind, metadata and spec")
+		return
+	}
+	var kind string
+	var items *yaml.Node
+	pairs(n, func(key, value *yaml.Node) {
+		switch key.Value {
+		case "kind":
+			kind = value.Value
+		case "items":
+			items = value
+		}
+	})
+	if items == nil || !strings.HasSuffix(kind, "List") {
+		d.object(n)
+		return
+	}
+	switch {
+	case isNull(items):
+	case items.Kind != yaml.SequenceNode:
+		d.problem(model.Key{}, items.Line, "items is "+shape(items)+": it has to be a list of objects")
+	case depth > 0:
+		d.problem(model.Key{}, n.Line, "a "+kind+" stands inside a list: write its items into the outer list")
+	default:
+		for _, item := range items.Content {
+			d.document(item, depth+1)
+		}
+	}
+}
+
+// object reads one object.
+func (d *decoder) object(n *yaml.Node) {
+	b := &builder{}
+	h := b.head(n)
+	key := model.Key{Kind: model.Kind(h.kind)}
+	spec, ok := findKind(key.Kind)
+	switch {
+	case ok:
+		if text := spec.apiVersionFault(h.apiVersion); text != "" {
+			b.faults = append(b.faults, fault{line: h.apiVersionLine, text: text})
+		}
+	case h.kind == "":
+		// Whatever else is wrong, this is not one of our objects.
+		d.problem(key, h.kindLine, "kind is missing: write one of "+kindNames())
+		return
+	case knownKind(key.Kind):
+		meta := b.metadata(h.metadata, n)
+		key.Namespace, key.Name = meta.namespace, meta.name
+		d.problem(key, h.kindLine, h.kind+" is not served by this version; it has no effect")
+		return
+	default:
+		d.problem(key, h.kindLine, "kind "+quote(h.kind)+" is not known here"+didYouMeanKind(h.kind))
+		return
+	}
+	meta := b.metadata(h.metadata, n)
+	if meta.name != "" {
+		key.Namespace, key.Name = meta.namespace, meta.name
+	}
+	c := &model.Config{
+		Key:         key,
+		Labels:      meta.labels,
+		Annotations: meta.annotations,
+		Created:     meta.created,
+		Source:      d.place(n.Line),
+		Spec:        spec.message(),
+	}
+	if h.spec != nil && !isNull(h.spec) {
+		b.message(h.spec, c.Spec.ProtoReflect(), "spec")
+	}
+	if len(b.faults) == 0 {
+		b.faults = validationFaults(c, spec, h.spec, n)
+	}
+	if first, ok := d.seen[key]; ok && key.Name != "" {
+		b.faults = append(b.faults, fault{line: n.Line, text: fmt.Sprintf(
+			"the same object stands on line %d already: remove one of them", first)})
+	}
+	if key.Name != "" {
+		d.seen[key] = n.Line
+	}
+	if len(b.faults) > 0 {
+		d.report(key, b.faults)
+		return
+	}
+	c.ResourceVersion = contentVersion(c)
+	d.objects = append(d.objects, c)
+}
+
+func (d *decoder) report(key model.Key, faults []fault) {
+	slices.SortStableFunc(faults, func(a, b fault) int { return cmp.Compare(a.line, b.line) })
+	for _, f := range faults {
+		d.problem(key, f.line, f.text)
+	}
+}
+
+func didYouMeanKind(kind string) string {
+	var names []string
+	for _, k := range servedKinds() {
+		names = append(names, string(k.kind))
+	}
+	if hint := didYouMean(kind, names); strings.Contains(hint, "did you mean") {
+		return hint
+	}
+	return ": this version serves " + kindNames()
+}
+
+// validationFaults runs the validation and finds the line of each fault.
+func validationFaults(c *model.Config, spec kindSpec, specNode, object *yaml.Node) []fault {
+	var faults []fault
+	for _, e := range check(c, spec) {
+		at := object
+		if specNode != nil && specNode.Kind == yaml.MappingNode {
+			at = locate(specNode, e.path)
+		}
+		faults = append(faults, fault{line: at.Line, text: e.Error()})
+	}
+	return faults
+}
+
+// locate finds the node of a field path such as spec.http[0].match[1], or
+// the deepest node on the way that exists.
+func locate(spec *yaml.Node, path string) *yaml.Node {
+	n, last := spec, spec
+	path = strings.TrimPrefix(path, "spec")
+	for path != "" {
+		var name string
+		if path[0] == '[' {
+			end := strings.IndexByte(path, ']')
+			if end < 0 {
+				return last
+			}
+			name, path = path[1:end], path[end+1:]
+		} else {
+			rest := path[1:]
+			end := strings.IndexAny(rest, ".[")
+			if end < 0 {
+				end = len(rest)
+			}
+			name, path = rest[:end], rest[end:]
+		}
+		key, value := step(n, name)
+		if value == nil {
+			return last
+		}
+		n, last = value, key
+	}
+	return last
+}
+
+// step gives the place and the value of a field or list item.
+func step(n *yaml.Node, name string) (place, value *yaml.Node) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		same := func(s string) string { return strings.ToLower(strings.ReplaceAll(s, "_", "")) }
+		pairs(n, func(k, v *yaml.Node) {
+			if k.Value == name || value == nil && same(k.Value) == same(name) {
+				place, value = k, v
+			}
+		})
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			if fmt.Sprint(i) == name {
+				return item, item
+			}
+		}
+	}
+	return place, value
+}

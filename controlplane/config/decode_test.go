@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestSupportedTable holds the table of fields to the descriptors: each name
+// exists, and each message that can be reached is in the table and needed.
+func TestSupportedTable(t *testing.T) {
+	t.Parallel()
+	reached := map[protoreflect.FullName]bool{}
+	var visit func(protoreflect.MessageDescriptor)
+	visit = func(md protoreflect.MessageDescriptor) {
+		name := md.FullName()
+		if reached[name] || strings.HasPrefix(string(name), "google.protobuf.") {
+			return
+		}
+		reached[name] = true
+		served, known := supportedFields(name)
+		if !known {
+			t.Errorf("%s can be reached and is not in the table", name)
+		}
+		for _, f := range served {
+			fd := md.Fields().ByJSONName(f)
+			if fd == nil {
+				t.Errorf("%s has no field %s", name, f)
+				continue
+			}
+			if fd.IsMap() {
+				fd = fd.MapValue()
+			}
+			if fd.Message() != nil {
+				visit(fd.Message())
+			}
+		}
+	}
+	for _, k := range servedKinds() {
+		visit(k.message().ProtoReflect().Descriptor())
+	}
+	for name := range maps.Keys(supportedTable) {
+		if !reached[name] {
+			t.Errorf("%s is in the table and cannot be reached", name)
+		}
+	}
+}
+
+func TestDecodedObject(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, problems := Decode("good.yaml", data)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	se, vs := objects[0], objects[3]
+	if se.Labels["team"] != "shop" || se.Namespace != "default" || !se.Created.IsZero() {
+		t.Errorf("the metadata is %+v", se)
+	}
+	if vs.Created.Year() != 2030 {
+		t.Errorf("created %v", vs.Created)
+	}
+	spec := vs.Spec.(*networkingv1alpha3.VirtualService)
+	if got := spec.GetHttp()[0].GetTimeout().AsDuration().Milliseconds(); got != 250 {
+		t.Errorf("timeout %d ms", got)
+	}
+	if got := objects[2].Spec.(*networkingv1alpha3.DestinationRule).GetTrafficPolicy().GetConnectionPool().
+		GetTcp().GetConnectTimeout().AsDuration().Minutes(); got != 1 {
+		t.Errorf("connectTimeout %v min", got)
+	}
+	for _, c := range objects {
+		if errs := Validate(c); len(errs) > 0 {
+			t.Errorf("%s: %v", c.Key, errs)
+		}
+	}
+}
+
+func TestResourceVersion(t *testing.T) {
+	t.Parallel()
+	decode := func(text string) *model.Config {
+		objects, problems := Decode("x", []byte(text))
+		if len(objects) != 1 {
+			t.Fatal(problems)
+		}
+		return objects[0]
+	}
+	const base = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\n"
+	a := decode(base + "metadata: {name: a, labels: {x: y, z: w}}\nspec: {address: 10.0.0.1}")
+	same := decode("# moved\n" + base + "spec:\n  address: \"10.0.0.1\"\nmetadata: {labels: {z: w, x: y}, name: a}")
+	if a.ResourceVersion != same.ResourceVersion {
+		t.Error("equal content has different versions")
+	}
+	seen := map[string]bool{a.ResourceVersion: true}
+	for _, text := range []string{
+		"metadata: {name: a, labels: {x: y, z: v}}\nspec: {address: 10.0.0.1}",
+		"metadata: {name: a, annotations: {x: y, z: w}}\nspec: {address: 10.0.0.1}",
+		"metadata: {name: a, labels: {x: y, z: w}}\nspec: {address: 10.0.0.2}",
+		"metadata: {name: a, labels: {x: y, z: w}, creationTimestamp: 2030-01-01T00:00:00Z}\nspec: {address: 10.0.0.1}",
+	} {
+		if v := decode(base + text).ResourceVersion; seen[v] {
+			t.Errorf("other content has the same version: %s", text)
+		} else {
+			seen[v] = true
+		}
+	}
+}
+
+func TestValidateForeignObjects(t *testing.T) {
+	t.Parallel()
+	key := model.Key{Kind: model.Sidecar, Namespace: "a", Name: "b"}
+	for name, c := range map[string]*model.Config{
+		"unknown kind":  {Key: model.Key{Kind: "Gateway", Namespace: "a", Name: "b"}, Spec: &networkingv1alpha3.Gateway{}},
+		"no spec":       {Key: key},
+		"another spec":  {Key: key, Spec: &networkingv1alpha3.Gateway{}},
+		"no name":       {Key: model.Key{Kind: model.WorkloadEntry}, Spec: &networkingv1alpha3.WorkloadEntry{Address: "10.0.0.1"}},
+		"nil list item": {Key: key, Spec: &networkingv1alpha3.Sidecar{Ingress: []*networkingv1alpha3.IstioIngressListener{nil}}},
+	} {
+		if errs := Validate(c); len(errs) == 0 {
+			t.Errorf("%s is valid", name)
+		}
+	}
+}
+
+// FuzzDecode holds Decode to what it promises for any input: it does not
+// panic, objects are valid and unique, and what is not empty gives an object
+// or a problem.
+func FuzzDecode(f *testing.F) {
+	paths, err := filepath.Glob("testdata/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, c := range splitDocuments(data) {
+			f.Add(c.text)
+		}
+	}
+	f.Add([]byte("%YAML 1.2\n---\na: !!binary x\n...\nb: ? [c]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		objects, problems := Decode("f", data)
+		var keys []model.Key
+		for _, c := range objects {
+			if errs := Validate(c); len(errs) > 0 {
+				t.Errorf("Decode gave an invalid object: %v", errs)
+			}
+			if slices.Contains(keys, c.Key) {
+				t.Errorf("Decode gave %s twice", c.Key)
+			}
+			keys = append(keys, c.Key)
+			if _, err := proto.Marshal(c.Spec); err != nil {
+				t.Errorf("%s cannot be marshalled: %v", c.Key, err)
+			}
+		}
+		for _, p := range problems {
+			if p.Reason == "" || !strings.HasPrefix(p.Source, "f:") || strings.HasPrefix(p.Source, "f:0") {
+				t.Errorf("problem %+v", p)
+			}
+		}
+	})
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const (
+	// maxTreeDepth ends the descent when symbolic links go in circles.
+	maxTreeDepth = 32
+	// racy is how fresh a file may be so that its next change could show
+	// neither in its size nor in its time.
+	racy = 2 * time.Second
+)
+
+// tree is the directory as it was last read. One goroutine owns it.
+type tree struct {
+	dir     string
+	settle  time.Duration
+	files   map[string]*file
+	watcher *fsnotify.Watcher
+	// watchFailed means that some directory is not watched.
+	watchFailed bool
+	// all asks for a look at the whole tree; dirty at some files.
+	all   bool
+	dirty map[string]bool
+	// loaded means that the whole tree was read once.
+	loaded bool
+	// trouble lists directories that cannot be read, with the reason.
+	trouble map[string]string
+	changed bool
+	// now is the time of the refresh.
+	now time.Time
+}
+
+func newTree(dir string, settle time.Duration) *tree {
+	return &tree{dir: dir, settle: settle, files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}}
+}
+
+// watch begins to watch; without a watcher the tree is polled.
+func (t *tree) watch(log *slog.Logger) (<-chan fsnotify.Event, <-chan error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		log.Warn("the config directory cannot be watched; looking at it every 2 s instead", "path", t.dir, "err", err)
+		t.watchFailed = true
+		return nil, nil
+	}
+	t.watcher = w
+	return w.Events, w.Errors
+}
+
+func (t *tree) close() {
+	if t.watcher != nil {
+		_ = t.watcher.Close() // nothing is left to do with the watcher
+	}
+}
+
+// degraded means that events alone do not tell of every change.
+func (t *tree) degraded() bool { return t.watchFailed || len(t.trouble) > 0 }
+
+// waiting means that some file was gone or empty and may come back.
+func (t *tree) waiting() bool { return len(t.dirty) > 0 }
+
+// note remembers what an event asks to look at.
+func (t *tree) note(e fsnotify.Event) bool {
+	switch {
+	case isConfigName(filepath.Base(e.Name)):
+		t.dirty[e.Name] = true
+	case e.Has(fsnotify.Create), e.Has(fsnotify.Remove), e.Has(fsnotify.Rename):
+		// Perhaps a directory, or a symbolic link to one.
+		t.all = true
+	default:
+		return false
+	}
+	return true
+}
+
+// isConfigName tells configuration from the temporary files of editors.
+func isConfigName(name string) bool {
+	ext := filepath.Ext(name)
+	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "#")
+}
+
+// refresh looks at what may have changed and reports whether anything did.
+func (t *tree) refresh(now time.Time) bool {
+	t.changed, t.now = false, now
+	dirty := t.dirty
+	t.dirty = map[string]bool{}
+	if !t.all {
+		for path := range dirty {
+			info, err := os.Stat(path)
+			if err == nil && info.IsDir() {
+				t.all = true
+				continue
+			}
+			t.look(path, info, err, true)
+		}
+	}
+	if t.all {
+		t.all = false
+		t.scan(dirty)
+	}
+	return t.changed
+}
+
+// scan looks at the whole tree; the files in force are read even if they
+// seem unchanged.
+func (t *tree) scan(force map[string]bool) {
+	found := map[string]bool{}
+	trouble := map[string]string{}
+	t.watchFailed = t.watcher == nil
+	t.watchLink()
+	t.scanDir(t.dir, 0, func(path string, info fs.FileInfo) {
+		found[path] = true
+		fresh := t.now.Sub(info.ModTime()) < racy
+		t.look(path, info, nil, fresh || force[path])
+	}, trouble)
+	for path := range t.files {
+		if !found[path] && !below(path, trouble) {
+			t.look(path, nil, fs.ErrNotExist, true)
+		}
+	}
+	if !maps.Equal(trouble, t.trouble) {
+		t.trouble, t.changed = trouble, true
+	}
+	if _, bad := trouble[t.dir]; !bad && !t.loaded {
+		t.loaded, t.changed = true, true
+	}
+}
+
+func (t *tree) scanDir(dir string, depth int, visit func(string, fs.FileInfo), trouble map[string]string) {
+	if depth > maxTreeDepth {
+		trouble[dir] = fmt.Sprintf("it is more than %d directories deep; does a symbolic link lead in a circle?", maxTreeDepth)
+		return
+	}
+	// The watch comes first, so that nothing falls between.
+	if t.watcher != nil {
+		if err := t.watcher.Add(dir); err != nil {
+			t.watchFailed = true
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if depth == 0 || !errors.Is(err, fs.ErrNotExist) {
+			trouble[dir] = err.Error()
+		}
+		return
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if !e.IsDir() && e.Type()&fs.ModeSymlink == 0 && !isConfigName(e.Name()) {
+			continue
+		}
+		info, err := os.Stat(path)
+		switch {
+		case err != nil && isConfigName(e.Name()) && !errors.Is(err, fs.ErrNotExist):
+			trouble[path] = err.Error()
+		case err != nil:
+		case info.IsDir():
+			t.scanDir(path, depth+1, visit, trouble)
+		case info.Mode().IsRegular() && isConfigName(e.Name()):
+			visit(path, info)
+		}
+	}
+}
+
+// watchLink watches the directory in which the tree's own symbolic link
+// stands: the link may be turned to another directory.
+func (t *tree) watchLink() {
+	if info, err := os.Lstat(t.dir); t.watcher != nil && err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		if err := t.watcher.Add(filepath.Dir(t.dir)); err != nil {
+			t.watchFailed = true
+		}
+	}
+}
+
+func below(path string, dirs map[string]string) bool {
+	for dir := range dirs {
+		if path == dir || strings.HasPrefix(path, dir+string(filepath.Separator)) {
+			return true
+		}
+	}
+	return false
+}
+
+// look brings one file up to date. Info and err are what Stat said.
+func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
+	f := t.files[path]
+	if errors.Is(err, fs.ErrNotExist) {
+		if f == nil {
+			return
+		}
+		if t.hold(f) {
+			return
+		}
+		delete(t.files, path)
+		t.changed = true
+		return
+	}
+	if err == nil && f != nil && !force && !f.held() && sameFile(f.info, info) {
+		return
+	}
+	if f == nil {
+		f = &file{path: path}
+		t.files[path] = f
+		t.changed = true
+	}
+	var data []byte
+	if err == nil {
+		if !info.Mode().IsRegular() {
+			return
+		}
+		data, err = readFile(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		t.look(path, nil, err, force)
+		return
+	}
+	if err == nil && len(data) == 0 && t.hold(f) {
+		return
+	}
+	f.info = info
+	if f.update(data, err) {
+		t.changed = true
+	}
+}
+
+// hold keeps the objects of a file that is gone or empty for a moment.
+func (t *tree) hold(f *file) bool {
+	if len(f.objects) == 0 || f.held() && t.now.Sub(f.heldSince) >= t.settle {
+		return false
+	}
+	if !f.held() {
+		f.heldSince, t.changed = t.now, true
+	}
+	t.dirty[f.path] = true
+	return true
+}
+
+func sameFile(a, b fs.FileInfo) bool {
+	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// readFile reads no more than Decode takes.
+func readFile(path string) (data []byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+}
+
+// paths gives the files in the order in which they win: those that are gone
+// for the moment come last.
+func (t *tree) paths() []string {
+	return slices.SortedFunc(maps.Keys(t.files), func(a, b string) int {
+		if t.files[a].held() != t.files[b].held() {
+			if t.files[b].held() {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+}
+
+// snapshot gives the state that others may see.
+func (t *tree) snapshot() *fileSnapshot {
+	s := newFileSnapshot()
+	for _, dir := range slices.Sorted(maps.Keys(t.trouble)) {
+		s.problem(dir, model.Problem{Source: dir, Reason: "it cannot be read: " + t.trouble[dir] +
+			"; the objects that were read from it before stay in force"})
+	}
+	for _, path := range t.paths() {
+		s.add(t.files[path])
+	}
+	s.finish()
+	return s
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+)
+
+// The functions of this file give the end of a sentence that begins with the
+// field: what the value is and what it has to be. Empty means fine.
+
+var (
+	dnsLabel   = regexp.MustCompile("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+	hostLabel  = regexp.MustCompile("^[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9_])?$")
+	labelValue = regexp.MustCompile("^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
+	labelName  = regexp.MustCompile("^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+	portName   = regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")
+	headerName = regexp.MustCompile("^[-!#$%&'*+.^_|~0-9A-Za-z]+$")
+	digits     = regexp.MustCompile("^[0-9]+$")
+)
+
+const (
+	maxLabel = 63
+	maxHost  = 255
+	maxName  = 253
+)
+
+// dnsLabelFault checks a name such as a namespace or a subset.
+func dnsLabelFault(s string) string {
+	switch {
+	case s == "":
+		return "is empty: write a name"
+	case len(s) > maxLabel:
+		return "is " + quote(s) + ": at most 63 characters are allowed"
+	case !dnsLabel.MatchString(s):
+		return "is " + quote(s) + ": only small letters, digits and \"-\" are allowed, with a letter or digit at both ends"
+	}
+	return ""
+}
+
+// subdomainFault checks the name of an object.
+func subdomainFault(s string) string {
+	switch {
+	case s == "":
+		return "is missing: write a name"
+	case len(s) > maxName:
+		return "is " + quote(s) + ": at most 253 characters are allowed"
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !dnsLabel.MatchString(part) {
+			return "is " + quote(s) + ": only small letters, digits, \"-\" and \".\" are allowed, with a letter or digit at both ends"
+		}
+	}
+	return ""
+}
+
+// hostFault checks a host: a short name, a domain name, or an IP address;
+// with wildcard also "*" and "*.example.com".
+func hostFault(s string, wildcard bool) string {
+	if s == "" {
+		return "is empty: write a host such as catalog.default.svc.cluster.local"
+	}
+	if isIP(s) {
+		return ""
+	}
+	name := s
+	if rest, ok := strings.CutPrefix(s, "*"); ok {
+		if !wildcard {
+			return "is " + quote(s) + ": a wildcard is not allowed here; write the full host"
+		}
+		if rest == "" {
+			return ""
+		}
+		if name, ok = strings.CutPrefix(rest, "."); !ok {
+			return "is " + quote(s) + ": a wildcard has to be the whole first part, as in *.example.com"
+		}
+	}
+	if len(s) > maxHost {
+		return "is " + quote(s) + ": at most 255 characters are allowed"
+	}
+	parts := strings.Split(strings.TrimSuffix(name, "."), ".")
+	for _, part := range parts {
+		if len(part) > maxLabel || !hostLabel.MatchString(part) {
+			return "is " + quote(s) + ": it is not a host name" + hostHint(s)
+		}
+	}
+	if last := parts[len(parts)-1]; digits.MatchString(last) {
+		return "is " + quote(s) + ": it is neither an IP address nor a host name (a host name does not end in a number)"
+	}
+	return ""
+}
+
+// hostHint names the usual slips.
+func hostHint(s string) string {
+	switch {
+	case strings.Contains(s, "://"):
+		return "; write it without the scheme"
+	case strings.Contains(s, "/"):
+		return "; write it without the path"
+	case strings.Contains(s, ":"):
+		return "; write it without the port"
+	}
+	return "; letters, digits, \"-\" and \".\" are allowed"
+}
+
+func isIP(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+// labelFault checks one label of an object or workload.
+func labelFault(key, value string) string {
+	prefix, name, ok := strings.Cut(key, "/")
+	if !ok {
+		prefix, name = "", key
+	}
+	switch {
+	case ok && subdomainFault(prefix) != "", len(name) > maxLabel, !labelName.MatchString(name):
+		return "has a key that is no label key: write letters, digits, \"-\", \"_\" and \".\", if need be behind a domain and \"/\""
+	case len(value) > maxLabel:
+		return "is " + quote(value) + ": a label value has at most 63 characters"
+	case !labelValue.MatchString(value):
+		return "is " + quote(value) + ": a label value has only letters, digits, \"-\", \"_\" and \".\", with a letter or digit at both ends"
+	}
+	return ""
+}
+
+// portNameFault checks the name of a port.
+func portNameFault(s string) string {
+	switch {
+	case s == "":
+		return "is empty: write a name such as http"
+	case len(s) > maxLabel || !portName.MatchString(s):
+		return "is " + quote(s) + ": only letters, digits and \"-\" are allowed, at most 63, with a letter or digit at both ends"
+	}
+	return ""
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// supportedFields names, for each message that can stand in a spec, the
+// fields that this version serves, by their names in YAML. A field that is
+// set but not named here is refused, so that nothing a person writes is
+// silently without effect.
+func supportedFields(message protoreflect.FullName) (fields []string, known bool) {
+	text, known := supportedTable[message]
+	return strings.Fields(text), known
+}
+
+// supportedTable is never written to.
+var supportedTable = map[protoreflect.FullName]string{
+	"istio.networking.v1alpha3.VirtualService":           "hosts gateways http exportTo",
+	"istio.networking.v1alpha3.HTTPRoute":                "name match route redirect directResponse rewrite timeout retries headers mirror mirrors mirrorPercentage",
+	"istio.networking.v1alpha3.HTTPMatchRequest":         "name uri scheme method authority headers port sourceLabels gateways queryParams ignoreUriCase withoutHeaders sourceNamespace",
+	"istio.networking.v1alpha3.StringMatch":              "exact prefix regex",
+	"istio.networking.v1alpha3.HTTPRouteDestination":     "destination weight headers",
+	"istio.networking.v1alpha3.Destination":              "host subset port",
+	"istio.networking.v1alpha3.PortSelector":             "number",
+	"istio.networking.v1alpha3.Headers":                  "request response",
+	"istio.networking.v1alpha3.Headers.HeaderOperations": "set add remove",
+	"istio.networking.v1alpha3.HTTPRedirect":             "uri authority port scheme redirectCode prefixRewrite",
+	"istio.networking.v1alpha3.HTTPDirectResponse":       "status body",
+	"istio.networking.v1alpha3.HTTPBody":                 "string bytes",
+	"istio.networking.v1alpha3.HTTPRewrite":              "uri authority uriRegexRewrite",
+	"istio.networking.v1alpha3.RegexRewrite":             "match rewrite",
+	"istio.networking.v1alpha3.HTTPRetry":                "attempts perTryTimeout retryOn retryRemoteLocalities retryIgnorePreviousHosts backoff",
+	"istio.networking.v1alpha3.HTTPMirrorPolicy":         "destination percentage",
+	"istio.networking.v1alpha3.Percent":                  "value",
+
+	"istio.networking.v1alpha3.DestinationRule":                                 "host trafficPolicy subsets exportTo workloadSelector",
+	"istio.networking.v1alpha3.Subset":                                          "name labels trafficPolicy",
+	"istio.networking.v1alpha3.TrafficPolicy":                                   "loadBalancer connectionPool outlierDetection tls portLevelSettings",
+	"istio.networking.v1alpha3.TrafficPolicy.PortTrafficPolicy":                 "port loadBalancer connectionPool outlierDetection tls",
+	"istio.networking.v1alpha3.LoadBalancerSettings":                            "simple",
+	"istio.networking.v1alpha3.ConnectionPoolSettings":                          "tcp http",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.TCPSettings":              "maxConnections connectTimeout tcpKeepalive maxConnectionDuration",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.HTTPSettings":             "http1MaxPendingRequests http2MaxRequests maxRequestsPerConnection maxRetries idleTimeout h2UpgradePolicy useClientProtocol maxConcurrentStreams",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.TCPSettings.TcpKeepalive": "probes time interval",
+	"istio.networking.v1alpha3.OutlierDetection":                                "consecutive5xxErrors consecutiveGatewayErrors splitExternalLocalOriginErrors consecutiveLocalOriginFailures interval baseEjectionTime maxEjectionPercent minHealthPercent",
+	"istio.networking.v1alpha3.ClientTLSSettings":                               "mode sni subjectAltNames",
+
+	"istio.networking.v1alpha3.ServiceEntry":     "hosts addresses ports location resolution endpoints workloadSelector exportTo subjectAltNames",
+	"istio.networking.v1alpha3.ServicePort":      "number protocol name targetPort",
+	"istio.networking.v1alpha3.WorkloadEntry":    "address ports labels locality weight serviceAccount",
+	"istio.networking.v1alpha3.WorkloadSelector": "labels",
+
+	"istio.networking.v1alpha3.Sidecar":               "workloadSelector ingress egress outboundTrafficPolicy",
+	"istio.networking.v1alpha3.IstioIngressListener":  "port bind captureMode defaultEndpoint",
+	"istio.networking.v1alpha3.IstioEgressListener":   "hosts",
+	"istio.networking.v1alpha3.SidecarPort":           "number protocol name",
+	"istio.networking.v1alpha3.OutboundTrafficPolicy": "mode",
+
+	"istio.security.v1beta1.PeerAuthentication":           "selector mtls portLevelMtls",
+	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
+	"istio.type.v1beta1.WorkloadSelector":                 "matchLabels",
+}
+
+// supported refuses the fields of m that are set and not served.
+func (c *checker) supported(m protoreflect.Message, path string) {
+	name := m.Descriptor().FullName()
+	if strings.HasPrefix(string(name), "google.protobuf.") {
+		return
+	}
+	served, known := supportedFields(name)
+	if !known {
+		c.errorf(path, "is not supported by this version: remove it")
+		return
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if !m.Has(fd) {
+			continue
+		}
+		at := path + "." + fd.JSONName()
+		if !slices.Contains(served, fd.JSONName()) {
+			c.errorf(at, "is not supported by this version: remove it")
+			continue
+		}
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				values := make(map[string]protoreflect.Message, m.Get(fd).Map().Len())
+				m.Get(fd).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+					values[k.String()] = v.Message()
+					return true
+				})
+				for k, v := range sorted(values) {
+					c.supported(v, at+"["+k+"]")
+				}
+			}
+		case fd.Message() == nil:
+		case fd.IsList():
+			for j := range m.Get(fd).List().Len() {
+				c.supported(m.Get(fd).List().Get(j).Message(), fmt.Sprintf("%s[%d]", at, j))
+			}
+		default:
+			c.supported(m.Get(fd).Message(), at)
+		}
+	}
+}

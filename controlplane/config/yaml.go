@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// maxDepth bounds how deep YAML may nest. No kind comes near it.
+	maxDepth = 100
+	// maxAliasNodes bounds what the aliases of one document expand to, so
+	// that a few lines cannot fill the memory.
+	maxAliasNodes = 100_000
+)
+
+// fault is one thing that is wrong at one line of the file.
+type fault struct {
+	line int
+	text string
+}
+
+// chunk is a part of a file that parses on its own.
+type chunk struct {
+	// base is the number of lines in front of it.
+	base int
+	text []byte
+}
+
+// splitDocuments cuts a file at the lines that begin a YAML document, so
+// that a syntax error in one document does not hide the others. A "---" at
+// the start of a line is a document marker wherever it stands.
+func splitDocuments(data []byte) []chunk {
+	var chunks []chunk
+	start, base, line := 0, 0, 0
+	for at := 0; at < len(data); line++ {
+		end := len(data)
+		if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		if at > start && startsDocument(data[at:end]) {
+			chunks = append(chunks, chunk{base: base, text: data[start:at]})
+			start, base = at, line
+		}
+		at = end
+	}
+	return append(chunks, chunk{base: base, text: data[start:]})
+}
+
+func startsDocument(line []byte) bool {
+	rest, ok := bytes.CutPrefix(line, []byte("---"))
+	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
+}
+
+// blank reports whether a chunk holds only comments, directives and markers.
+func (c chunk) blank() bool {
+	for line := range bytes.Lines(c.text) {
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("---")))
+		if len(line) > 0 && line[0] != '#' && line[0] != '%' {
+			return false
+		}
+	}
+	return true
+}
+
+// parse gives the documents of a chunk. Line numbers in the nodes are those
+// of the whole file, aliases and merge keys are resolved, and keys are
+// unique.
+func (c chunk) parse() ([]*yaml.Node, []fault) {
+	if c.blank() {
+		return nil, nil
+	}
+	var (
+		docs   []*yaml.Node
+		faults []fault
+	)
+	dec := yaml.NewDecoder(bytes.NewReader(c.text))
+	for {
+		var doc yaml.Node
+		err := dec.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return docs, faults
+		}
+		if err != nil {
+			return docs, append(faults, c.syntaxFault(err))
+		}
+		if len(doc.Content) == 0 {
+			continue
+		}
+		root, r := doc.Content[0], &resolver{base: c.base, sizes: map[*yaml.Node]int{}}
+		r.resolve(root, 0)
+		if len(r.faults) > 0 {
+			faults = append(faults, r.faults...)
+			continue
+		}
+		if !isNull(root) {
+			docs = append(docs, root)
+		}
+	}
+}
+
+var syntaxLine = regexp.MustCompile("^line ([0-9]+): (.*)$")
+
+// syntaxFault rewrites an error of the YAML parser, whose line is often that
+// of the mapping around the mistake.
+func (c chunk) syntaxFault(err error) fault {
+	line, text := 1, strings.TrimPrefix(err.Error(), "yaml: ")
+	if m := syntaxLine.FindStringSubmatch(text); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			line, text = n, m[2]
+		}
+	}
+	if n := c.brokenLine(); n > 0 {
+		line = n
+	}
+	if strings.Contains(text, "cannot start any token") {
+		text += " (is it indented with a tab? YAML wants spaces)"
+	}
+	return fault{line: c.base + line, text: "this is not YAML: " + text}
+}
+
+// mostSearched bounds the search for a broken line, which parses the text
+// once for each line.
+const mostSearched = 300
+
+// brokenLine gives the line behind the longest part that is YAML, 0 when the
+// text is too long for the search.
+func (c chunk) brokenLine() int {
+	lines := bytes.SplitAfter(c.text, []byte("\n"))
+	if len(lines) > mostSearched {
+		return 0
+	}
+	end := len(c.text)
+	for n := len(lines); n > 0; n-- {
+		end -= len(lines[n-1])
+		dec, err := yaml.NewDecoder(bytes.NewReader(c.text[:end])), error(nil)
+		for err == nil {
+			var doc yaml.Node
+			err = dec.Decode(&doc)
+		}
+		if errors.Is(err, io.EOF) {
+			return n
+		}
+	}
+	return 0
+}
+
+// resolver replaces aliases and merge keys in a node tree, makes the line
+// numbers those of the file, and refuses what cannot be read safely.
+type resolver struct {
+	base   int
+	faults []fault
+	// sizes holds the expanded size of each anchored node, 0 while it is
+	// being resolved.
+	sizes   map[*yaml.Node]int
+	aliased int
+	stopped bool
+}
+
+func (r *resolver) errorf(n *yaml.Node, format string, args ...any) {
+	r.faults = append(r.faults, fault{line: n.Line, text: fmt.Sprintf(format, args...)})
+}
+
+// resolve returns the number of nodes that n expands to.
+func (r *resolver) resolve(n *yaml.Node, depth int) int {
+	n.Line += r.base
+	if depth > maxDepth {
+		r.errorf(n, "the YAML nests deeper than %d levels", maxDepth)
+		r.stopped = true
+	}
+	if r.stopped {
+		return 1
+	}
+	if n.Anchor != "" {
+		r.sizes[n] = 0
+	}
+	size := 1
+	for i, child := range n.Content {
+		if child.Kind == yaml.AliasNode {
+			n.Content[i] = r.alias(child)
+			size += r.sizes[child.Alias]
+			continue
+		}
+		size += r.resolve(child, depth+1)
+	}
+	if n.Kind == yaml.MappingNode && !r.stopped {
+		r.mapping(n)
+	}
+	if n.Anchor != "" {
+		r.sizes[n] = size
+	}
+	return size
+}
+
+// alias gives what an alias stands for.
+func (r *resolver) alias(n *yaml.Node) *yaml.Node {
+	n.Line += r.base
+	size := r.sizes[n.Alias]
+	r.aliased += size
+	switch {
+	case r.stopped:
+	case size == 0:
+		r.errorf(n, "the alias *%s stands for something that contains it", n.Value)
+		r.stopped = true
+	case r.aliased > maxAliasNodes:
+		r.errorf(n, "the aliases of this document expand to more than %d nodes: write the text out", maxAliasNodes)
+		r.stopped = true
+	default:
+		return n.Alias
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Line: n.Line}
+}
+
+// mapping refuses duplicate keys and puts merged keys ("<<") in place: keys
+// that are written out win over merged ones.
+func (r *resolver) mapping(n *yaml.Node) {
+	seen := make(map[string]int, len(n.Content)/2)
+	var content, merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			r.errorf(key, "a key has to be a plain word, not a list or mapping")
+			continue
+		}
+		if key.ShortTag() == "!!merge" {
+			merged = append(merged, value)
+			continue
+		}
+		if first, ok := seen[key.Value]; ok {
+			r.errorf(key, "the key %s is here a second time (first on line %d): remove one", quote(key.Value), first)
+			continue
+		}
+		seen[key.Value] = key.Line
+		content = append(content, key, value)
+	}
+	for len(merged) > 0 {
+		m := merged[0]
+		merged = merged[1:]
+		switch m.Kind {
+		case yaml.SequenceNode:
+			merged = append(merged, m.Content...)
+		case yaml.MappingNode:
+			for i := 0; i+1 < len(m.Content); i += 2 {
+				if _, ok := seen[m.Content[i].Value]; !ok {
+					seen[m.Content[i].Value] = m.Content[i].Line
+					content = append(content, m.Content[i], m.Content[i+1])
+				}
+			}
+		default:
+			r.errorf(m, "<< has to name a mapping or a list of mappings")
+		}
+	}
+	n.Content = content
+}
+
+// pairs calls fn for each key and value of a mapping.
+func pairs(n *yaml.Node, fn func(key, value *yaml.Node)) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		fn(n.Content[i], n.Content[i+1])
+	}
+}
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == 0 || n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+}
+
+// shape names what a node is, for messages.
+func shape(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.ShortTag() {
+	case "!!int", "!!float":
+		return "the number " + n.Value
+	case "!!bool":
+		return "the boolean " + n.Value
+	case "!!null":
+		return "empty"
+	}
+	return "the text " + quote(n.Value)
+}
+
+// quote gives a value as messages show it: in quotes, and not too long.
+func quote(s string) string {
+	const most = 80
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most]) + "…"
+	}
+	return strconv.Quote(s)
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"encoding/json"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// textFormat is the access log line of Istio.
+const textFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
+	`%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% ` +
+	`%DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" ` +
+	`"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% ` +
+	`%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%` + "\n"
+
+// jsonFormat gives the fields of the access log of Istio in JSON, by name.
+func jsonFormat() map[string]any {
+	return map[string]any{
+		"start_time": "%START_TIME%", "route_name": "%ROUTE_NAME%", "method": "%REQ(:METHOD)%",
+		"path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%", "response_code": "%RESPONSE_CODE%",
+		"response_flags": "%RESPONSE_FLAGS%", "response_code_details": "%RESPONSE_CODE_DETAILS%",
+		"connection_termination_details":    "%CONNECTION_TERMINATION_DETAILS%",
+		"upstream_transport_failure_reason": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+		"bytes_received":                    "%BYTES_RECEIVED%", "bytes_sent": "%BYTES_SENT%", "duration": "%DURATION%",
+		"upstream_service_time": "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%", "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
+		"user_agent": "%REQ(USER-AGENT)%", "request_id": "%REQ(X-REQUEST-ID)%", "authority": "%REQ(:AUTHORITY)%",
+		"upstream_host": "%UPSTREAM_HOST%", "upstream_cluster": "%UPSTREAM_CLUSTER%",
+		"upstream_local_address": "%UPSTREAM_LOCAL_ADDRESS%", "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
+		"downstream_remote_address": "%DOWNSTREAM_REMOTE_ADDRESS%", "requested_server_name": "%REQUESTED_SERVER_NAME%",
+	}
+}
+
+// accessLog is the access log of the mesh settings; none without a file.
+func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
+	if mesh.GetAccessLogFile() == "" {
+		return nil
+	}
+	format := &corev3.SubstitutionFormatString{}
+	if mesh.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON {
+		format.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: jsonFields(mesh.GetAccessLogFormat())}
+	} else {
+		text := mesh.GetAccessLogFormat()
+		if text == "" {
+			text = textFormat
+		}
+		format.Format = &corev3.SubstitutionFormatString_TextFormatSource{
+			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}},
+		}
+	}
+	return []*accesslogv3.AccessLog{{
+		Name: "envoy.access_loggers.file",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&filev3.FileAccessLog{
+			Path: mesh.GetAccessLogFile(), AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: format},
+		})},
+	}}
+}
+
+// jsonFields reads the user's format; one that is no JSON object gives the
+// fields of Istio.
+func jsonFields(format string) *structpb.Struct {
+	fields := jsonFormat()
+	if format != "" {
+		var own map[string]any
+		if json.Unmarshal([]byte(format), &own) == nil && len(own) > 0 {
+			fields = own
+		}
+	}
+	out, err := structpb.NewStruct(fields)
+	if err != nil {
+		return &structpb.Struct{}
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// The mesh of the benchmarks: 500 services, 600 clusters.
+const benchServices = 500
+
+func BenchmarkCold(b *testing.B) {
+	w := newWorld(b, benchServices)
+	for _, typeURL := range append([]string{"all"}, Types...) {
+		b.Run(typeURL[len(typeURL)-min(len(typeURL), 10):], func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				g := New(Config{})
+				if typeURL == "all" {
+					generateAll(g, w.mesh, proxyAt("127.1.0.2"))
+				} else {
+					g.Generate(w.mesh, proxyAt("127.1.0.2"), typeURL)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOneEndpoint is one moved endpoint: the snapshot, and all types of
+// one proxy.
+func BenchmarkOneEndpoint(b *testing.B) {
+	w, g := newWorld(b, benchServices), New(Config{})
+	b.ReportAllocs()
+	version := 1
+	for b.Loop() {
+		version = 3 - version
+		w.moveEndpoint(7, version)
+		generateAll(g, w.mesh, proxyAt("127.1.0.2"))
+	}
+}
+
+// BenchmarkOneEndpoint1000Proxies is one moved endpoint for 1000 proxies of
+// one namespace, each with an address of its own.
+func BenchmarkOneEndpoint1000Proxies(b *testing.B) {
+	w, g := newWorld(b, benchServices), New(Config{})
+	proxies := make([]*model.Proxy, 1000)
+	for i := range proxies {
+		proxies[i] = proxyAt(fmt.Sprintf("127.1.%d.%d", i/250, i%250+1))
+		generateAll(g, w.mesh, proxies[i])
+	}
+	b.ReportAllocs()
+	version := 1
+	for b.Loop() {
+		version = 3 - version
+		w.moveEndpoint(7, version)
+		for _, p := range proxies {
+			generateAll(g, w.mesh, p)
+		}
+	}
+}
+
+func BenchmarkSnapshotWhole(b *testing.B) {
+	w := newWorld(b, benchServices)
+	b.ReportAllocs()
+	for b.Loop() {
+		snapshot.Build(nil, inputOf(w.objects, w.mesh.Config), model.Change{All: true})
+	}
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import "strings"
+
+// claimDomains sets the domains of the virtual hosts. A domain belongs to one
+// of them only, or Envoy refuses all: full names are given away first, then
+// short names, then addresses; within each the first host wins.
+func claimDomains(hosts []*virtualHost, proxyDomain string) {
+	claimed := make(map[string]bool)
+	claim := func(h *virtualHost, name string) {
+		name = strings.ToLower(name)
+		if name == "*" {
+			h.claim(claimed, "*")
+			return
+		}
+		h.claim(claimed, hostPort(name, h.port))
+		if h.port == 80 {
+			if strings.Contains(name, ":") {
+				name = "[" + name + "]"
+			}
+			h.claim(claimed, name)
+		}
+	}
+	for _, h := range hosts {
+		claim(h, h.host)
+	}
+	for _, h := range hosts {
+		for _, name := range shortNames(h.host, proxyDomain) {
+			claim(h, name)
+		}
+	}
+	for _, h := range hosts {
+		if h.service == nil {
+			continue
+		}
+		for _, address := range h.service.Addresses {
+			if isIP(address) && address != "0.0.0.0" && address != "::" {
+				claim(h, address)
+			}
+		}
+	}
+}
+
+func (h *virtualHost) claim(claimed map[string]bool, domain string) {
+	if !claimed[domain] {
+		claimed[domain] = true
+		h.domains = append(h.domains, domain)
+	}
+}
+
+// shortNames are the names by which a proxy of this domain
+// ("default.svc.cluster.local") may call a service, beside the full one.
+func shortNames(host, proxyDomain string) []string {
+	namespace, suffix, _ := strings.Cut(proxyDomain, ".")
+	rest, ok := strings.CutSuffix(host, "."+suffix)
+	if !ok || suffix == "" {
+		return nil
+	}
+	service, owner, ok := strings.Cut(rest, ".")
+	if !ok || strings.Contains(owner, ".") || strings.HasPrefix(service, "*") {
+		return nil
+	}
+	var names []string
+	if owner == namespace {
+		names = append(names, service)
+	}
+	names = append(names, rest)
+	if strings.HasPrefix(suffix, "svc.") {
+		names = append(names, rest+".svc")
+	}
+	return names
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"math"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// endpointSource is everything that the endpoints of a cluster are built from.
+type endpointSource struct {
+	name      string
+	port      uint32
+	subset    string
+	rule      *snapshot.DestinationRule
+	endpoints *snapshot.EndpointSet
+	peers     *snapshot.PeerAuthentications
+}
+
+// endpoints gives the EDS resources of a proxy: one for each EDS cluster, also
+// where it is empty, because Envoy waits for it.
+func (g *Generator) endpoints(s *scope) *Set {
+	v := g.view(s)
+	key := setKey{typeURL: TypeEndpoint, outbound: s.outbound}
+	from := sources{v, s.mesh.Endpoints, s.mesh.PeerAuthentications}
+	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
+		p := &part{resources: make([]*Resource, 0, len(v.clusters))}
+		for _, ref := range v.clusters {
+			if ref.service.Resolution != model.ResolutionStatic || !policyOf(ref.rule, ref.subset, ref.port.Number).servesTLS() {
+				continue
+			}
+			src := endpointSource{
+				name: ref.name, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
+				endpoints: s.mesh.Endpoints.Of(ref.service.ServiceKey), peers: s.mesh.PeerAuthentications,
+			}
+			p.add(ref, func() (*Resource, error) {
+				return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
+					return loadAssignment(ref.name, src.port, onlyIP(endpointsOf(src.endpoints, src.rule, src.subset)), src.peers)
+				})
+			})
+		}
+		return newSet(prev, p.resources, p.problems)
+	})
+}
+
+// endpointsOf gives the endpoints of a subset.
+func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subset string) []*model.Endpoint {
+	if set == nil {
+		return nil
+	}
+	if subset == "" {
+		return set.List
+	}
+	labels := rule.Subset(subset).GetLabels()
+	var out []*model.Endpoint
+	for _, ep := range set.List {
+		if model.Selects(labels, ep.Labels) {
+			out = append(out, ep)
+		}
+	}
+	return out
+}
+
+// onlyIP leaves out endpoints that are no addresses: one of them would make
+// Envoy refuse all endpoints of the cluster.
+func onlyIP(list []*model.Endpoint) []*model.Endpoint {
+	out := make([]*model.Endpoint, 0, len(list))
+	for _, ep := range list {
+		if _, unix := unixPath(ep.Address); unix || isIP(ep.Address) {
+			out = append(out, ep)
+		}
+	}
+	return out
+}
+
+// loadAssignment groups the endpoints of a service port by locality. The
+// endpoints come sorted by locality and stay in their order.
+func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.ClusterLoadAssignment {
+	cla := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	var group *endpointv3.LocalityLbEndpoints
+	var locality string
+	var weight uint64
+	for _, ep := range list {
+		if ep.ServicePort != port {
+			continue
+		}
+		if group == nil || ep.Locality != locality {
+			locality, weight = ep.Locality, 0
+			group = &endpointv3.LocalityLbEndpoints{Locality: localityOf(locality)}
+			cla.Endpoints = append(cla.Endpoints, group)
+		}
+		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(ep, peers))
+		weight = min(weight+uint64(max(ep.Weight, 1)), math.MaxUint32)
+		group.LoadBalancingWeight = wrapperspb.UInt32(uint32(weight))
+	}
+	return cla
+}
+
+func lbEndpoint(ep *model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
+	address := socketAddress(ep.Address, ep.Port)
+	if path, ok := unixPath(ep.Address); ok {
+		address = pipeAddress(path)
+	}
+	out := &endpointv3.LbEndpoint{
+		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
+		LoadBalancingWeight: wrapperspb.UInt32(max(ep.Weight, 1)),
+	}
+	if ep.MutualTLS && peers.Mode(ep.Namespace, ep.Labels, ep.Port) != snapshot.MutualTLSDisabled {
+		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": tlsModeIstio()}}
+	}
+	return out
+}
+
+// localityOf splits "region/zone/subzone"; nil when nothing is known.
+func localityOf(s string) *corev3.Locality {
+	if s == "" {
+		return nil
+	}
+	region, rest, _ := strings.Cut(s, "/")
+	zone, subzone, _ := strings.Cut(rest, "/")
+	return &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// envoyBinary finds the Envoy that the tests use, or skips the test.
+func envoyBinary(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("ENVOY"); path != "" {
+		return path
+	}
+	if path, err := filepath.Abs("../../bin/envoy"); err == nil {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	path, err := exec.LookPath("envoy")
+	if err != nil {
+		t.Skip("no Envoy found: run `make envoy`, or set ENVOY to its path")
+	}
+	return path
+}
+
+// TestEnvoyAccepts gives the resources of every case to the real Envoy.
+func TestEnvoyAccepts(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	for _, c := range testCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			validate(t, binary, c.build(), c.proxy)
+		})
+	}
+}
+
+// validate fails unless Envoy takes the resources of a proxy without a word
+// about deprecation.
+func validate(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "envoy.json")
+	if err := os.WriteFile(path, staticBootstrap(t, mesh, proxy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), binary, "--mode", "validate", "-c", path, "--concurrency", "1").CombinedOutput()
+	if err != nil {
+		t.Fatalf("envoy refuses the configuration: %v\n%s", err, out)
+	}
+	if strings.Contains(strings.ToLower(string(out)), "deprecated") {
+		t.Errorf("envoy finds deprecated fields:\n%s", out)
+	}
+}
+
+// staticBootstrap puts all resources into one static configuration: routes
+// into the listeners, endpoints into the clusters.
+func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
+	t.Helper()
+	g := New(Config{})
+	var clusters, listeners []json.RawMessage
+	clusters = append(clusters, json.RawMessage(`{"name":"sds-grpc","type":"STATIC","connect_timeout":"1s",
+		"typed_extension_protocol_options":{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions":{
+			"@type":"type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions","explicit_http_config":{"http2_protocol_options":{}}}},
+		"load_assignment":{"cluster_name":"sds-grpc","endpoints":[{"lb_endpoints":[{"endpoint":{"address":{"pipe":{"path":"./socket"}}}}]}]}}`))
+	endpoints := g.Generate(mesh, proxy, TypeEndpoint)
+	for _, r := range g.Generate(mesh, proxy, TypeCluster).Resources {
+		c := unpack(t, r).(*clusterv3.Cluster)
+		if c.GetType() == clusterv3.Cluster_EDS {
+			cla := endpoints.Get(c.GetName())
+			if cla == nil {
+				t.Fatalf("no endpoints for the cluster %s", c.GetName())
+			}
+			c.LoadAssignment = unpack(t, cla).(*endpointv3.ClusterLoadAssignment)
+			c.EdsClusterConfig, c.ClusterDiscoveryType = nil, &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+		}
+		clusters = append(clusters, compactJSON(t, c))
+	}
+	routes := g.Generate(mesh, proxy, TypeRoute)
+	for _, r := range g.Generate(mesh, proxy, TypeListener).Resources {
+		l := unpack(t, r).(*listenerv3.Listener)
+		inlineRoutes(t, l, routes)
+		listeners = append(listeners, compactJSON(t, l))
+	}
+	b, err := json.Marshal(map[string]any{
+		"node":             map[string]any{"id": "test", "cluster": "test"},
+		"static_resources": map[string]any{"clusters": clusters, "listeners": listeners},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// inlineRoutes replaces the names of routes in a listener by the routes.
+func inlineRoutes(t *testing.T, l *listenerv3.Listener, routes *Set) {
+	t.Helper()
+	for _, chain := range l.GetFilterChains() {
+		for _, f := range chain.GetFilters() {
+			msg, err := f.GetTypedConfig().UnmarshalNew()
+			if err != nil {
+				t.Fatal(err)
+			}
+			hcm, ok := msg.(*hcmv3.HttpConnectionManager)
+			if !ok || hcm.GetRds() == nil {
+				continue
+			}
+			r := routes.Get(hcm.GetRds().GetRouteConfigName())
+			if r == nil {
+				t.Fatalf("no routes %q for the listener %s", hcm.GetRds().GetRouteConfigName(), l.GetName())
+			}
+			hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: unpack(t, r).(*routev3.RouteConfiguration)}
+			packed := &anypb.Any{}
+			if err := anypb.MarshalFrom(packed, hcm, proto.MarshalOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed}
+		}
+	}
+}

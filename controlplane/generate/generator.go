@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// Config is what a Generator needs; the zero value is complete.
+type Config struct{}
+
+// Generator makes resources and remembers them. It is safe for concurrent use.
+type Generator struct {
+	table    *resourceTable
+	views    memo[outboundKey, *view]
+	outbound memo[outboundKey, *part]
+	sets     memo[setKey, *Set]
+	empty    *Set
+}
+
+// part are some of the resources of a set.
+type part struct {
+	resources []*Resource
+	problems  []model.Problem
+}
+
+// setKey says which proxies share a set: those with an equal key.
+type setKey struct {
+	typeURL  string
+	outbound outboundKey
+	route    routeKey
+	inbound  inboundKey
+}
+
+// New makes a Generator that remembers nothing yet.
+func New(Config) *Generator {
+	return &Generator{table: newResourceTable(), empty: newSet(nil, nil, nil)}
+}
+
+// Generate gives all resources of a type for a proxy. Proxies that see the
+// same get the same *Set; as long as nothing changed that the set depends on,
+// or the change made no difference, it is the *Set of the last call.
+func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *Set {
+	if proxy.Role != "sidecar" || proxy.Interception != model.InterceptionNone || len(proxy.IPs) == 0 {
+		return g.empty
+	}
+	s := newScope(mesh, proxy)
+	switch typeURL {
+	case TypeCluster:
+		return g.clusters(s)
+	case TypeEndpoint:
+		return g.endpoints(s)
+	case TypeListener:
+		return g.listeners(s)
+	case TypeRoute:
+		return g.routes(s)
+	}
+	return g.empty
+}
+
+// view gives what the proxies of the scope see.
+func (g *Generator) view(s *scope) *view {
+	return g.views.get(s.outbound, s.mesh.Sequence, sources{s.mesh.Services, s.mesh.DestinationRules}, func(*view) *view {
+		return newView(s)
+	})
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+// routeMatch translates what a match says about the request. A nil match takes
+// everything.
+func routeMatch(in *networkingv1alpha3.HTTPMatchRequest) (*routev3.RouteMatch, error) {
+	out := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+	switch uri := in.GetUri().GetMatchType().(type) {
+	case *networkingv1alpha3.StringMatch_Exact:
+		out.PathSpecifier = &routev3.RouteMatch_Path{Path: uri.Exact}
+	case *networkingv1alpha3.StringMatch_Prefix:
+		out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: uri.Prefix}
+	case *networkingv1alpha3.StringMatch_Regex:
+		if err := checkRegex("uri", uri.Regex); err != nil {
+			return nil, err
+		}
+		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: uri.Regex}}
+	}
+	if in.GetIgnoreUriCase() {
+		out.CaseSensitive = wrapperspb.Bool(false)
+	}
+	if err := headerMatches(out, in); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.GetQueryParams())) {
+		q := &routev3.QueryParameterMatcher{Name: name}
+		m, err := stringMatch("queryParams."+name, in.GetQueryParams()[name])
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			q.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_PresentMatch{PresentMatch: true}
+		} else {
+			q.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{StringMatch: m}
+		}
+		out.QueryParameters = append(out.QueryParameters, q)
+	}
+	return out, nil
+}
+
+// headerMatches adds the matches of headers: named ones sorted by name, those
+// that must not match, then the parts of the request line.
+func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequest) error {
+	add := func(name string, match *networkingv1alpha3.StringMatch, invert bool) error {
+		h := &routev3.HeaderMatcher{Name: name, InvertMatch: invert}
+		m, err := stringMatch("headers."+name, match)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			h.HeaderMatchSpecifier = &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}
+		} else {
+			h.HeaderMatchSpecifier = &routev3.HeaderMatcher_StringMatch{StringMatch: m}
+			// A request without the header has no such value either.
+			h.TreatMissingHeaderAsEmpty = invert
+		}
+		out.Headers = append(out.Headers, h)
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.GetHeaders())) {
+		if err := add(name, in.GetHeaders()[name], false); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.GetWithoutHeaders())) {
+		if err := add(name, in.GetWithoutHeaders()[name], true); err != nil {
+			return err
+		}
+	}
+	pseudo := []struct {
+		name  string
+		match *networkingv1alpha3.StringMatch
+	}{{":method", in.GetMethod()}, {":authority", in.GetAuthority()}, {":scheme", in.GetScheme()}}
+	for _, p := range pseudo {
+		if p.match == nil {
+			continue
+		}
+		if err := add(p.name, p.match, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stringMatch translates the match of a value; nil means that the value only
+// has to be there.
+func stringMatch(field string, in *networkingv1alpha3.StringMatch) (*matcherv3.StringMatcher, error) {
+	switch m := in.GetMatchType().(type) {
+	case *networkingv1alpha3.StringMatch_Exact:
+		return exactly(m.Exact), nil
+	case *networkingv1alpha3.StringMatch_Prefix:
+		if m.Prefix == "" {
+			return nil, nil
+		}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: m.Prefix}}, nil
+	case *networkingv1alpha3.StringMatch_Regex:
+		if m.Regex == "*" || m.Regex == "" {
+			return nil, nil
+		}
+		if err := checkRegex(field, m.Regex); err != nil {
+			return nil, err
+		}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
+			SafeRegex: &matcherv3.RegexMatcher{Regex: m.Regex},
+		}}, nil
+	}
+	return nil, nil
+}
+
+// checkRegex refuses what Envoy would refuse, together with everything else.
+func checkRegex(field, expr string) error {
+	if _, err := regexp.Compile(expr); err != nil {
+		return fmt.Errorf("regular expression of %s: %w", field, err)
+	}
+	return nil
+}
+
+// takesAll reports whether a match leaves no request for a later route.
+func takesAll(m *routev3.RouteMatch) bool {
+	if len(m.GetHeaders())+len(m.GetQueryParameters()) > 0 {
+		return false
+	}
+	return m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*"
+}

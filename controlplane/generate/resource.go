@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"weak"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// The type URLs of the resources.
+const (
+	TypeCluster  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	TypeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	TypeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	TypeRoute    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+)
+
+// Types are the served types in the order in which they must be sent.
+var Types = []string{TypeCluster, TypeEndpoint, TypeListener, TypeRoute}
+
+// Resource is one xDS resource, ready to be sent. It is never written to.
+type Resource struct {
+	Name string
+	// Hash is the hash of Any.
+	Hash uint64
+	// Any is a serialized google.protobuf.Any.
+	Any []byte
+}
+
+// Set are all resources of one type for a proxy. It is never written to.
+type Set struct {
+	// Resources are sorted by name, without duplicates.
+	Resources []*Resource
+	// Version is a hash of the content.
+	Version string
+	// Problems are objects that had to be left out because no valid
+	// resource can be made of them.
+	Problems []model.Problem
+}
+
+// Get gives the resource of a name; nil means that there is none.
+func (s *Set) Get(name string) *Resource {
+	i, ok := slices.BinarySearchFunc(s.Resources, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
+	if !ok {
+		return nil
+	}
+	return s.Resources[i]
+}
+
+// newSet sorts the resources, drops all but the first of equal names and gives
+// prev when that is the same; prev may be nil.
+func newSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
+	resources = slices.Clone(resources)
+	slices.SortStableFunc(resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
+	resources = slices.CompactFunc(resources, func(a, b *Resource) bool { return a.Name == b.Name })
+	if prev != nil && slices.Equal(prev.Resources, resources) && slices.Equal(prev.Problems, problems) {
+		return prev
+	}
+	digest := xxhash.New()
+	var sum [8]byte
+	for _, r := range resources {
+		// The digest never fails.
+		_, _ = digest.WriteString(r.Name)
+		binary.LittleEndian.PutUint64(sum[:], r.Hash)
+		_, _ = digest.Write(sum[:])
+	}
+	return &Set{Resources: resources, Version: strconv.FormatUint(digest.Sum64(), 16), Problems: problems}
+}
+
+// resourceTable keeps resources as long as somebody uses them, by what they
+// were built from and by content. All of its methods are safe for concurrent
+// use.
+type resourceTable struct {
+	mu        sync.Mutex // guards all below
+	bySource  map[any]weak.Pointer[Resource]
+	byContent map[contentKey]weak.Pointer[Resource]
+	sweepAt   int
+}
+
+type contentKey struct {
+	name string
+	hash uint64
+}
+
+func newResourceTable() *resourceTable {
+	return &resourceTable{bySource: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
+}
+
+// get gives the resource that was built from the source before, or builds it.
+// The source is a comparable value that holds everything the build reads.
+func (t *resourceTable) get(source any, typeURL, name string, build func() proto.Message) (*Resource, error) {
+	t.mu.Lock()
+	r := t.bySource[source].Value()
+	t.mu.Unlock()
+	if r != nil {
+		return r, nil
+	}
+	r, err := marshal(typeURL, name, build())
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r = t.intern(r)
+	t.bySource[source] = weak.Make(r)
+	t.sweep()
+	return r, nil
+}
+
+// put gives the resource of a message, with the pointer of an equal one.
+func (t *resourceTable) put(typeURL, name string, msg proto.Message) (*Resource, error) {
+	r, err := marshal(typeURL, name, msg)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r = t.intern(r)
+	t.sweep()
+	return r, nil
+}
+
+func (t *resourceTable) intern(r *Resource) *Resource {
+	key := contentKey{name: r.Name, hash: r.Hash}
+	if same := t.byContent[key].Value(); same != nil && bytes.Equal(same.Any, r.Any) {
+		return same
+	}
+	t.byContent[key] = weak.Make(r)
+	return r
+}
+
+// sweep forgets what nobody uses, whenever the table has doubled.
+func (t *resourceTable) sweep() {
+	if len(t.bySource)+len(t.byContent) < t.sweepAt {
+		return
+	}
+	for k, p := range t.bySource {
+		if p.Value() == nil {
+			delete(t.bySource, k)
+		}
+	}
+	for k, p := range t.byContent {
+		if p.Value() == nil {
+			delete(t.byContent, k)
+		}
+	}
+	t.sweepAt = max(1024, 2*(len(t.bySource)+len(t.byContent)))
+}
+
+// marshal checks a message and makes a resource of it.
+func marshal(typeURL, name string, msg proto.Message) (*Resource, error) {
+	if v, ok := msg.(interface{ Validate() error }); ok {
+		if err := v.Validate(); err != nil {
+			return nil, fmt.Errorf("check resource %s: %w", name, err)
+		}
+	}
+	opts := proto.MarshalOptions{Deterministic: true, UseCachedSize: true}
+	size := proto.Size(msg)
+	b := make([]byte, 0, len(typeURL)+size+16)
+	b = protowire.AppendTag(b, 1, protowire.BytesType)
+	b = protowire.AppendString(b, typeURL)
+	b = protowire.AppendTag(b, 2, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(size))
+	b, err := opts.MarshalAppend(b, msg)
+	if err != nil {
+		return nil, fmt.Errorf("marshal resource %s: %w", name, err)
+	}
+	return &Resource{Name: name, Hash: xxhash.Sum64(b), Any: b}, nil
+}

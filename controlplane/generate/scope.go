@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// scope is a proxy in a snapshot, and what of it decides its resources.
+type scope struct {
+	mesh     *snapshot.Mesh
+	proxy    *model.Proxy
+	sidecar  *snapshot.Sidecar
+	outbound outboundKey
+}
+
+// outboundKey decides which services and rules a proxy sees.
+type outboundKey struct {
+	namespace string
+	imports   string // what its Sidecar imports
+	rules     string // labels that DestinationRules select by
+}
+
+// routeKey decides, with outboundKey, which routes a proxy gets.
+type routeKey struct {
+	domain  string
+	callers string // labels that VirtualServices select by
+}
+
+// inboundKey decides which listeners and inbound clusters a proxy gets.
+type inboundKey struct {
+	sidecar model.Key // empty without ingress
+	address string
+	modes   string // mutual TLS mode of each ingress
+	port    uint32 // of the HTTP proxy
+}
+
+func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {
+	s := &scope{mesh: mesh, proxy: proxy, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels)}
+	s.outbound = outboundKey{
+		namespace: proxy.Namespace,
+		imports:   s.sidecar.ImportsKey(),
+		rules:     project(mesh.DestinationRules.SelectorLabels, proxy.Labels),
+	}
+	return s
+}
+
+// routeKey gives the part of the scope that only routes depend on.
+func (s *scope) routeKey() routeKey {
+	return routeKey{domain: s.domain(), callers: project(s.mesh.VirtualServices.SourceLabels, s.proxy.Labels)}
+}
+
+// domain is the DNS domain of the proxy, "<namespace>.svc.<mesh domain>".
+func (s *scope) domain() string {
+	return cmp.Or(s.proxy.Domain, s.proxy.Namespace+".svc."+s.mesh.Domain)
+}
+
+// project gives the labels of the keys as one string.
+func project(keys []string, labels map[string]string) string {
+	var b strings.Builder
+	for _, k := range keys {
+		if v, ok := labels[k]; ok {
+			b.WriteString(k + "=" + v + ",")
+		}
+	}
+	return b.String()
+}
+
+// view are the services that the proxies of one scope see.
+type view struct {
+	services []*model.Service
+	byHost   map[string]*model.Service
+	clusters []clusterRef // sorted by name
+}
+
+// clusterRef says which cluster there must be for a port of a service.
+type clusterRef struct {
+	name    string
+	service *model.Service
+	port    model.Port
+	subset  string
+	rule    *snapshot.DestinationRule // may be nil
+}
+
+func newView(s *scope) *view {
+	v := &view{services: s.mesh.Services.Visible(s.proxy.Namespace, s.sidecar)}
+	v.byHost = make(map[string]*model.Service, len(v.services))
+	for _, svc := range v.services {
+		v.byHost[svc.Hostname] = svc
+		rule := s.mesh.DestinationRules.For(svc.ServiceKey, s.proxy.Namespace, s.proxy.Labels)
+		for _, port := range svc.Ports {
+			v.add(svc, port, "", rule)
+			if rule == nil {
+				continue
+			}
+			for _, subset := range rule.Subsets {
+				v.add(svc, port, subset.GetName(), rule)
+			}
+		}
+	}
+	slices.SortStableFunc(v.clusters, func(a, b clusterRef) int { return strings.Compare(a.name, b.name) })
+	v.clusters = slices.CompactFunc(v.clusters, func(a, b clusterRef) bool { return a.name == b.name })
+	return v
+}
+
+func (v *view) add(svc *model.Service, port model.Port, subset string, rule *snapshot.DestinationRule) {
+	v.clusters = append(v.clusters, clusterRef{
+		name: outboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule,
+	})
+}

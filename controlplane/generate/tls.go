@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// The ALPN names by which Istio's inbound listeners tell mutual TLS of the
+// mesh from TLS of the application. "istio-peer-exchange" is left out on
+// purpose: it promises an exchange that a stock Envoy does not speak.
+const (
+	alpnMesh      = "istio"
+	alpnMeshHTTP1 = "istio-http/1.1"
+	alpnMeshHTTP2 = "istio-h2"
+)
+
+// meshALPN are all names that say mutual TLS of the mesh.
+func meshALPN() []string {
+	return []string{alpnMesh, "istio-peer-exchange", "istio-http/1.0", alpnMeshHTTP1, alpnMeshHTTP2}
+}
+
+// inboundCiphers are the ciphers of TLS 1.2 that workloads take.
+func inboundCiphers() []string {
+	return []string{
+		"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
+		"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256",
+		"AES256-GCM-SHA384", "AES128-GCM-SHA256",
+	}
+}
+
+// trustDomain is the trust domain of the mesh.
+func trustDomain(mesh *meshv1alpha1.MeshConfig) string {
+	if td := mesh.GetTrustDomain(); td != "" {
+		return td
+	}
+	return "cluster.local"
+}
+
+// trustDomains are the trust domain of the mesh and its aliases.
+func trustDomains(mesh *meshv1alpha1.MeshConfig) []string {
+	all := append([]string{trustDomain(mesh)}, mesh.GetTrustDomainAliases()...)
+	slices.Sort(all[1:])
+	return slices.Compact(all)
+}
+
+// identities are the names that the certificates of a service may carry,
+// sorted; none means that nothing is known.
+func identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *snapshot.AccountSet) []string {
+	names := slices.Clone(svc.SubjectAltNames)
+	if accounts != nil {
+		for _, td := range trustDomains(mesh) {
+			for _, a := range accounts.List {
+				names = append(names, "spiffe://"+td+"/ns/"+a.Namespace+"/sa/"+a.ServiceAccount)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// upstreamTLS is the transport socket of mutual TLS to a service.
+func upstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
+	matchers := make([]*tlsv3.SubjectAltNameMatcher, 0, len(names))
+	for _, name := range names {
+		kind := tlsv3.SubjectAltNameMatcher_DNS
+		if strings.Contains(name, "://") {
+			kind = tlsv3.SubjectAltNameMatcher_URI
+		}
+		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: exactly(name)})
+	}
+	return &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&tlsv3.UpstreamTlsContext{
+			CommonTlsContext: commonTLS(mesh, matchers, nil, alpn),
+			Sni:              sni,
+		})},
+	}
+}
+
+// downstreamTLS is the transport socket of inbound mutual TLS: a certificate
+// of one of the trust domains of the mesh is demanded.
+func downstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.TransportSocket {
+	var matchers []*tlsv3.SubjectAltNameMatcher
+	for _, td := range trustDomains(mesh) {
+		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{
+			SanType: tlsv3.SubjectAltNameMatcher_URI,
+			Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + td + "/"}},
+		})
+	}
+	return &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&tlsv3.DownstreamTlsContext{
+			CommonTlsContext:         commonTLS(mesh, matchers, inboundCiphers(), alpn),
+			RequireClientCertificate: wrapperspb.Bool(true),
+		})},
+	}
+}
+
+// plaintext is the transport socket without TLS.
+func plaintext() *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.raw_buffer",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawbufferv3.RawBuffer{})},
+	}
+}
+
+// commonTLS is what both sides of mutual TLS share: keys and roots from the
+// agent, and the protocol versions.
+func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatcher, ciphers, alpn []string) *tlsv3.CommonTlsContext {
+	params := &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		CipherSuites:              ciphers,
+	}
+	if mesh.GetMeshMTLS().GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		params.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
+	return &tlsv3.CommonTlsContext{
+		TlsParams:                      params,
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(secretIdentity)},
+		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: sans},
+				ValidationContextSdsSecretConfig: secret(secretRoots),
+			},
+		},
+		AlpnProtocols: alpn,
+	}
+}
+
+// secret asks the agent for a secret, and waits for it without a limit.
+func secret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{
+		Name: name,
+		SdsConfig: &corev3.ConfigSource{
+			ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
+				ApiType:                   corev3.ApiConfigSource_GRPC,
+				TransportApiVersion:       corev3.ApiVersion_V3,
+				SetNodeOnFirstMessageOnly: true,
+				GrpcServices: []*corev3.GrpcService{{
+					TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: sdsCluster}},
+				}},
+			}},
+			ResourceApiVersion:  corev3.ApiVersion_V3,
+			InitialFetchTimeout: durationpb.New(0),
+		},
+	}
+}
+
+func exactly(value string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}}
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"maps"
+	"slices"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// DestinationRule is what the rules of one namespace say about one host: all
+// rules with equal host and selector, merged.
+type DestinationRule struct {
+	// Host is the full name, or a wildcard.
+	Host string
+	// Policy is the first traffic policy; nil means none.
+	Policy *networkingv1alpha3.TrafficPolicy
+	// Subsets are those of all rules; of equal names the first.
+	Subsets []*networkingv1alpha3.Subset
+	// From are the objects, oldest first; never empty.
+	From []*model.Config
+
+	exportTo []string
+	selector map[string]string
+}
+
+// Subset gives the subset of a name; nil means that there is none.
+func (d *DestinationRule) Subset(name string) *networkingv1alpha3.Subset {
+	if d == nil {
+		return nil
+	}
+	for _, s := range d.Subsets {
+		if s.GetName() == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// DestinationRules is the index of DestinationRules by namespace and host.
+type DestinationRules struct {
+	// SelectorLabels are the label keys that workload selectors name,
+	// sorted: proxies that agree in these get the same rules.
+	SelectorLabels []string
+
+	root       string
+	namespaces map[string]*hostRules
+	merged     []*DestinationRule
+	all        []*model.Config
+}
+
+type hostRules struct {
+	byHost    map[string][]*DestinationRule // with selector first
+	wildcards []string                      // most specific first
+}
+
+func (d *DestinationRules) objects() []*model.Config {
+	if d == nil {
+		return nil
+	}
+	return d.all
+}
+
+func newDestinationRules(old *DestinationRules, objs []*model.Config, set settings) *DestinationRules {
+	d := &DestinationRules{root: set.root, namespaces: make(map[string]*hostRules), all: objs}
+	labels := make(map[string]bool)
+	for _, obj := range objs {
+		spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
+		if !ok {
+			continue
+		}
+		for k := range spec.GetWorkloadSelector().GetMatchLabels() {
+			labels[k] = true
+		}
+		d.add(obj, spec, set)
+	}
+	d.SelectorLabels = slices.Sorted(maps.Keys(labels))
+	d.keep(old)
+	for _, ns := range d.namespaces {
+		for h, rules := range ns.byHost {
+			slices.SortStableFunc(rules, func(a, b *DestinationRule) int { return min(len(b.selector), 1) - min(len(a.selector), 1) })
+			if isWildcard(h) {
+				ns.wildcards = append(ns.wildcards, h)
+			}
+		}
+		slices.SortFunc(ns.wildcards, mostSpecific)
+	}
+	return d
+}
+
+// add merges one object into the rule of its namespace, host and selector.
+func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.DestinationRule, set settings) {
+	ns := d.namespaces[obj.Namespace]
+	if ns == nil {
+		ns = &hostRules{byHost: make(map[string][]*DestinationRule)}
+		d.namespaces[obj.Namespace] = ns
+	}
+	host := set.resolveHost(spec.GetHost(), obj.Namespace)
+	selector := spec.GetWorkloadSelector().GetMatchLabels()
+	var rule *DestinationRule
+	for _, r := range ns.byHost[host] {
+		if maps.Equal(r.selector, selector) {
+			rule = r
+		}
+	}
+	if rule == nil {
+		rule = &DestinationRule{Host: host, exportTo: spec.GetExportTo(), selector: selector}
+		ns.byHost[host] = append(ns.byHost[host], rule)
+		d.merged = append(d.merged, rule)
+	}
+	rule.From = append(rule.From, obj)
+	if rule.Policy == nil {
+		rule.Policy = spec.GetTrafficPolicy()
+	}
+	for _, s := range spec.GetSubsets() {
+		if rule.Subset(s.GetName()) == nil {
+			rule.Subsets = append(rule.Subsets, s)
+		}
+	}
+}
+
+// keep puts the pointers of rules that did not change in place of new ones.
+func (d *DestinationRules) keep(old *DestinationRules) {
+	if old == nil {
+		return
+	}
+	before := make(map[model.Key]*DestinationRule, len(old.merged))
+	for _, r := range old.merged {
+		before[r.From[0].Key] = r
+	}
+	for i, r := range d.merged {
+		prev := before[r.From[0].Key]
+		if prev == nil || prev.Host != r.Host || !slices.EqualFunc(prev.From, r.From, sameConfig) {
+			continue
+		}
+		d.merged[i] = prev
+		same := d.namespaces[r.From[0].Namespace].byHost[r.Host]
+		same[slices.Index(same, r)] = prev
+	}
+}
+
+// For gives the rule of a host as a proxy sees it: of its own namespace, then
+// of the service's, then of the root namespace. Nil means that there is none.
+func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labels map[string]string) *DestinationRule {
+	if proxyNamespace != d.root {
+		if r := d.namespaces[proxyNamespace].find(svc.Hostname, func(r *DestinationRule) bool {
+			return model.Selects(r.selector, labels)
+		}); r != nil {
+			return r
+		}
+	}
+	for _, owner := range []string{svc.Namespace, d.root} {
+		if r := d.namespaces[owner].find(svc.Hostname, func(r *DestinationRule) bool {
+			if len(r.selector) > 0 && (owner != proxyNamespace || !model.Selects(r.selector, labels)) {
+				return false // rules with a selector are private to their namespace
+			}
+			return visible(r.exportTo, owner, proxyNamespace)
+		}); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// withHost gives the rules of a namespace for exactly this host.
+func (d *DestinationRules) withHost(namespace, host string) []*DestinationRule {
+	ns := d.namespaces[namespace]
+	if ns == nil {
+		return nil
+	}
+	return ns.byHost[host]
+}
+
+func (h *hostRules) find(host string, applies func(*DestinationRule) bool) *DestinationRule {
+	if h == nil {
+		return nil
+	}
+	for _, r := range h.byHost[host] {
+		if applies(r) {
+			return r
+		}
+	}
+	for _, w := range h.wildcards {
+		if !hostMatches(w, host) {
+			continue
+		}
+		for _, r := range h.byHost[w] {
+			if applies(r) {
+				return r
+			}
+		}
+	}
+	return nil
+}

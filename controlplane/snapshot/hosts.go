@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// resolveHost gives the full name of a host: "*", addresses and names with a
+// dot are kept, a bare name is a service of the namespace.
+func (s settings) resolveHost(host, namespace string) string {
+	if host == "" || strings.ContainsAny(host, ".*") {
+		return strings.ToLower(host)
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return host
+	}
+	return strings.ToLower(host) + "." + namespace + ".svc." + s.domain
+}
+
+// isWildcard reports whether a host stands for several ("*", "*.example.com").
+func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
+
+// hostMatches reports whether a host, or a narrower wildcard, falls under a
+// pattern.
+func hostMatches(pattern, host string) bool {
+	suffix, wild := strings.CutPrefix(pattern, "*")
+	if !wild {
+		return pattern == host
+	}
+	return strings.HasSuffix(strings.TrimPrefix(host, "*"), suffix)
+}
+
+// visible reports whether an object with this exportTo list in namespace owner
+// is seen from namespace viewer. An empty list exports to everybody.
+func visible(exportTo []string, owner, viewer string) bool {
+	if len(exportTo) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(exportTo, func(to string) bool {
+		return to == "*" || to == viewer || to == "." && owner == viewer
+	})
+}
+
+// mostSpecific orders hosts for matching: exact hosts before wildcards, longer
+// wildcards before shorter ones.
+func mostSpecific(a, b string) int {
+	if wa, wb := isWildcard(a), isWildcard(b); wa != wb {
+		if wb {
+			return -1
+		}
+		return 1
+	}
+	if len(a) != len(b) {
+		return len(b) - len(a)
+	}
+	return strings.Compare(a, b)
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
+)
+
+// Input is what a snapshot is built from.
+type Input struct {
+	// List gives all objects of a kind, in any order. Only the kinds that
+	// the change touches are asked for.
+	List func(model.Kind) []*model.Config
+	// Mesh are the mesh wide settings; nil means none.
+	Mesh *meshv1alpha1.MeshConfig
+	// Domain is the DNS domain of the mesh; empty means "cluster.local".
+	Domain string
+}
+
+// Mesh is one state of the mesh. Nothing in it is ever written to again.
+type Mesh struct {
+	// Sequence grows by one with every Build; it orders snapshots and
+	// says nothing about their content.
+	Sequence uint64
+	Config   *meshv1alpha1.MeshConfig
+	// Domain is the DNS domain of the mesh, for example "cluster.local".
+	Domain string
+
+	// Services are the definitions: hosts, ports, addresses.
+	Services *Services
+	// Endpoints are those of the services with static resolution.
+	Endpoints *Endpoints
+	// NamedEndpoints are those of the services that Envoy resolves by DNS.
+	NamedEndpoints *Endpoints
+	// Accounts are the identities behind each service.
+	Accounts *Accounts
+
+	VirtualServices     *VirtualServices
+	DestinationRules    *DestinationRules
+	PeerAuthentications *PeerAuthentications
+	Sidecars            *Sidecars
+
+	// Problems is what the authors of the objects must hear of.
+	Problems []model.Problem
+
+	registryProblems  []model.Problem
+	referenceProblems []model.Problem
+}
+
+// settings are the mesh wide values that indexes are built with.
+type settings struct {
+	root   string
+	domain string
+}
+
+// Build makes the snapshot that follows prev after a change. A nil prev means
+// that everything is new.
+func Build(prev *Mesh, in Input, change model.Change) *Mesh {
+	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1}
+	if m.Config == nil {
+		m.Config = &meshv1alpha1.MeshConfig{}
+	}
+	if prev != nil {
+		m.Sequence = prev.Sequence + 1
+		if proto.Equal(prev.Config, m.Config) {
+			m.Config = prev.Config
+		}
+	}
+	set := m.settings()
+	old := prev
+	if old == nil || old.settings() != set {
+		// Every index depends on the settings: nothing can be kept.
+		old, change = &Mesh{}, model.Change{All: true}
+	}
+	m.buildServices(old, in, change)
+	st := step{in: in, change: change, set: set}
+	m.VirtualServices = rebuild(old.VirtualServices, st, model.VirtualService, newVirtualServices)
+	m.DestinationRules = rebuild(old.DestinationRules, st, model.DestinationRule, newDestinationRules)
+	m.PeerAuthentications = rebuild(old.PeerAuthentications, st, model.PeerAuthentication, newPeerAuthentications)
+	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
+	m.collectProblems(old)
+	return m
+}
+
+// ResolveHost gives the full name of a host that an object in the namespace
+// speaks of: names without a dot are services of that namespace.
+func (m *Mesh) ResolveHost(host, namespace string) string {
+	return m.settings().resolveHost(host, namespace)
+}
+
+func (m *Mesh) settings() settings {
+	return settings{root: cmp.Or(m.Config.GetRootNamespace(), "istio-system"), domain: m.Domain}
+}
+
+// buildServices sets the four service indexes, keeping what did not change.
+func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
+	if !change.Touches(model.ServiceEntry, model.WorkloadEntry) {
+		m.Services, m.Endpoints, m.NamedEndpoints, m.Accounts = old.Services, old.Endpoints, old.NamedEndpoints, old.Accounts
+		m.registryProblems = old.registryProblems
+		return
+	}
+	built, problems := registry.Build(canonical(in.List(model.ServiceEntry)), canonical(in.List(model.WorkloadEntry)))
+	m.registryProblems = problems
+	m.Services = newServices(old.Services, built.Sorted)
+	m.Endpoints = newEndpoints(old.Endpoints, m.Services, built.Endpoints, model.ResolutionStatic)
+	m.NamedEndpoints = newEndpoints(old.NamedEndpoints, m.Services, built.Endpoints, model.ResolutionDNS)
+	m.Accounts = newAccounts(old.Accounts, m.Services, built.Endpoints)
+}
+
+// step is one Build as the index of one kind sees it.
+type step struct {
+	in     Input
+	change model.Change
+	set    settings
+}
+
+// index is what the indexes of the kinds have in common: the objects that they
+// were made of, nil for one that was not made yet.
+type index interface{ objects() []*model.Config }
+
+// rebuild gives the index of one kind: the old one when its objects did not
+// change.
+func rebuild[T index](old T, st step, kind model.Kind, build func(old T, objs []*model.Config, set settings) T) T {
+	isNew := old.objects() == nil
+	if !isNew && !st.change.Touches(kind) {
+		return old
+	}
+	objs := canonical(st.in.List(kind))
+	if !isNew && slices.EqualFunc(old.objects(), objs, sameConfig) {
+		return old
+	}
+	return build(old, objs, st.set)
+}
+
+// canonical gives a copy in canonical order; never nil.
+func canonical(objs []*model.Config) []*model.Config {
+	out := append(make([]*model.Config, 0, len(objs)), objs...)
+	slices.SortStableFunc(out, model.Older)
+	return out
+}
+
+// sameConfig reports whether two objects mean the same. The place is compared
+// too, so that problems never name an old line.
+func sameConfig(a, b *model.Config) bool {
+	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) && proto.Equal(a.Spec, b.Spec)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// selectors finds the first of many objects whose workload selector matches
+// the labels of a workload, without looking at all of them. Objects without
+// labels in their selector do not belong here.
+type selectors[T any] struct {
+	byPair map[labelPair][]selected[T]
+	size   int
+}
+
+type labelPair struct{ key, value string }
+
+type selected[T any] struct {
+	order  int
+	labels map[string]string
+	value  T
+}
+
+// add appends an object; earlier objects win over later ones.
+func (s *selectors[T]) add(labels map[string]string, value T) {
+	if s.byPair == nil {
+		s.byPair = make(map[labelPair][]selected[T])
+	}
+	// One pair of the selector is enough to find it again.
+	key := slices.Min(slices.Collect(maps.Keys(labels)))
+	pair := labelPair{key: key, value: labels[key]}
+	s.byPair[pair] = append(s.byPair[pair], selected[T]{order: s.size, labels: labels, value: value})
+	s.size++
+}
+
+// first gives the first object that matches the labels.
+func (s *selectors[T]) first(labels map[string]string) (value T, ok bool) {
+	best := s.size
+	for k, v := range labels {
+		for _, sel := range s.byPair[labelPair{key: k, value: v}] {
+			if sel.order < best && model.Selects(sel.labels, labels) {
+				best, value, ok = sel.order, sel.value, true
+			}
+		}
+	}
+	return value, ok
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Sidecar is one Sidecar object. A nil *Sidecar is the implicit one, which
+// imports everything and has no ingress.
+type Sidecar struct {
+	Config *model.Config
+	Spec   *networkingv1alpha3.Sidecar
+
+	imports    []importRule // empty imports everything
+	importsKey string
+}
+
+// importRule is one "namespace/host" of an egress listener.
+type importRule struct{ namespace, host string }
+
+// Imports reports whether proxies of the Sidecar know a host of a namespace.
+func (s *Sidecar) Imports(namespace, host string) bool {
+	if s == nil || len(s.imports) == 0 {
+		return true
+	}
+	for _, r := range s.imports {
+		if (r.namespace == "*" || r.namespace == namespace) && hostMatches(r.host, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// ImportsKey is equal for Sidecars that import the same; empty imports
+// everything.
+func (s *Sidecar) ImportsKey() string {
+	if s == nil {
+		return ""
+	}
+	return s.importsKey
+}
+
+// Ingress gives the inbound listeners of the Sidecar.
+func (s *Sidecar) Ingress() []*networkingv1alpha3.IstioIngressListener {
+	if s == nil {
+		return nil
+	}
+	return s.Spec.GetIngress()
+}
+
+// Sidecars answers which Sidecar applies to a proxy.
+type Sidecars struct {
+	mesh       *Sidecar
+	namespaces map[string]*sidecarNamespace
+	kept       map[*model.Config]*Sidecar
+	all        []*model.Config
+}
+
+type sidecarNamespace struct {
+	whole     *Sidecar
+	workloads selectors[*Sidecar]
+}
+
+func (s *Sidecars) objects() []*model.Config {
+	if s == nil {
+		return nil
+	}
+	return s.all
+}
+
+func newSidecars(old *Sidecars, objs []*model.Config, set settings) *Sidecars {
+	s := &Sidecars{namespaces: make(map[string]*sidecarNamespace), kept: make(map[*model.Config]*Sidecar), all: objs}
+	before := make(map[model.Key]*Sidecar)
+	if old != nil {
+		for _, sc := range old.kept {
+			before[sc.Config.Key] = sc
+		}
+	}
+	for _, obj := range objs {
+		spec, ok := obj.Spec.(*networkingv1alpha3.Sidecar)
+		if !ok {
+			continue
+		}
+		sc := before[obj.Key]
+		if sc == nil || !sameConfig(sc.Config, obj) {
+			sc = newSidecar(obj, spec)
+		}
+		s.kept[sc.Config] = sc
+		ns := s.namespaces[obj.Namespace]
+		if ns == nil {
+			ns = &sidecarNamespace{}
+			s.namespaces[obj.Namespace] = ns
+		}
+		selector := spec.GetWorkloadSelector().GetLabels()
+		switch {
+		case len(selector) > 0:
+			ns.workloads.add(selector, sc)
+		case ns.whole == nil:
+			ns.whole = sc
+		}
+	}
+	if root := s.namespaces[set.root]; root != nil {
+		s.mesh = root.whole
+	}
+	return s
+}
+
+// For gives the Sidecar of a workload: the oldest whose selector matches, then
+// that of the namespace, then that of the mesh, then nil.
+func (s *Sidecars) For(namespace string, labels map[string]string) *Sidecar {
+	if ns := s.namespaces[namespace]; ns != nil {
+		if sc, ok := ns.workloads.first(labels); ok {
+			return sc
+		}
+		if ns.whole != nil {
+			return ns.whole
+		}
+	}
+	return s.mesh
+}
+
+func newSidecar(obj *model.Config, spec *networkingv1alpha3.Sidecar) *Sidecar {
+	sc := &Sidecar{Config: obj, Spec: spec}
+	for _, listener := range spec.GetEgress() {
+		for _, h := range listener.GetHosts() {
+			ns, host, ok := strings.Cut(h, "/")
+			if !ok {
+				ns, host = "*", h
+			}
+			if ns == "." {
+				ns = obj.Namespace
+			}
+			sc.imports = append(sc.imports, importRule{namespace: ns, host: host})
+		}
+	}
+	slices.SortFunc(sc.imports, func(a, b importRule) int {
+		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.host, b.host))
+	})
+	sc.imports = slices.Compact(sc.imports)
+	for _, r := range sc.imports {
+		sc.importsKey += r.namespace + "/" + r.host + ","
+	}
+	return sc
+}

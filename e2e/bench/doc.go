@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Command bench measures the programs of this repository and prints one
+// table: what they take, what the same work takes without them, the ratio of
+// the two, and the target. `make bench` builds the programs and runs it;
+// docs/PERFORMANCE.md says what each figure means.
+//
+// It starts the real programs and a real Envoy as processes of their own, on
+// addresses in 127.9.0.0/16 and in a temporary directory, and ends and removes
+// all of it, also on Ctrl-C. The peers of those processes, a control plane, a
+// proxy or a thousand of them, are this program: relay.go times single
+// responses, push.go a change that goes to all proxies. floor.go is the
+// control plane that does nothing but send bytes; it is this program again, as
+// a process of its own, so that its CPU time can be told.
+package main

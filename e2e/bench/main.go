@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// limit bounds the whole run: a benchmark that hangs is a failure.
+const limit = 15 * time.Minute
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if len(os.Args) > 1 && os.Args[1] == floorCommand {
+		err = runFloor(ctx, os.Args[2:], os.Stdin)
+	} else {
+		err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	}
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the command line.
+type options struct {
+	bin, envoy string
+	services   int
+	proxies    int
+	rounds     int
+	starts     int
+	responses  int
+	json       string
+	only       string
+	agentEnv   string
+	keep       bool
+}
+
+func parse(args []string, out io.Writer) (options, error) {
+	var o options
+	var short bool
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.StringVar(&o.bin, "bin", "bin", "directory of the programs")
+	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs)")
+	fs.IntVar(&o.services, "services", 500, "services in the mesh")
+	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
+	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, relay, push (default: all)")
+	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
+	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
+	fs.BoolVar(&short, "short", false, "a quick run: 100 proxies, fewer rounds")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	o.rounds, o.starts, o.responses = 5, 5, 50
+	if short {
+		o.rounds, o.starts = 3, 3
+		o.proxies = min(o.proxies, 100)
+	}
+	var err error
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
+		return o, fmt.Errorf("directory of the programs: %w", err)
+	}
+	if o.envoy == "" {
+		o.envoy = filepath.Join(o.bin, "envoy")
+	}
+	for _, p := range []string{filepath.Join(o.bin, "outrigger-agent"), filepath.Join(o.bin, "outrigger-control"), o.envoy} {
+		if _, err := os.Stat(p); err != nil {
+			return o, fmt.Errorf("%w: run make build envoy first, or say where the programs are with --bin and --envoy", err)
+		}
+	}
+	return o, nil
+}
+
+// bench is what all parts share.
+type bench struct {
+	options
+	dir   string
+	start *starter
+	log   io.Writer
+}
+
+// part is one section of the table.
+type part struct {
+	name string
+	run  func(context.Context) ([]figure, error)
+}
+
+// run measures and prints. A part that fails does not keep the others from
+// running.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "outrigger-bench-")
+	if err != nil {
+		return fmt.Errorf("make the temporary directory: %w", err)
+	}
+	b := &bench{options: o, dir: dir, start: newStarter(), log: stderr}
+	defer func() {
+		b.start.close()
+		if o.keep {
+			b.say("logs and files are in %s", dir)
+		} else {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	if err := writeMesh(b.path("config"), o.services); err != nil {
+		return err
+	}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"relay", b.relay}, {"push", b.push}}
+	var all []figure
+	for _, p := range parts {
+		if o.only != "" && !strings.Contains(","+o.only+",", ","+p.name+",") {
+			continue
+		}
+		figures, failed := p.run(ctx)
+		all = append(all, figures...)
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", p.name, failed))
+			b.say("%s: %v", p.name, failed)
+		}
+	}
+	head := fmt.Sprintf("%d cores, %s, mesh of %d services, %d proxies", runtime.NumCPU(), runtime.Version(), o.services, o.proxies)
+	if failed := printTable(stdout, head, all); failed != nil {
+		return errors.Join(err, failed)
+	}
+	if o.json != "" {
+		err = errors.Join(err, writeJSON(o.json, head, all))
+	}
+	return err
+}
+
+func (b *bench) path(elem ...string) string {
+	return filepath.Join(append([]string{b.dir}, elem...)...)
+}
+
+// say tells how far it is.
+func (b *bench) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(b.log, time.Now().Format("15:04:05 ")+format+"\n", args...) // progress is not worth an end
+}
+
+// sizes gives the sizes of the binaries, which are built stripped.
+func (b *bench) sizes(context.Context) ([]figure, error) {
+	var figures []figure
+	for _, p := range []struct {
+		name   string
+		target float64
+	}{{"outrigger-agent", 20e6}, {"outrigger-control", 0}, {"outrigger", 0}} {
+		info, err := os.Stat(filepath.Join(b.bin, p.name))
+		if err != nil {
+			return figures, err
+		}
+		figures = append(figures, figure{Name: "binary of " + p.name, Unit: megabytes, Ours: float64(info.Size()), Target: p.target})
+	}
+	return figures, nil
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// writeMesh writes the Istio YAML of a mesh: services with four endpoints
+// each, every tenth of them with a split route and two subsets.
+func writeMesh(dir string, services int) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the config directory: %w", err)
+	}
+	for i := range services {
+		if err := writeFile(serviceFile(dir, i), serviceEntry(i, fmt.Sprintf("10.200.%d.%d", i/250, i%250+1))); err != nil {
+			return err
+		}
+		if i%10 != 0 {
+			continue
+		}
+		if err := writeFile(routeFile(dir, i), route(i, "none")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func serviceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("svc-%d.yaml", i)) }
+
+func routeFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("vs-%d.yaml", i)) }
+
+// serviceEntry gives service i, whose first endpoint has the given address.
+func serviceEntry(i int, first string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: svc-%[1]d, namespace: default}
+spec:
+  hosts: [svc-%[1]d.mesh.local]
+  addresses: [10.100.%[2]d.%[3]d]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  endpoints:
+  - {address: %[4]s, labels: {app: svc-%[1]d, version: v1}}
+`, i, i/250, i%250+1, first)
+	for n, version := range []string{"v1", "v2", "v2"} {
+		fmt.Fprintf(&b, "  - {address: 10.%d.%d.%d, labels: {app: svc-%d, version: %s}}\n", 201+n, i/250, i%250+1, i, version)
+	}
+	return b.String()
+}
+
+// route gives the route of service i; the marker stands in the header that
+// its second rule sets.
+func route(i int, marker string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: vs-%[1]d, namespace: default}
+spec:
+  hosts: [svc-%[1]d.mesh.local]
+  http:
+  - match: [{headers: {x-user: {exact: tester}}}]
+    route: [{destination: {host: svc-%[1]d.mesh.local, subset: v2}}]
+  - headers: {request: {set: {x-marker: %[2]q}}}
+    route:
+    - {destination: {host: svc-%[1]d.mesh.local, subset: v1}, weight: 90}
+    - {destination: {host: svc-%[1]d.mesh.local, subset: v2}, weight: 10}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: dr-%[1]d, namespace: default}
+spec:
+  host: svc-%[1]d.mesh.local
+  subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]
+`, i, marker)
+}
+
+// writeFile replaces a file at once: its reader sees the old or the new one.
+// The new one is made beside the directory, where nobody watches.
+func writeFile(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	next := filepath.Join(filepath.Dir(filepath.Dir(path)), ".new-"+filepath.Base(path))
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// subscriptions are what all proxies ask for, learnt by the first one.
+type subscriptions struct {
+	delta bool
+	// names are the encoded names of the types that are not wildcards.
+	names map[string][]byte
+	// learnt are the responses that the first proxy got, by type.
+	learnt map[string][]byte
+}
+
+// proxies are many sidecars: each has a connection, subscribes what a sidecar
+// subscribes, in Envoy's order, and acknowledges what it gets.
+type proxies struct {
+	address string
+	subs    subscriptions
+	cancel  context.CancelCauseFunc
+	ctx     context.Context //nolint:containedctx // it is what the proxies run in
+	running sync.WaitGroup
+
+	synced chan struct{} // one token for each proxy that has every type
+	seen   chan time.Time
+	wanted atomic.Pointer[wanted]
+	bytes  atomic.Int64
+}
+
+// wanted is what proxies look for in responses of one type.
+type wanted struct {
+	typeURL string
+	marker  []byte
+}
+
+// startProxies opens count streams.
+func startProxies(ctx context.Context, address string, count int, subs subscriptions) *proxies {
+	p := &proxies{address: address, subs: subs, synced: make(chan struct{}, count), seen: make(chan time.Time, 2*count)}
+	p.ctx, p.cancel = context.WithCancelCause(ctx)
+	for i := range count {
+		p.running.Go(func() {
+			if err := p.one(p.ctx, i); err != nil {
+				p.cancel(fmt.Errorf("proxy %d: %w", i, err))
+			}
+		})
+	}
+	return p
+}
+
+func (p *proxies) stop() {
+	p.cancel(nil)
+	p.running.Wait()
+}
+
+// next waits for one value of each proxy and gives the last.
+func next[T any](p *proxies, from <-chan T, limit time.Duration) (last T, err error) {
+	timeout := time.After(limit)
+	count := cap(p.synced)
+	for i := range count {
+		select {
+		case last = <-from:
+		case <-p.ctx.Done():
+			return last, context.Cause(p.ctx)
+		case <-timeout:
+			return last, fmt.Errorf("only %d of %d proxies got it within %s", i, count, limit)
+		}
+	}
+	return last, nil
+}
+
+// one is one proxy.
+func (p *proxies) one(ctx context.Context, i int) error {
+	conn, err := dialADS(p.address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // its stream has ended
+	s, err := openADS(ctx, conn, p.subs.delta)
+	if err != nil {
+		return err
+	}
+	node, err := encodeNode(i)
+	if err != nil {
+		return err
+	}
+	if err := s.subscribe(typeCluster, node, p.subs.names); err != nil {
+		return err
+	}
+	got := map[string]bool{}
+	var found *wanted
+	for {
+		r, err := s.receive()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		p.bytes.Add(int64(r.data.Len()))
+		if w := p.wanted.Load(); w != nil && w != found && w.typeURL == r.typeURL && contains(r.data, w.marker) {
+			found = w
+			p.seen <- time.Now()
+		}
+		r.data.Free()
+		if err := s.acknowledge(r, p.subs.names[r.typeURL]); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		if got[r.typeURL] {
+			continue
+		}
+		got[r.typeURL] = true
+		if err := s.follow(r.typeURL, p.subs.names); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		if len(got) == len(types()) {
+			p.synced <- struct{}{}
+		}
+	}
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func types() []string { return []string{typeCluster, typeEndpoint, typeListener, typeRoute} }
+
+// ads is an ADS stream as a proxy sees it.
+type ads struct {
+	stream grpc.ClientStream
+	layout layout
+	delta  bool
+}
+
+// received is a response; whoever has it frees its buffers.
+type received struct {
+	data                    mem.BufferSlice
+	typeURL, nonce, version string
+}
+
+func dialADS(address string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+func openADS(ctx context.Context, conn *grpc.ClientConn, delta bool) (*ads, error) {
+	method := methodSotW
+	if delta {
+		method = methodDelta
+	}
+	desc := &grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: true}
+	stream, err := conn.NewStream(ctx, desc, "/"+adsService+"/"+method)
+	if err != nil {
+		return nil, fmt.Errorf("open a stream: %w", err)
+	}
+	return &ads{stream: stream, layout: layoutOf(delta), delta: delta}, nil
+}
+
+// subscribe asks for a type; node is encoded and goes with the first request.
+func (s *ads) subscribe(typeURL string, node []byte, names map[string][]byte) error {
+	var b []byte
+	if node != nil {
+		b = protowire.AppendTag(b, s.layout.node, protowire.BytesType)
+		b = protowire.AppendBytes(b, node)
+	}
+	return s.send(appendText(b, s.layout.typeURL, typeURL), names[typeURL])
+}
+
+// follow subscribes what Envoy subscribes after the first response of a type.
+func (s *ads) follow(typeURL string, names map[string][]byte) error {
+	switch typeURL {
+	case typeCluster:
+		return errors.Join(s.subscribe(typeEndpoint, nil, names), s.subscribe(typeListener, nil, names))
+	case typeListener:
+		return s.subscribe(typeRoute, nil, names)
+	}
+	return nil
+}
+
+func (s *ads) acknowledge(r received, names []byte) error {
+	b := appendText(nil, s.layout.typeURL, r.typeURL)
+	b = appendText(b, s.layout.nonce, r.nonce)
+	if s.delta {
+		return s.send(b, nil)
+	}
+	return s.send(appendText(b, requestVersion, r.version), names)
+}
+
+// send sends a request whose names are the shared ones.
+func (s *ads) send(b, names []byte) error {
+	m := &message{data: mem.BufferSlice{mem.SliceBuffer(b)}}
+	if len(names) > 0 {
+		m.data = append(m.data, mem.SliceBuffer(names))
+	}
+	return s.stream.SendMsg(m)
+}
+
+func (s *ads) receive() (received, error) {
+	var m message
+	if err := s.stream.RecvMsg(&m); err != nil {
+		return received{}, err
+	}
+	fields, err := head(m.data, responseType, responseNonce, responseVersion)
+	if err != nil {
+		return received{}, err
+	}
+	return received{data: m.data, typeURL: fields[responseType], nonce: fields[responseNonce], version: fields[responseVersion]}, nil
+}
+
+// encodeNode gives the node of proxy i.
+func encodeNode(i int) ([]byte, error) {
+	ip := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1)
+	metadata, err := structpb.NewStruct(map[string]any{
+		"NAMESPACE": "default", "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local", "INTERCEPTION_MODE": "NONE",
+		"NAME": fmt.Sprintf("bench-%d", i), "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": ip, "LABELS": map[string]any{"app": "bench"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the node's metadata: %w", err)
+	}
+	return proto.Marshal(&corev3.Node{
+		Id:      fmt.Sprintf("sidecar~%s~bench-%d.default~default.svc.cluster.local", ip, i),
+		Cluster: "bench.default", Metadata: metadata, UserAgentName: "envoy",
+		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{}},
+	})
+}

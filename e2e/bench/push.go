@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+// What a change may take with a thousand proxies; with fewer, the targets
+// mean nothing and are left out.
+const targetProxies = 1000
+
+// push measures what many proxies cost a control plane: their first sync,
+// one route changed, one endpoint changed; state of the world, then delta.
+func (b *bench) push(ctx context.Context) (figures []figure, err error) {
+	for _, delta := range []bool{false, true} {
+		name := "SotW"
+		if delta {
+			name = "delta"
+		}
+		ours, subs, err := b.pushOurs(ctx, delta)
+		if err != nil {
+			return figures, fmt.Errorf("%s: %w", name, err)
+		}
+		straight, err := b.pushFloor(ctx, subs)
+		if err != nil {
+			return figures, fmt.Errorf("%s, floor: %w", name, err)
+		}
+		figures = append(figures, b.pushFigures(name, ours, straight)...)
+	}
+	return figures, nil
+}
+
+// load is what one control plane did.
+type load struct {
+	first, route, endpoint change
+	resident               float64
+}
+
+// change is what it took until all proxies had something.
+type change struct{ wall, cpu, bytes float64 }
+
+func (b *bench) pushFigures(name string, ours, straight load) []figure {
+	rows := []struct {
+		what           string
+		ours, straight change
+		target         change
+	}{
+		{"first sync", ours.first, straight.first, change{6, 2.5, 0}},
+		{"one route", ours.route, straight.route, change{0.6, 0.4, 0}},
+		{"one endpoint", ours.endpoint, straight.endpoint, change{0.1, 0.1, 0.57e6}},
+	}
+	var out []figure
+	for _, r := range rows {
+		if b.proxies != targetProxies || b.services != 500 {
+			r.target = change{}
+		}
+		title := name + ", " + r.what + ": "
+		out = append(out,
+			figure{Name: title + "all have it", Unit: seconds, Ours: r.ours.wall, Straight: r.straight.wall, Target: r.target.wall},
+			figure{Name: title + "server CPU", Unit: seconds, Ours: r.ours.cpu, Straight: r.straight.cpu, Target: r.target.cpu},
+			figure{Name: title + "bytes pushed", Unit: megabytes, Ours: r.ours.bytes, Straight: r.straight.bytes, Target: r.target.bytes})
+	}
+	memory := figure{Name: name + ": resident memory of the control plane", Unit: megabytes, Ours: ours.resident, Straight: straight.resident}
+	if b.proxies == targetProxies && b.services == 500 {
+		memory.Target = 150e6
+	}
+	return append(out, memory)
+}
+
+// pushOurs measures our control plane. A first one, which is ended, tells
+// what proxies subscribe, so that the measured one starts cold.
+func (b *bench) pushOurs(ctx context.Context, delta bool) (l load, subs subscriptions, err error) {
+	c, err := b.startControl(ctx, "load", "")
+	if err != nil {
+		return l, subs, err
+	}
+	subs, err = learn(ctx, controlHost+plaintext, delta)
+	c.stop()
+	if err != nil {
+		return l, subs, err
+	}
+	if c, err = b.startControl(ctx, "load", ""); err != nil {
+		return l, subs, err
+	}
+	defer c.stop()
+	l, err = b.measure(ctx, c.process, controlHost, subs, func(typeURL, marker string) error {
+		if typeURL == typeRoute {
+			return writeFile(routeFile(b.path("config"), 0), route(0, marker))
+		}
+		return writeFile(serviceFile(b.path("config"), 1), serviceEntry(1, marker))
+	})
+	return l, subs, err
+}
+
+// pushFloor measures the floor: the same bytes from a server that does
+// nothing but send them.
+func (b *bench) pushFloor(ctx context.Context, subs subscriptions) (l load, err error) {
+	dir := b.path("floor")
+	for _, t := range types() {
+		data := subs.learnt[t]
+		if err := writeFile(floorFile(dir, t, "all"), string(data)); err != nil {
+			return l, err
+		}
+		if t == typeEndpoint {
+			if data, err = shorten(data, subs.delta); err != nil {
+				return l, err
+			}
+		}
+		if err := writeFile(floorFile(dir, t, "change"), string(data)); err != nil {
+			return l, err
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return l, fmt.Errorf("find this program: %w", err)
+	}
+	p, err := b.start.run(spec{
+		path: self, dir: dir, log: b.path("floor.log"), stdin: true,
+		args: []string{floorCommand, "--listen", floorHost + plaintext, "--dir", dir},
+	})
+	if err != nil {
+		return l, err
+	}
+	defer p.stop()
+	if err := waitForPort(ctx, p, floorHost+plaintext); err != nil {
+		return l, err
+	}
+	return b.measure(ctx, p, floorHost, subs, func(typeURL, marker string) error {
+		_, err := fmt.Fprintln(p.stdin, typeURL, marker)
+		return err
+	})
+}
+
+// measure connects the proxies and makes the changes.
+func (b *bench) measure(ctx context.Context, server *process, host string, subs subscriptions, change func(typeURL, marker string) error) (l load, err error) {
+	before, err := cpu(server.pid())
+	if err != nil {
+		return l, err
+	}
+	began := time.Now()
+	p := startProxies(ctx, host+plaintext, b.proxies, subs)
+	defer p.stop()
+	if _, err := next(p, p.synced, 2*time.Minute); err != nil {
+		return l, fmt.Errorf("first sync: %w: %s", err, server.lastWords())
+	}
+	l.first.wall = time.Since(began).Seconds()
+	if err := settle(ctx, server, before, &l.first.cpu); err != nil {
+		return l, err
+	}
+	l.first.bytes = float64(p.bytes.Load())
+	b.say("push: %s, delta %t: first sync %.3f s, server CPU %.3f s, %.1f MB", host, subs.delta, l.first.wall, l.first.cpu, l.first.bytes/1e6)
+	for i, c := range []struct {
+		typeURL string
+		to      *changeSamples
+	}{{typeRoute, &changeSamples{}}, {typeEndpoint, &changeSamples{}}} {
+		for round := range b.rounds {
+			// A marker is an address that no round and no service had.
+			marker := fmt.Sprintf("10.77.%d.%d", i, 100+round)
+			if subs.delta {
+				marker = fmt.Sprintf("10.78.%d.%d", i, 100+round)
+			}
+			if err := p.round(ctx, server, wanted{c.typeURL, []byte(marker)}, change, c.to); err != nil {
+				return l, fmt.Errorf("round %d: %w", round+1, err)
+			}
+		}
+		m, err := c.to.median()
+		if err != nil {
+			return l, err
+		}
+		if c.typeURL == typeRoute {
+			l.route = m
+		} else {
+			l.endpoint = m
+		}
+		b.say("push: %s, delta %t: change %d all have it %.3f s, server CPU %.3f s, %.2f MB", host, subs.delta, i+1, m.wall, m.cpu, m.bytes/1e6)
+	}
+	l.resident, _, err = memory(server.pid())
+	return l, err
+}
+
+// changeSamples are the rounds of one kind of change.
+type changeSamples struct{ wall, cpu, bytes []float64 }
+
+func (s *changeSamples) median() (c change, err error) {
+	for _, v := range []struct {
+		from []float64
+		to   *float64
+	}{{s.wall, &c.wall}, {s.cpu, &c.cpu}, {s.bytes, &c.bytes}} {
+		if *v.to, err = median(v.from); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// round makes one change and waits until all proxies have it.
+func (p *proxies) round(ctx context.Context, server *process, w wanted, change func(typeURL, marker string) error, to *changeSamples) error {
+	before, err := cpu(server.pid())
+	if err != nil {
+		return err
+	}
+	bytes := p.bytes.Load()
+	p.wanted.Store(&w)
+	began := time.Now()
+	if err := change(w.typeURL, string(w.marker)); err != nil {
+		return err
+	}
+	last, err := next(p, p.seen, 30*time.Second)
+	if err != nil {
+		return fmt.Errorf("%s with %s: %w", w.typeURL, w.marker, err)
+	}
+	var used float64
+	if err := settle(ctx, server, before, &used); err != nil {
+		return err
+	}
+	to.wall = append(to.wall, last.Sub(began).Seconds())
+	to.cpu = append(to.cpu, used)
+	to.bytes = append(to.bytes, float64(p.bytes.Load()-bytes))
+	return nil
+}
+
+// settle waits until the server is done, acknowledgements included, and gives
+// the CPU time it used.
+func settle(ctx context.Context, server *process, before time.Duration, used *float64) error {
+	if err := sleep(ctx, time.Second); err != nil {
+		return err
+	}
+	now, err := cpu(server.pid())
+	*used = (now - before).Seconds()
+	return err
+}
+
+func waitForPort(ctx context.Context, p *process, address string) error {
+	for range 500 {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("the floor ended: %s", p.lastWords())
+		default:
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("nobody listens on %s: %s", address, p.lastWords())
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// unit is how a figure is written; figures are kept in bytes and seconds.
+type unit string
+
+const (
+	megabytes    unit = "MB"
+	seconds      unit = "s"
+	milliseconds unit = "ms"
+)
+
+// figure is one row of the table.
+type figure struct {
+	Name string `json:"figure"`
+	Unit unit   `json:"unit"`
+	// Ours and Straight are in bytes or seconds; Straight is what the same
+	// takes without us, 0 where there is nothing to compare with.
+	Ours     float64 `json:"ours"`
+	Straight float64 `json:"straight,omitempty"`
+	// Target is the most that Ours may be, TargetRatio the most that Ours
+	// to Straight may be; 0 for none.
+	Target      float64 `json:"target,omitempty"`
+	TargetRatio float64 `json:"target_ratio,omitempty"`
+}
+
+func (u unit) text(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	switch u {
+	case megabytes:
+		return fmt.Sprintf("%.2f MB", v/1e6)
+	case milliseconds:
+		return fmt.Sprintf("%.3f ms", v*1e3)
+	default:
+		return fmt.Sprintf("%.3f s", v)
+	}
+}
+
+func (f figure) ratio() float64 {
+	if f.Straight == 0 {
+		return 0
+	}
+	return f.Ours / f.Straight
+}
+
+// target gives the target and whether it is met.
+func (f figure) target() string {
+	var text string
+	met := true
+	switch {
+	case f.TargetRatio > 0:
+		text, met = fmt.Sprintf("%.1fx", f.TargetRatio), f.ratio() <= f.TargetRatio
+	case f.Target > 0:
+		text, met = f.Unit.text(f.Target), f.Ours <= f.Target
+	default:
+		return "-"
+	}
+	if !met {
+		text += "  missed"
+	}
+	return text
+}
+
+func printTable(out io.Writer, head string, figures []figure) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s\n\nfigure\tours\tstraight\tratio\ttarget\n", head)
+	for _, f := range figures {
+		ratio := "-"
+		if r := f.ratio(); r > 0 {
+			ratio = fmt.Sprintf("%.2fx", r)
+		}
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Unit.text(f.Ours), f.Unit.text(f.Straight), ratio, f.target())
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, err := io.WriteString(w, text.String())
+	if err := errors.Join(err, w.Flush()); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	return nil
+}
+
+func writeJSON(file, head string, figures []figure) error {
+	data, err := json.MarshalIndent(map[string]any{"machine": head, "figures": figures}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write the figures as JSON: %w", err)
+	}
+	if err := os.WriteFile(file, append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write the figures: %w", err)
+	}
+	return nil
+}
+
+// median gives the middle of some values, which it sorts.
+func median(values []float64) (float64, error) {
+	if len(values) == 0 {
+		return 0, errors.New("nothing was measured")
+	}
+	slices.Sort(values)
+	return values[len(values)/2], nil
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	maxFile = 500 // lines
+	maxFunc = 100 // lines
+)
+
+// source is one parsed file of the module.
+type source struct {
+	path string // below the root
+	text []byte
+	set  *token.FileSet
+	file *ast.File
+}
+
+func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
+
+func (s source) line(n ast.Node) int { return s.set.Position(n.Pos()).Line }
+
+// sources parses all Go files below the root.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, path := range walk(t, ".go") {
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, text, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, source{path, text, set, file})
+	}
+	return all
+}
+
+// walk lists the files below the root with the given end of their names; it
+// leaves out hidden directories, bin and testdata.
+func walk(t *testing.T, suffix string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(name, suffix) {
+			path, err = filepath.Rel(root, path)
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// allowedVariables are package variables that are written, and why.
+var allowedVariables = map[string]string{
+	"cmd/outrigger/main.go version":         "set by the linker",
+	"cmd/outrigger-agent/main.go version":   "set by the linker",
+	"cmd/outrigger-control/main.go version": "set by the linker",
+}
+
+var envFile = regexp.MustCompile(`^cmd/[^/]+/env\.go$`)
+
+// TestSource holds what must not be written.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if s.isTest() {
+			continue
+		}
+		ours := !below(s.path, "examples", "e2e")
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			switch name := selector(sel); name {
+			case "os.Getenv", "os.LookupEnv", "os.Environ", "os.ExpandEnv":
+				if !envFile.MatchString(s.path) && ours {
+					t.Errorf("%s:%d: %s: the environment is read in cmd/*/env.go only", s.path, s.line(n), name)
+				}
+			case "os.Exit", "log.Fatal", "log.Fatalf", "log.Fatalln", "log.Panic", "log.Panicf":
+				if s.file.Name.Name != "main" {
+					t.Errorf("%s:%d: %s: only main ends the process", s.path, s.line(n), name)
+				}
+			case "context.TODO", "context.Background":
+				if s.file.Name.Name != "main" {
+					t.Errorf("%s:%d: %s: a context comes from main", s.path, s.line(n), name)
+				}
+			case "time.Tick":
+				t.Errorf("%s:%d: %s: use a ticker that is stopped", s.path, s.line(n), name)
+			}
+			return true
+		})
+		for _, d := range s.file.Decls {
+			checkDeclaration(t, s, d)
+		}
+	}
+}
+
+func selector(sel *ast.SelectorExpr) string {
+	if x, ok := sel.X.(*ast.Ident); ok {
+		return x.Name + "." + sel.Sel.Name
+	}
+	return ""
+}
+
+// checkDeclaration finds init functions and package variables that a
+// function of the same file writes to.
+func checkDeclaration(t *testing.T, s source, d ast.Decl) {
+	t.Helper()
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil && d.Name.Name == "init" {
+			t.Errorf("%s:%d: an init function: construct it in New", s.path, s.line(d))
+		}
+	case *ast.GenDecl:
+		if d.Tok != token.VAR {
+			return
+		}
+		for _, spec := range d.Specs {
+			for _, name := range spec.(*ast.ValueSpec).Names {
+				if where, ok := written(s, name); ok && allowedVariables[s.path+" "+name.Name] == "" {
+					t.Errorf("%s:%d: the package variable %s is written on line %d: keep state in a struct", s.path, s.line(name), name.Name, where)
+				}
+				if stateful(spec.(*ast.ValueSpec)) && allowedVariables[s.path+" "+name.Name] == "" {
+					t.Errorf("%s:%d: the package variable %s holds state: keep it in a struct", s.path, s.line(name), name.Name)
+				}
+			}
+		}
+	}
+}
+
+// written finds an assignment to a package variable in its own file.
+func written(s source, name *ast.Ident) (line int, ok bool) {
+	is := func(e ast.Expr) bool {
+		if x, isIndex := e.(*ast.IndexExpr); isIndex {
+			e = x.X
+		}
+		id, isIdent := e.(*ast.Ident)
+		return isIdent && id.Obj != nil && id.Obj == name.Obj
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			if slices.ContainsFunc(n.Lhs, is) {
+				line, ok = s.line(n), true
+			}
+		case *ast.IncDecStmt:
+			if is(n.X) {
+				line, ok = s.line(n), true
+			}
+		}
+		return true
+	})
+	return line, ok
+}
+
+// stateful reports whether the type of a variable is there to be changed.
+func stateful(v *ast.ValueSpec) bool {
+	sel, ok := v.Type.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	name := selector(sel)
+	return strings.HasPrefix(name, "sync.") || strings.HasPrefix(name, "atomic.")
+}
+
+const head = "// SPDX-License-Identifier: Apache-2.0\n// Copyright The Outrigger Authors\n\n"
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if !bytes.HasPrefix(s.text, []byte(head)) && !ast.IsGenerated(s.file) {
+			t.Errorf("%s does not begin with the two lines of the licence and an empty line", s.path)
+		}
+		if ast.IsGenerated(s.file) {
+			continue
+		}
+		if n := bytes.Count(s.text, []byte("\n")); n > maxFile {
+			t.Errorf("%s has %d lines, more than %d: split it", s.path, n, maxFile)
+		}
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if n := s.set.Position(f.End()).Line - s.line(f) + 1; n > maxFunc {
+				t.Errorf("%s:%d: %s has %d lines, more than %d: split it", s.path, s.line(f), f.Name.Name, n, maxFunc)
+			}
+		}
+	}
+}

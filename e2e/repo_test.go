@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The rules of the repository, as they stand in ARCHITECTURE.md and
+// CONTRIBUTING.md:
+//
+//   - who may import whom (TestImports);
+//   - what the agent's binary may hold, and its size (TestAgentIsSmall);
+//   - the environment is read in cmd/*/env.go only; no init(), no state in
+//     package variables, no end of the process outside main (TestSource, repo_source_test.go);
+//   - the head, the length and the functions of a file (TestFiles, there too);
+//   - each package has its doc.go, and ARCHITECTURE.md names it (TestPackages);
+//   - docs/METRICS.md lists every metric (TestMetrics);
+//   - links between documents lead somewhere, and nothing in the README is
+//     left to do (TestDocuments);
+//   - what stands at the top of the tree (TestTopLevel).
+
+const (
+	module   = "github.com/outrigger-mesh/outrigger"
+	root     = ".."
+	maxAgent = 20_000_000 // bytes
+)
+
+// pkg is what go list says about a package.
+type pkg struct {
+	ImportPath   string
+	Name         string
+	Dir          string
+	GoFiles      []string
+	TestGoFiles  []string
+	XTestGoFiles []string
+	Imports      []string
+	Deps         []string
+	TestImports  []string
+	XTestImports []string
+}
+
+// rel is the path of the package below the module, "" for others' packages.
+func rel(importPath string) string {
+	if importPath == module {
+		return "."
+	}
+	path, ok := strings.CutPrefix(importPath, module+"/")
+	if !ok {
+		return ""
+	}
+	return path
+}
+
+// packages lists the packages of the module.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Name,Dir,GoFiles,TestGoFiles,XTestGoFiles,Imports,Deps,TestImports,XTestImports", "./...")
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.Bytes())
+	}
+	var all []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 5 {
+		t.Fatalf("only %d packages were found", len(all))
+	}
+	return all
+}
+
+// below reports whether a path is one of the folders or below one.
+func below(path string, folders ...string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return path == f || strings.HasPrefix(path, f+"/") })
+}
+
+var (
+	agentFolders = []string{"bootstrap", "envoy", "xdsproxy", "sds", "status", "certs"}
+	sharedLeaves = []string{"certs", "bootstrap/node", "bootstrap/meshconfig", "xdsproxy/nds"}
+)
+
+// importProblem says why one package of the module must not import another,
+// "" if it may.
+func importProblem(from, to string) string {
+	switch {
+	case below(from, agentFolders...) && below(to, "controlplane"):
+		return "an agent folder must not import the control plane"
+	case below(from, "controlplane") && below(to, agentFolders...) && !slices.Contains(sharedLeaves, to):
+		return "the control plane may import of the agent folders only " + strings.Join(sharedLeaves, ", ")
+	case below(from, "cmd/outrigger-agent") && below(to, "controlplane"):
+		return "the agent must not import the control plane"
+	case below(to, "cmd") && !(from == "cmd/outrigger" && below(to, "cmd/outrigger")):
+		return "nobody imports cmd, but cmd/outrigger the packages below it"
+	case to == "e2e" || below(to, "examples"):
+		return "nobody imports e2e or examples"
+	}
+	return ""
+}
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		from := rel(p.ImportPath)
+		for _, imported := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			inTest := !slices.Contains(p.Imports, imported)
+			switch to := rel(imported); {
+			case to == "" || imported == p.ImportPath:
+			case inTest && below(from, "controlplane") && below(to, agentFolders...):
+				// A test of the control plane may use the real client.
+			case importProblem(from, to) != "":
+				t.Errorf("%s imports %s: %s", from, to, importProblem(from, to))
+			}
+		}
+		for _, imported := range p.Imports {
+			if (imported == "testing" || strings.HasPrefix(imported, "testing/")) && !strings.HasSuffix(from, "test") {
+				t.Errorf("%s imports testing outside a test: put fakes into a package whose name ends with test", from)
+			}
+			if strings.HasPrefix(imported, "k8s.io/client-go") && !below(from, "controlplane/kube") {
+				t.Errorf("%s imports %s: only controlplane/kube may", from, imported)
+			}
+		}
+	}
+}
+
+// TestImportRules keeps the rules themselves from becoming empty.
+func TestImportRules(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		from, to string
+		allowed  bool
+	}{
+		{"envoy", "controlplane/model", false},
+		{"sds/caclient", "certs", true},
+		{"controlplane/ca", "certs", true},
+		{"controlplane/discovery", "bootstrap/node", true},
+		{"controlplane/discovery", "bootstrap", false},
+		{"controlplane/discovery", "sds", false},
+		{"cmd/outrigger-agent", "controlplane/model", false},
+		{"cmd/outrigger-control", "controlplane/discovery", true},
+		{"cmd/outrigger", "cmd/outrigger/up", true},
+		{"cmd/outrigger-agent", "cmd/outrigger/up", false},
+		{"envoy", "cmd/outrigger-agent", false},
+		{"certs", "e2e", false},
+	} {
+		if allowed := importProblem(c.from, c.to) == ""; allowed != c.allowed {
+			t.Errorf("%s imports %s: allowed is %v, want %v", c.from, c.to, allowed, c.allowed)
+		}
+	}
+}
+
+// TestAgentIsSmall looks at everything that is linked into the agent.
+func TestAgentIsSmall(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		if p.ImportPath != module+"/cmd/outrigger-agent" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			if strings.HasPrefix(dep, "k8s.io/") || below(rel(dep), "controlplane") || dep == "testing" {
+				t.Errorf("the agent's binary holds %s", dep)
+			}
+		}
+	}
+	binary := filepath.Join(root, "bin", "outrigger-agent")
+	if _, err := os.Stat(binary); err != nil {
+		binary = filepath.Join(t.TempDir(), "outrigger-agent")
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/outrigger-agent")
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	}
+	info, err := os.Stat(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > maxAgent {
+		t.Errorf("%s has %.1f MB, more than %.1f", binary, float64(info.Size())/1e6, maxAgent/1e6)
+	}
+}
+
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	architecture, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range packages(t) {
+		path := rel(p.ImportPath)
+		doc, err := os.ReadFile(filepath.Join(p.Dir, "doc.go"))
+		if err != nil {
+			t.Errorf("%s has no doc.go: say what it owns, who calls it, what it never does, which goroutines it runs", path)
+		} else if want := "// Package " + p.Name; p.Name != "main" && !bytes.Contains(doc, []byte(want)) {
+			t.Errorf("%s/doc.go does not begin its text with %q", path, want)
+		}
+		for _, banned := range []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "base"} {
+			if p.Name == banned {
+				t.Errorf("%s: a package is named after what it is about", path)
+			}
+		}
+		if !mentions(architecture, path) {
+			t.Errorf("ARCHITECTURE.md does not mention %s", path)
+		}
+	}
+}
+
+// mentions reports whether a document names a path of the tree, by itself or
+// as the end of one in a picture of the tree.
+func mentions(doc []byte, path string) bool {
+	word := regexp.MustCompile(`(^|[^\w-])` + regexp.QuoteMeta(path) + `($|[^\w-])`)
+	if word.Match(doc) {
+		return true
+	}
+	parent, name := filepath.Split(path)
+	return parent != "" && regexp.MustCompile(`(?m)^\s+`+regexp.QuoteMeta(name)+`/`).Match(doc) && mentions(doc, strings.TrimSuffix(parent, "/"))
+}
+
+// metricField finds the name of a metric where it is made.
+var metricField = regexp.MustCompile(`(?s)prometheus\.(?:Counter|Gauge|Histogram|Summary)Opts\{[^}]*?Name:\s*"([^"]+)"|prometheus\.NewDesc\(\s*"([^"]+)"`)
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile(filepath.Join(root, "docs", "METRICS.md"))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("docs/METRICS.md is not written yet: nothing to compare with")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sources(t) {
+		if s.isTest() {
+			continue
+		}
+		for _, m := range metricField.FindAllSubmatch(s.text, -1) {
+			if name := string(m[1]) + string(m[2]); !bytes.Contains(list, []byte("`"+name+"`")) {
+				t.Errorf("%s: docs/METRICS.md does not list `%s`", s.path, name)
+			}
+		}
+	}
+}
+
+var (
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	codeBlock    = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	leftovers    = regexp.MustCompile(`\b(TODO|FIXME|XXX|TBD|lorem ipsum)\b`)
+	scheme       = regexp.MustCompile(`^[a-z]+:`)
+)
+
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	files := walk(t, ".md")
+	for _, must := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/COMPAT.md"} {
+		if !slices.Contains(files, must) {
+			t.Errorf("%s is missing", must)
+		}
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if word := leftovers.Find(text); word != nil {
+			t.Errorf("%s: %s is left", file, word)
+		}
+		for _, m := range markdownLink.FindAllSubmatch(codeBlock.ReplaceAll(text, nil), -1) {
+			target, _, _ := strings.Cut(string(m[1]), "#")
+			if target == "" || scheme.MatchString(target) {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(file), target)); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", file, m[1])
+			}
+		}
+	}
+}
+
+// topLevel is everything that may stand at the top of the tree.
+var topLevel = strings.Fields(`
+	.ci .git .gitignore ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md bin bootstrap certs changes cmd
+	controlplane docs e2e envoy examples go.mod go.sum requirements-envoy.txt scripts sds status xdsproxy`)
+
+func TestTopLevel(t *testing.T) {
+	t.Parallel()
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !slices.Contains(topLevel, e.Name()) {
+			t.Errorf("%s stands at the top of the tree: find its place, or change this list and the picture in ARCHITECTURE.md", e.Name())
+		}
+	}
+	for _, must := range []string{"LICENSE", ".ci/run"} {
+		if info, err := os.Stat(filepath.Join(root, must)); err != nil {
+			t.Error(err)
+		} else if must == ".ci/run" && info.Mode()&0o111 == 0 {
+			t.Error(fmt.Errorf("%s is not executable", must))
+		}
+	}
+}
