@@ -12,7 +12,9 @@ VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 endif
 PROGRAMS := $(BIN)/outrigger $(BIN)/outrigger-agent $(BIN)/outrigger-control $(BIN)/shop
 SOURCES  := $(shell find . -path ./$(BIN) -prune -o -path './.*' -prune -o -name '*.go' ! -name '*_test.go' -print -o -name go.mod -print -o -name go.sum -print)
-GOFLAGS_BUILD := -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+# grpcnotrace leaves out gRPC's /debug/requests pages; with them go the template
+# packages, which keep the linker from dropping unused methods: 5 MB a program.
+GOFLAGS_BUILD := -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 FUZZTIME ?= 30s
 
 ##@ Use

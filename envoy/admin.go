@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// adminTimeout bounds a request to the admin port when its context allows more.
+	adminTimeout = 3 * time.Second
+	// adminMaxBody bounds what is read of an answer. The filters used here select a few lines,
+	// ActiveConnections one or two for each listener.
+	adminMaxBody = 4 << 20
+)
+
+// Admin is a client of Envoy's admin port. It is safe for concurrent use.
+type Admin struct {
+	address string
+	client  *http.Client
+}
+
+// NewAdmin returns a client of the admin port at address, a host and a port.
+func NewAdmin(address string) *Admin {
+	return &Admin{
+		address: address,
+		client: &http.Client{
+			// No proxy of the environment: the port is on this machine. No
+			// connection is kept: requests are rare, and an idle one would
+			// count as a connection of Envoy.
+			Transport:     &http.Transport{Proxy: nil, DisableKeepAlives: true, DisableCompression: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Timeout:       adminTimeout,
+		},
+	}
+}
+
+// Address returns the host and port of the admin port.
+func (a *Admin) Address() string { return a.address }
+
+// Stats returns the counters and gauges that Envoy has used and whose names match filter, a regular expression.
+func (a *Admin) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
+	body, err := a.do(ctx, http.MethodGet, "/stats", "usedonly&filter="+url.QueryEscape(filter))
+	if err != nil {
+		return nil, err
+	}
+	return parseStats(body), nil
+}
+
+// DrainListeners asks Envoy to drain its listeners, only the inbound ones if so
+// wished. Envoy goes on serving and does not exit: the agent decides when.
+func (a *Admin) DrainListeners(ctx context.Context, inboundOnly bool) error {
+	query := "graceful&skip_exit"
+	if inboundOnly {
+		query = "inboundonly&" + query
+	}
+	_, err := a.do(ctx, http.MethodPost, "/drain_listeners", query)
+	return err
+}
+
+// ActiveConnections returns how many connections are open on Envoy's listeners.
+// The admin port does not count, nor do listeners on one of ignorePorts (the
+// readiness and metrics ports, which probes and scrapes hold open).
+func (a *Admin) ActiveConnections(ctx context.Context, ignorePorts ...int) (uint64, error) {
+	stats, err := a.Stats(ctx, `^listener\..*downstream_cx_active$`)
+	if err != nil {
+		return 0, err
+	}
+	return sumConnections(stats, ignorePorts), nil
+}
+
+func sumConnections(stats map[string]uint64, ignorePorts []int) uint64 {
+	var sum uint64
+	for name, value := range stats {
+		listener, found := strings.CutPrefix(name, "listener.")
+		listener, active := strings.CutSuffix(listener, ".downstream_cx_active")
+		if !found || !active || listener == "admin" || strings.HasPrefix(listener, "admin.") {
+			continue
+		}
+		// worker_N repeats the listener's number for each thread.
+		if strings.Contains(listener, ".worker_") || ignored(listener, ignorePorts) {
+			continue
+		}
+		sum += value
+	}
+	return sum
+}
+
+// ignored tells whether a listener's name in statistics, "0.0.0.0_15021" or "[__]_15021", ends in one of the ports.
+func ignored(listener string, ports []int) bool {
+	for _, port := range ports {
+		if strings.HasSuffix(listener, "_"+strconv.Itoa(port)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Admin) do(ctx context.Context, method, path, query string) (string, error) {
+	target := url.URL{Scheme: "http", Host: a.address, Path: path, RawQuery: query}
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
+	if err != nil {
+		return "", fmt.Errorf("ask envoy's admin port: %w", err)
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask envoy's admin port: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	body, err := io.ReadAll(io.LimitReader(resp.Body, adminMaxBody))
+	if err != nil {
+		return "", fmt.Errorf("read the answer of envoy's admin port to %s: %w", path, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("envoy's admin port at %s answered %s to %s: %s", a.address, resp.Status, path, shorten(strings.TrimSpace(string(body))))
+	}
+	return string(body), nil
+}
+
+// parseStats reads lines "name: number"; others (histograms, text) are left out.
+func parseStats(body string) map[string]uint64 {
+	stats := map[string]uint64{}
+	lines := bufio.NewScanner(strings.NewReader(body))
+	for lines.Scan() {
+		// Names may hold colons, so the last one separates.
+		i := strings.LastIndex(lines.Text(), ": ")
+		if i < 0 {
+			continue
+		}
+		value, err := strconv.ParseUint(lines.Text()[i+2:], 10, 64)
+		if err != nil {
+			continue
+		}
+		stats[lines.Text()[:i]] = value
+	}
+	return stats
+}

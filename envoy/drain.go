@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	// drainCallTimeout bounds the call that begins the drain: an Envoy that
+	// hangs must not hold up the end.
+	drainCallTimeout = time.Second
+	// pollEvery is how often open connections are counted.
+	pollEvery = time.Second
+	// pollFailures is after how many unanswered counts in a row the wait ends:
+	// an Envoy that does not answer would be waited for in vain.
+	pollFailures = 3
+
+	defaultKillAfter   = 5 * time.Second
+	defaultMaxDuration = time.Hour
+)
+
+// DrainConfig says how Envoy ends.
+type DrainConfig struct {
+	// InboundOnly drains only inbound listeners, so that a sidecar's
+	// application can still reach others while it finishes its work.
+	InboundOnly bool
+	// Duration is how long Envoy goes on serving after the drain has begun. Not used with ExitOnZero.
+	Duration time.Duration
+	// ExitOnZero ends the drain as soon as no connection is open.
+	ExitOnZero bool
+	// MinDuration is waited before connections are counted the first time.
+	MinDuration time.Duration
+	// MaxDuration bounds a drain with ExitOnZero. 0: one hour.
+	MaxDuration time.Duration
+	// IgnorePorts are listener ports whose connections do not count: readiness and metrics.
+	IgnorePorts []int
+	// KillAfter is the time between SIGTERM and SIGKILL. 0: five seconds.
+	KillAfter time.Duration
+	// Now, when closed, ends Envoy at once: no drain, no SIGTERM. nil: never.
+	Now <-chan struct{}
+}
+
+func (d DrainConfig) withDefaults() (DrainConfig, error) {
+	if d.Duration < 0 || d.MinDuration < 0 || d.MaxDuration < 0 || d.KillAfter < 0 {
+		return d, errors.New("a duration of the drain is negative: use 0 or more")
+	}
+	if d.KillAfter == 0 {
+		d.KillAfter = defaultKillAfter
+	}
+	if d.MaxDuration == 0 {
+		d.MaxDuration = defaultMaxDuration
+	}
+	return d, nil
+}
+
+// drain has Envoy drain its listeners and returns when the time for that is
+// over, when Envoy has ended or when Drain.Now is closed.
+func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
+	d, log := p.cfg.Drain, p.cfg.Logger
+	begin := time.Now()
+	log.Info("envoy drains", "pid", p.PID(), "duration", d.Duration)
+	if p.cfg.Admin != nil {
+		call, cancel := context.WithTimeout(ctx, drainCallTimeout)
+		err := p.cfg.Admin.DrainListeners(call, d.InboundOnly)
+		cancel()
+		if err != nil {
+			log.Warn("envoy's listeners could not be drained: connections end without notice", "err", err)
+		}
+	}
+	if !d.ExitOnZero || p.cfg.Admin == nil {
+		wait(d.Duration, ended, d.Now)
+		return
+	}
+	wait(d.MinDuration, ended, d.Now)
+	failures := 0
+	for !closed(ended) && !closed(d.Now) {
+		open, err := p.cfg.Admin.ActiveConnections(ctx, d.IgnorePorts...)
+		switch {
+		case err != nil:
+			if failures++; failures == pollFailures {
+				log.Warn("envoy's connections cannot be counted: the drain ends", "err", err)
+				return
+			}
+		case open == 0:
+			log.Info("envoy has no open connection left", "duration", time.Since(begin))
+			return
+		case time.Since(begin) >= d.MaxDuration:
+			log.Warn("envoy still has open connections, but the time for the drain is over", "count", open, "duration", d.MaxDuration)
+			return
+		default:
+			failures = 0
+		}
+		wait(pollEvery, ended, d.Now)
+	}
+}

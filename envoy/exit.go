@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// ExitError says how an Envoy ended that nobody had asked to.
+type ExitError struct {
+	// Code is the exit code, -1 when a signal ended it.
+	Code int
+	// Signal is the signal that ended it, 0 when none did.
+	Signal syscall.Signal
+	// OOM is true when the kernel reports that it killed for want of memory meanwhile.
+	OOM bool
+}
+
+// Error returns a sentence that says what happened and where to look.
+func (e *ExitError) Error() string {
+	switch {
+	case e.OOM:
+		return "envoy was killed by the kernel because its cgroup was out of memory: raise the memory limit, or lower envoy's concurrency or the configuration it is sent"
+	case e.Signal == syscall.SIGKILL:
+		return "envoy was killed by signal 9 (killed); if nobody sent it, look for out-of-memory messages in the kernel's log"
+	case e.Signal != 0:
+		return fmt.Sprintf("envoy was ended by signal %d (%s); if nobody sent it, envoy crashed and its last log lines hold the reason", int(e.Signal), e.Signal)
+	case e.Code == 0:
+		return "envoy exited with code 0 although the agent had not asked it to; somebody may have used its admin port or sent it a signal"
+	default:
+		return fmt.Sprintf("envoy exited with code %d; its last log lines hold the reason, most often a bootstrap it refuses or a port in use", e.Code)
+	}
+}
+
+// cause is the value of the metric's label.
+func (e *ExitError) cause() string {
+	switch {
+	case e.OOM:
+		return "oom"
+	case e.Signal != 0:
+		return "signal"
+	case e.Code == 0:
+		return "exited"
+	default:
+		return "failed"
+	}
+}
+
+// exitError describes the end of a process. oomKilled tells whether the kernel killed for want of memory while it ran.
+func exitError(state *os.ProcessState, oomKilled bool) *ExitError {
+	e := &ExitError{Code: state.ExitCode()}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		e.Signal = status.Signal()
+	}
+	e.OOM = oomKilled && e.Signal == syscall.SIGKILL
+	return e
+}
+
+// oomKills returns how often the kernel has killed in the agent's cgroup, which
+// is Envoy's too, for want of memory; 0 when that cannot be known.
+func oomKills() uint64 {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	return oomKillsIn("/sys/fs/cgroup", string(own))
+}
+
+// oomKillsIn reads the count below root, the cgroup file system. own is the text of /proc/self/cgroup.
+func oomKillsIn(root, own string) uint64 {
+	for _, path := range memoryFiles(root, own) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		lines := bufio.NewScanner(bytes.NewReader(text))
+		for lines.Scan() {
+			if value, found := strings.CutPrefix(lines.Text(), "oom_kill "); found {
+				n, err := strconv.ParseUint(value, 10, 64)
+				if err == nil {
+					return n
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// memoryFiles lists where the count may be: the cgroup that /proc names, as the
+// host sees it, then the root, which is the container's own in its namespace.
+func memoryFiles(root, own string) []string {
+	var files []string
+	for line := range strings.Lines(own) {
+		// "0::/path" for version 2, "4:memory:/path" for version 1.
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		switch {
+		case parts[0] == "0" && parts[1] == "":
+			files = append(files, filepath.Join(root, parts[2], "memory.events"), filepath.Join(root, "memory.events"))
+		case parts[1] == "memory":
+			files = append(files, filepath.Join(root, "memory", parts[2], "memory.oom_control"), filepath.Join(root, "memory", "memory.oom_control"))
+		}
+	}
+	return files
+}

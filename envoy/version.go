@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The oldest Envoy that understands what the agent and the control plane write.
+const (
+	minMajor = 1
+	minMinor = 36
+)
+
+// versionTimeout bounds `envoy --version`, which prints and exits.
+const versionTimeout = 10 * time.Second
+
+// envoy prints "<path>  version: <revision>/<version>/<Clean|Modified>/<RELEASE|DEBUG>/<TLS library>".
+var versionPattern = regexp.MustCompile(`/(\d{1,5})\.(\d{1,5})\.(\d{1,5})(-[0-9A-Za-z.-]+)?/`)
+
+// Version is the version of an Envoy binary.
+type Version struct {
+	Major, Minor, Patch int
+	// Full is the version as the binary spells it, for example "1.37.0-dev".
+	Full string
+}
+
+// String returns the version as the binary spells it.
+func (v Version) String() string { return v.Full }
+
+// CheckVersion asks the binary for its version and refuses one that is too old.
+func CheckVersion(ctx context.Context, binary string) (Version, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "--version").CombinedOutput()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer within %s: %w", versionTimeout, ctx.Err())
+		}
+		return Version{}, fmt.Errorf("run %s --version: %w%s", binary, err, said(out))
+	}
+	v, err := parseVersion(string(out))
+	if err != nil {
+		return Version{}, fmt.Errorf("read the version of %s: %w", binary, err)
+	}
+	if v.Major < minMajor || v.Major == minMajor && v.Minor < minMinor {
+		return v, fmt.Errorf("envoy at %s is version %s, but %d.%d or newer is needed: install a newer envoy there, or set binaryPath of the proxy configuration to one",
+			binary, v, minMajor, minMinor)
+	}
+	return v, nil
+}
+
+// said appends what a program printed to an error about it, shortened.
+func said(out []byte) string {
+	text := strings.TrimSpace(string(out))
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (it printed %q)", shorten(text))
+}
+
+func shorten(text string) string {
+	const most = 200
+	if len(text) > most {
+		return text[:most] + "..."
+	}
+	return text
+}
+
+func parseVersion(out string) (Version, error) {
+	m := versionPattern.FindStringSubmatch(out)
+	if m == nil {
+		return Version{}, fmt.Errorf("%q names no version as <revision>/<major>.<minor>.<patch>/...: is it an envoy?", shorten(strings.TrimSpace(out)))
+	}
+	v := Version{Full: strings.Trim(m[0], "/")}
+	for i, part := range []*int{&v.Major, &v.Minor, &v.Patch} {
+		n, err := strconv.Atoi(m[i+1])
+		if err != nil {
+			return Version{}, err
+		}
+		*part = n
+	}
+	return v, nil
+}

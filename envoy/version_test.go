@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseVersion(t *testing.T) {
+	t.Parallel()
+	for out, want := range map[string]Version{
+		"\nenvoy  version: 6eb0d2d9/1.39.3/Clean/RELEASE/BoringSSL\n":               {1, 39, 3, "1.39.3"},
+		"/opt/v2.0/envoy  version: 816188b8/1.26.0-dev/Clean/RELEASE/BoringSSL":     {1, 26, 0, "1.26.0-dev"},
+		"envoy  version: 0000000000000000000000000000000000000000/2.0.10/Modified/": {2, 0, 10, "2.0.10"},
+	} {
+		got, err := parseVersion(out)
+		if err != nil || got != want {
+			t.Errorf("parseVersion(%q) = %+v, %v, want %+v", out, got, err, want)
+		}
+	}
+	for _, out := range []string{"", "hello", "version 1.39.3", "/1.39/", "/999999.1.1/"} {
+		if got, err := parseVersion(out); err == nil {
+			t.Errorf("parseVersion(%q) = %+v, want an error", out, got)
+		}
+	}
+}
+
+func TestCheckVersion(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		says string
+		fail bool
+		want []string // parts of the error; none: no error
+	}{
+		"new enough": {says: "envoy  version: abc/1.36.0/Clean/RELEASE/BoringSSL"},
+		"next major": {says: "envoy  version: abc/2.0.0/Clean/RELEASE/BoringSSL"},
+		"too old": {
+			says: "envoy  version: abc/1.35.9/Clean/RELEASE/BoringSSL",
+			want: []string{"is version 1.35.9", "1.36 or newer is needed", "binaryPath"},
+		},
+		"no envoy": {says: "GNU bash", want: []string{`"GNU bash" names no version`, "is it an envoy?"}},
+		"fails":    {says: "no such library", fail: true, want: []string{"--version: exit status 3", "no such library"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			binary := fakeVersion(t, c.says, c.fail)
+			_, err := CheckVersion(t.Context(), binary)
+			if (err != nil) != (c.want != nil) {
+				t.Fatalf("error = %v, want one: %t", err, c.want != nil)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) || !strings.Contains(err.Error(), binary) {
+					t.Errorf("error %q does not name %q and %q", err, part, binary)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckVersionWithoutBinary(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "nothing")
+	if _, err := CheckVersion(t.Context(), path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error = %v, want one that names %s", err, path)
+	}
+}
+
+func TestCheckVersionOfRealEnvoy(t *testing.T) {
+	t.Parallel()
+	v, err := CheckVersion(t.Context(), findEnvoy(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Major < minMajor || v.Full == "" {
+		t.Errorf("version = %+v", v)
+	}
+}
+
+// fakeVersion returns a program, the test binary under another name, that prints
+// text when it is asked for its version.
+func fakeVersion(t *testing.T, text string, fail bool) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "envoy")
+	if err := os.Symlink(self, binary); err != nil {
+		t.Fatal(err)
+	}
+	for name, on := range map[string]bool{".says": true, ".fails": fail} {
+		if !on {
+			continue
+		}
+		if err := os.WriteFile(binary+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return binary
+}

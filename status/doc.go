@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package status serves the agent's status port, 15020: readiness, the merged
+// metrics of agent, Envoy and application, and the application's own probes,
+// which the mesh has moved here because Envoy would refuse the kubelet.
+//
+// The agent's wiring builds it from functions and addresses; it never reaches
+// into the agent, never decides to end anything and keeps no metric of others.
+// Goroutines: Run serves, with one goroutine for each connection, and returns
+// when it has stopped. Two more fetch what Envoy and the application have while a
+// scrape lasts.
+//
+// Who may do what:
+//
+//	path                                        method  who       answer
+//	/healthz/ready                              any     anybody   200 or 503, a sentence
+//	/stats/prometheus, /metrics                 any     anybody   200, text format 0.0.4
+//	/app-health/<container>/{livez,readyz,startupz}
+//	                                            any     anybody   what the application answered
+//	/quitquitquit                               POST    loopback  200, then the agent ends
+//	/debug/pprof/...                            any     loopback  with profiling only
+//	anything else                               any     anybody   404
+//
+// "Loopback" is the address of the TCP peer, and not one of those from which
+// Envoy hands on requests of others (127.0.0.6 and ::6).
+package status

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"net"
+	"net/http"
+	"net/http/pprof"
+)
+
+// loopbackOnly refuses peers that are not on this machine.
+func loopbackOnly(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !isLocal(r.RemoteAddr) {
+			answer(w, http.StatusForbidden, "Only requests from localhost are allowed")
+			return
+		}
+		next(w, r)
+	}
+}
+
+// isLocal tells whether a peer's address is one of this machine's own requests.
+// 127.0.0.6 is not: Envoy hands on with it what came from elsewhere.
+func isLocal(peer string) bool {
+	host, _, err := net.SplitHostPort(peer)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback() && !ip.Equal(net.IPv4(127, 0, 0, 6))
+}
+
+func (s *Server) serveQuit(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		answer(w, http.StatusMethodNotAllowed, "only POST is allowed")
+		return
+	}
+	s.cfg.Logger.Info("asked to quit", "address", r.RemoteAddr)
+	answer(w, http.StatusOK, "OK")
+	// The answer goes first: what follows may end the process.
+	_ = http.NewResponseController(w).Flush()
+	s.cfg.Loopback.Quit()
+}
+
+func handleProfiles(mux *http.ServeMux) {
+	for path, handler := range map[string]http.HandlerFunc{
+		"/debug/pprof/":        pprof.Index,
+		"/debug/pprof/cmdline": pprof.Cmdline,
+		"/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/symbol":  pprof.Symbol,
+		"/debug/pprof/trace":   pprof.Trace,
+	} {
+		mux.HandleFunc(path, loopbackOnly(handler))
+	}
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+const (
+	envoyText = "# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n"
+	appText   = "# HELP app_requests_total Requests.\n# TYPE app_requests_total counter\napp_requests_total{path=\"/\"} 5" // no end of line
+)
+
+func text(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// serveMerged runs a server in front of an Envoy and an application.
+func serveMerged(t *testing.T, envoy, app http.HandlerFunc) (*prometheus.Registry, string) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	port, err := strconv.Atoi(portOfAddr(t, upstream(t, app).URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	envoyURL := upstream(t, envoy).URL + "/stats/prometheus"
+	_, address := serve(t, func(c *Config) {
+		c.Gatherer, c.Registerer = reg, reg
+		c.EnvoyMetricsURL, c.AppScrape = envoyURL, &AppScrape{Port: port, Path: "/metrics?x=1"}
+	})
+	return reg, address
+}
+
+// scrape returns the names of the families that a Prometheus parser finds.
+func scrape(t *testing.T, address, path string, header http.Header) (body string, names map[string]bool) {
+	t.Helper()
+	code, body, got := do(t, http.MethodGet, address, path, header)
+	if code != http.StatusOK || got.Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
+		t.Errorf("scrape = %d, %q", code, got.Get("Content-Type"))
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	if err != nil {
+		t.Errorf("merged metrics cannot be parsed: %v\n%s", err, body)
+	}
+	names = map[string]bool{}
+	for name := range families {
+		names[name] = true
+	}
+	return body, names
+}
+
+func failuresOf(t *testing.T, reg *prometheus.Registry) float64 {
+	t.Helper()
+	return gauge(t, reg, "istio_agent_scrape_failures_total")
+}
+
+func TestMergedMetrics(t *testing.T) {
+	t.Parallel()
+	asked := make(chan *http.Request, 4)
+	recorded := func(next http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			asked <- r
+			next(w, r)
+		}
+	}
+	reg, address := serveMerged(t, recorded(text(envoyText)), recorded(text(appText)))
+	for _, path := range []string{"/stats/prometheus", "/metrics"} {
+		body, names := scrape(t, address, path, http.Header{
+			"Accept": {"application/openmetrics-text"}, "User-Agent": {"Prometheus/3"}, timeoutHeader: {"9.5"}, "Cookie": {"a=b"},
+		})
+		agent, envoy, app := strings.Index(body, "istio_agent_scrapes_total"), strings.Index(body, "envoy_server_live"), strings.Index(body, "app_requests_total")
+		if agent < 0 || envoy < agent || app < envoy {
+			t.Errorf("the parts are at %d, %d, %d, want agent, Envoy, application:\n%s", agent, envoy, app, body)
+		}
+		if !names["istio_agent_scrapes_total"] || !names["envoy_server_live"] || !names["app_requests_total"] {
+			t.Errorf("families = %v", names)
+		}
+		for range 2 {
+			r := <-asked
+			if r.Header.Get("Accept") != textOnly || r.UserAgent() != "Prometheus/3" || r.Header.Get(timeoutHeader) != "9.5" || r.Header.Get("Cookie") != "" {
+				t.Errorf("%s was asked with %v", r.URL, r.Header)
+			}
+		}
+	}
+	if n := gauge(t, reg, "istio_agent_scrapes_total"); n != 2 {
+		t.Errorf("scrapes = %v, want 2", n)
+	}
+	if n := failuresOf(t, reg); n != 0 {
+		t.Errorf("failures = %v, want 0", n)
+	}
+}
+
+func TestPartsThatFail(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]http.HandlerFunc{
+		"status": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "broken 1", http.StatusInternalServerError)
+		},
+		"openmetrics": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0")
+			_, _ = io.WriteString(w, "broken 1 # {a=\"b\"} 1\n# EOF\n")
+		},
+		"protobuf": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/vnd.google.protobuf; encoding=delimited")
+		},
+		"compressed": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		},
+		"breaks off": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, "whole 1\nbroken{half=\"")
+		},
+		"long line": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "whole 1\nbroken{half=\""+strings.Repeat("x", maxLine))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reg, address := serveMerged(t, broken, text(appText))
+			body, names := scrape(t, address, "/metrics", nil)
+			if !names["app_requests_total"] || strings.Contains(body, "broken") {
+				t.Errorf("merged:\n%s", body)
+			}
+			if n := failuresOf(t, reg); n != 1 {
+				t.Errorf("failures = %v, want 1", n)
+			}
+		})
+	}
+}
+
+func TestPartThatHangs(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	hang := func(http.ResponseWriter, *http.Request) { <-release }
+	defer close(release) // before the servers are closed
+	hangHalfway := func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, appText+"\n")
+		_ = http.NewResponseController(w).Flush()
+		<-release
+	}
+	for name, handlers := range map[string][2]http.HandlerFunc{
+		// Long, so that it must be read in time and not only asked for.
+		"envoy":               {hang, text(strings.Repeat("# a comment\n", 50_000) + appText)},
+		"application halfway": {text(envoyText), hangHalfway},
+	} {
+		reg, address := serveMerged(t, handlers[0], handlers[1])
+		begin := time.Now()
+		_, names := scrape(t, address, "/metrics", http.Header{timeoutHeader: {"1"}})
+		if took := time.Since(begin); took >= time.Second {
+			t.Errorf("%s hangs: the scrape took %s, want less than the scraper's second", name, took)
+		}
+		if !names["app_requests_total"] || failuresOf(t, reg) != 1 {
+			t.Errorf("%s hangs: families %v, failures %v", name, names, failuresOf(t, reg))
+		}
+	}
+}
+
+func TestScrapeTime(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]time.Duration{
+		"": maxScrape, "x": maxScrape, "0": maxScrape, "-1": maxScrape, "NaN": maxScrape, "Inf": maxScrape, "1e300": maxScrape,
+		"10": 9500 * time.Millisecond, "1": 900 * time.Millisecond, "0.5": 450 * time.Millisecond,
+	} {
+		if got := scrapeTime(header); got != want {
+			t.Errorf("scrapeTime(%q) = %s, want %s", header, got, want)
+		}
+	}
+}
+
+// long is a long body of equal lines.
+type long struct{ left int }
+
+func (l *long) Read(b []byte) (int, error) {
+	if l.left == 0 {
+		return 0, io.EOF
+	}
+	l.left--
+	return copy(b, "envoy_cluster_upstream_cx_total{cluster=\"a\"} 1\n"), nil
+}
+
+func TestCopyLinesHoldsLittle(t *testing.T) {
+	// Not parallel: it measures allocation.
+	const lines = 200_000
+	allocated := testing.AllocsPerRun(1, func() {
+		out := bufio.NewWriterSize(io.Discard, maxLine)
+		if err := copyLines(out, &long{left: lines}); err != nil {
+			t.Error(err)
+		}
+	})
+	if allocated > 10 {
+		t.Errorf("%v allocations for %d lines: the body is not streamed", allocated, lines)
+	}
+}
+
+func TestCopyLines(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("gone")
+	for name, c := range map[string]struct {
+		in   io.Reader
+		want string
+		fail bool
+	}{
+		"empty":            {strings.NewReader(""), "", false},
+		"ended":            {strings.NewReader("a 1\nb 2\n"), "a 1\nb 2\n", false},
+		"not ended":        {iotest.OneByteReader(strings.NewReader("a 1\nb 2")), "a 1\nb 2\n", false},
+		"breaks off":       {io.MultiReader(strings.NewReader("a 1\nb"), iotest.ErrReader(gone)), "a 1\n", true},
+		"broken at a line": {io.MultiReader(strings.NewReader("a 1\n"), iotest.ErrReader(gone)), "a 1\n", true},
+	} {
+		var buf bytes.Buffer
+		out := bufio.NewWriter(&buf)
+		err := copyLines(out, c.in)
+		if e := out.Flush(); e != nil {
+			t.Fatal(e)
+		}
+		if diff := cmp.Diff(c.want, buf.String()); diff != "" || (err != nil) != c.fail {
+			t.Errorf("%s: %v, (-want +got):\n%s", name, err, diff)
+		}
+	}
+	full := bufio.NewWriterSize(brokenWriter{}, 1)
+	if err := copyLines(full, strings.NewReader("a 1\nb 2\n")); !errors.Is(err, errScraperGone) {
+		t.Errorf("with nobody to write to: %v, want %v", err, errScraperGone)
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("closed") }

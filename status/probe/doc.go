@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package probe asks an application whether it is well, as the kubelet would:
+// over HTTP, with a TCP connection, or with gRPC's health protocol.
+//
+// The status server calls it for application probes whose targets the mesh has
+// moved to the agent. Each function opens connections of its own, keeps none and
+// returns once it has an answer or ctx ends. It knows neither the server's paths
+// nor its configuration, retries nothing, and uses no proxy of the environment.
+//
+// Goroutines: none that outlive a call.
+package probe

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestSourceIP(t *testing.T) {
+	t.Parallel()
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(r.RemoteAddr))
+	}))
+	t.Cleanup(app.Close)
+	resp, err := HTTP(t.Context(), HTTPRequest{URL: app.URL, SourceIP: "127.0.0.6"})
+	if err != nil || !strings.HasPrefix(string(resp.Body), "127.0.0.6:") {
+		t.Errorf("probe from %v, %v, want 127.0.0.6", resp, err)
+	}
+	const wrong = "not an address"
+	_, httpErr := HTTP(t.Context(), HTTPRequest{URL: app.URL, SourceIP: wrong})
+	tcpErr := TCP(t.Context(), app.Listener.Addr().String(), wrong)
+	grpcErr := GRPC(t.Context(), GRPCRequest{Address: app.Listener.Addr().String(), SourceIP: wrong})
+	for _, err := range []error{httpErr, tcpErr, grpcErr} {
+		if err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("error = %v, want one that names %q", err, wrong)
+		}
+	}
+}
+
+func TestNoProxyOfTheEnvironment(t *testing.T) {
+	// Not parallel: it changes the environment.
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+	// A name, because proxies are never used for loopback addresses.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := HTTP(ctx, HTTPRequest{URL: "http://nowhere.invalid/"})
+	if err == nil || !strings.Contains(err.Error(), "nowhere.invalid") || strings.Contains(err.Error(), "proxyconnect") || strings.Contains(err.Error(), "127.0.0.1:1:") {
+		t.Errorf("error = %v, want one of the name itself", err)
+	}
+	err = GRPC(ctx, GRPCRequest{Address: "nowhere.invalid:1"})
+	if err == nil || strings.Contains(err.Error(), "dial tcp 127.0.0.1:1") {
+		t.Errorf("error = %v, want one of the name itself", err)
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path)
+		switch r.URL.Path {
+		case "/here":
+			http.Redirect(w, r, "/there", http.StatusMovedPermanently)
+		case "/there":
+			http.Redirect(w, r, "http://localhost:1/away", http.StatusFound)
+		}
+	}))
+	t.Cleanup(app.Close)
+	resp, err := HTTP(t.Context(), HTTPRequest{URL: app.URL + "/here"})
+	if err != nil || resp.Code != http.StatusFound || resp.Location != "http://localhost:1/away" {
+		t.Errorf("answer = %+v, %v, want the redirect to another host", resp, err)
+	}
+	if strings.Join(asked, " ") != "/here /there" {
+		t.Errorf("asked for %v", asked)
+	}
+}
+
+func TestGRPCWithoutHealthService(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Errorf("serve gRPC: %v", err)
+		}
+	})
+	err = GRPC(t.Context(), GRPCRequest{Address: listener.Addr().String()})
+	if err == nil || !strings.Contains(err.Error(), "does not implement grpc.health.v1.Health") {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	address := listener.Addr().String()
+	for name, probe := range map[string]func(context.Context) error{
+		"http": func(ctx context.Context) error {
+			_, err := HTTP(ctx, HTTPRequest{URL: "http://" + address})
+			return err
+		},
+		"grpc": func(ctx context.Context) error { return GRPC(ctx, GRPCRequest{Address: address}) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		begin := time.Now()
+		err := probe(ctx)
+		cancel()
+		if err == nil || time.Since(begin) > 5*time.Second {
+			t.Errorf("%s of a server that says nothing: %v after %s", name, err, time.Since(begin))
+		}
+	}
+	// It accepts connections, and that is all a TCP probe asks for.
+	if err := TCP(t.Context(), address, ""); err != nil {
+		t.Errorf("TCP() = %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := TCP(ctx, address, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("TCP() with a context that has ended = %v", err)
+	}
+}

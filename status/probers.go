@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	maxPort     = 65535
+	probePrefix = "/app-health/"
+	// maxTimeoutSeconds keeps a timeout from overflowing a duration.
+	maxTimeoutSeconds = 1 << 20
+)
+
+var probePath = regexp.MustCompile(`^/app-health/[^/]+/(livez|readyz|startupz)$`)
+
+// Probers are the application's probes by the path of the status port under which they are asked.
+type Probers map[string]*Prober
+
+// Prober is one probe: exactly one of HTTPGet, TCPSocket and GRPC is set.
+type Prober struct {
+	HTTPGet   *HTTPGet
+	TCPSocket *TCPSocket
+	GRPC      *GRPCCheck
+	// Timeout is 0 when none is given.
+	Timeout time.Duration
+}
+
+// HTTPGet is a probe over HTTP.
+type HTTPGet struct {
+	// Scheme is http or https.
+	Scheme string
+	// Host to connect to. Empty: the instance's address.
+	Host string
+	Port int
+	// Path begins with a slash and may hold a query.
+	Path string
+	// Header replaces headers of the same name of the request that asks for the probe.
+	Header http.Header
+}
+
+// TCPSocket is a probe that opens a connection.
+type TCPSocket struct {
+	// Host to connect to. Empty: the instance's address.
+	Host string
+	Port int
+}
+
+// GRPCCheck is a probe with gRPC's health protocol.
+type GRPCCheck struct {
+	Port    int
+	Service string
+}
+
+// The shapes of ISTIO_KUBE_APP_PROBERS, those of a Kubernetes container probe.
+type (
+	proberJSON struct {
+		HTTPGet        *httpGetJSON   `json:"httpGet"`
+		TCPSocket      *tcpSocketJSON `json:"tcpSocket"`
+		GRPC           *grpcJSON      `json:"grpc"`
+		TimeoutSeconds int64          `json:"timeoutSeconds"`
+	}
+	httpGetJSON struct {
+		Path        string          `json:"path"`
+		Port        json.RawMessage `json:"port"`
+		Host        string          `json:"host"`
+		Scheme      string          `json:"scheme"`
+		HTTPHeaders []struct {
+			Name  string `json:"name"`
+			Value string `json:"value"`
+		} `json:"httpHeaders"`
+	}
+	tcpSocketJSON struct {
+		Port json.RawMessage `json:"port"`
+		Host string          `json:"host"`
+	}
+	grpcJSON struct {
+		Port    json.RawMessage `json:"port"`
+		Service *string         `json:"service"`
+	}
+)
+
+// ParseProbers reads ISTIO_KUBE_APP_PROBERS: a JSON object from paths such as
+// "/app-health/<container>/readyz" to probes. Empty text gives none.
+func ParseProbers(text string) (Probers, error) {
+	const name = "ISTIO_KUBE_APP_PROBERS"
+	if text == "" {
+		return nil, nil
+	}
+	var read map[string]*proberJSON
+	if err := json.Unmarshal([]byte(text), &read); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	probers := make(Probers, len(read))
+	for _, path := range slices.Sorted(maps.Keys(read)) {
+		if !probePath.MatchString(path) {
+			return nil, fmt.Errorf("%s: the key %q is not a probe's path: use %s<container>/ and then livez, readyz or startupz", name, path, probePrefix)
+		}
+		prober, err := read[path].prober()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", name, path, err)
+		}
+		probers[path] = prober
+	}
+	return probers, nil
+}
+
+func (j *proberJSON) prober() (*Prober, error) {
+	if j == nil {
+		return nil, errors.New("it is null: give it one of httpGet, tcpSocket and grpc")
+	}
+	if j.TimeoutSeconds < 0 || j.TimeoutSeconds > maxTimeoutSeconds {
+		return nil, fmt.Errorf("timeoutSeconds is %d: use a number from 0 to %d", j.TimeoutSeconds, maxTimeoutSeconds)
+	}
+	p := &Prober{Timeout: time.Duration(j.TimeoutSeconds) * time.Second}
+	given := 0
+	var err error
+	if j.HTTPGet != nil {
+		given++
+		p.HTTPGet, err = j.HTTPGet.httpGet()
+	}
+	if j.TCPSocket != nil && err == nil {
+		given++
+		p.TCPSocket = &TCPSocket{Host: j.TCPSocket.Host}
+		p.TCPSocket.Port, err = portOf("tcpSocket", j.TCPSocket.Port)
+	}
+	if j.GRPC != nil && err == nil {
+		given++
+		p.GRPC = &GRPCCheck{}
+		if j.GRPC.Service != nil {
+			p.GRPC.Service = *j.GRPC.Service
+		}
+		p.GRPC.Port, err = portOf("grpc", j.GRPC.Port)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if given != 1 {
+		return nil, fmt.Errorf("it holds %d of httpGet, tcpSocket and grpc: give it exactly one", given)
+	}
+	return p, nil
+}
+
+func (j *httpGetJSON) httpGet() (*HTTPGet, error) {
+	port, err := portOf("httpGet", j.Port)
+	if err != nil {
+		return nil, err
+	}
+	get := &HTTPGet{Scheme: "http", Host: j.Host, Port: port, Path: "/" + strings.TrimPrefix(j.Path, "/"), Header: http.Header{}}
+	switch strings.ToUpper(j.Scheme) {
+	case "", "HTTP":
+	case "HTTPS":
+		get.Scheme = "https"
+	default:
+		return nil, fmt.Errorf("httpGet.scheme is %q: use HTTP or HTTPS", j.Scheme)
+	}
+	for _, h := range j.HTTPHeaders {
+		if h.Name == "" {
+			return nil, errors.New("httpGet.httpHeaders holds a header without a name")
+		}
+		get.Header.Add(h.Name, h.Value)
+	}
+	return get, nil
+}
+
+// portOf reads a port, which must be a number: names of ports are resolved before they get here.
+func portOf(kind string, raw json.RawMessage) (int, error) {
+	port, err := strconv.Atoi(string(bytes.TrimSpace(raw)))
+	if err != nil || port < 1 || port > maxPort {
+		if len(raw) == 0 {
+			raw = json.RawMessage("missing")
+		}
+		return 0, fmt.Errorf("%s.port is %s: use a number from 1 to %d, not the name of a port", kind, raw, maxPort)
+	}
+	return port, nil
+}
+
+// checkLoop refuses a probe that would ask the status port for itself.
+func (p Probers) checkLoop(own net.Addr) error {
+	tcp, ok := own.(*net.TCPAddr)
+	if !ok {
+		return nil
+	}
+	for _, path := range slices.Sorted(maps.Keys(p)) {
+		get := p[path].HTTPGet
+		if get != nil && get.Port == tcp.Port && get.Host == "" && strings.HasPrefix(get.Path, probePrefix) {
+			return fmt.Errorf("the probe %q asks the agent's own status port for %q, which would never end: name the application's port", path, get.Path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// readyTimeout bounds one check.
+	readyTimeout = time.Second
+	// readyMemory is how old an answer may be to stand in for a check that timed out.
+	readyMemory = 2 * time.Second
+)
+
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Draining != nil && s.cfg.Draining() {
+		answer(w, http.StatusServiceUnavailable, "draining")
+		return
+	}
+	if err := s.ready.check(r.Context()); err != nil {
+		answer(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	answer(w, http.StatusOK, "ready")
+}
+
+// readiness asks whether the proxy is ready, once for all who ask at the same time.
+type readiness struct {
+	ask   func(context.Context) error
+	first func() // called the first time that the answer is yes
+
+	mu      sync.Mutex // guards what follows
+	current *check
+	last    error     // the newest answer that did not time out
+	lastAt  time.Time // when it was given; zero: never
+	wasOnce bool      // it was ready once
+}
+
+// check is one check. err may be read once done is closed.
+type check struct {
+	done chan struct{}
+	err  error
+}
+
+func (r *readiness) check(ctx context.Context) error {
+	r.mu.Lock()
+	c := r.current
+	if c == nil {
+		c = &check{done: make(chan struct{})}
+		r.current = c
+		r.mu.Unlock()
+		// Whoever comes first asks for all: that they go away must not fail the others.
+		r.run(context.WithoutCancel(ctx), c)
+		return c.err
+	}
+	r.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *readiness) run(ctx context.Context, c *check) {
+	// Should the function panic, those who wait get this.
+	c.err = errors.New("the readiness check ended without an answer")
+	defer func() {
+		r.mu.Lock()
+		r.current = nil
+		r.mu.Unlock()
+		close(c.done)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	err := r.ask(ctx)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil && ctx.Err() != nil {
+		// Envoy's main thread is busy, most likely with new configuration. A
+		// recent answer is better than none, an old one is not.
+		if !r.lastAt.IsZero() && time.Since(r.lastAt) <= readyMemory {
+			c.err = r.last
+			return
+		}
+		c.err = errors.New("envoy did not answer within " + readyTimeout.String() + ": " + err.Error())
+		return
+	}
+	c.err, r.last, r.lastAt = err, err, time.Now()
+	if err == nil && !r.wasOnce {
+		r.wasOnce = true
+		r.first()
+	}
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestConcurrentProbesShareOneCheck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		reason := errors.New("not yet")
+		r := &readiness{first: func() {}, ask: func(context.Context) error {
+			asked++
+			time.Sleep(500 * time.Millisecond)
+			return reason
+		}}
+		var group sync.WaitGroup
+		for range 20 {
+			group.Go(func() {
+				if err := r.check(t.Context()); !errors.Is(err, reason) {
+					t.Errorf("check() = %v, want %v", err, reason)
+				}
+			})
+		}
+		group.Wait()
+		if asked != 1 {
+			t.Errorf("20 concurrent probes asked %d times, want once", asked)
+		}
+		if err := r.check(t.Context()); !errors.Is(err, reason) || asked != 2 {
+			t.Errorf("a later probe: %v, asked %d times, want its own check", err, asked)
+		}
+	})
+}
+
+func TestFirstProbeGoesAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &readiness{first: func() {}, ask: func(ctx context.Context) error {
+			select {
+			case <-time.After(500 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = r.check(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := r.check(t.Context()); err != nil {
+			t.Errorf("check() = %v, want nil although the first probe has gone", err)
+		}
+	})
+}
+
+func TestProbeThatWaitsMayGoAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &readiness{first: func() {}, ask: func(context.Context) error {
+			time.Sleep(500 * time.Millisecond)
+			return nil
+		}}
+		go func() { _ = r.check(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := r.check(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("check() = %v, want the end of its own context", err)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestBusyEnvoy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		busy := false
+		r := &readiness{first: func() {}, ask: func(ctx context.Context) error {
+			if busy {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		busy = true
+		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "did not answer within 1s") {
+			t.Errorf("without an earlier answer: %v, want that there is none", err)
+		}
+		busy = false
+		if err := r.check(t.Context()); err != nil {
+			t.Errorf("check() = %v, want nil", err)
+		}
+		busy = true
+		begin := time.Now()
+		if err := r.check(t.Context()); err != nil {
+			t.Errorf("with an answer one second old: %v, want it again", err)
+		}
+		if took := time.Since(begin); took != readyTimeout {
+			t.Errorf("the check took %s, want %s", took, readyTimeout)
+		}
+		time.Sleep(time.Second)
+		if err := r.check(t.Context()); err == nil {
+			t.Error("an answer three seconds old was given again")
+		}
+	})
+}
+
+func TestReadinessSurvivesPanic(t *testing.T) {
+	t.Parallel()
+	broken := true
+	r := &readiness{first: func() {}, ask: func(context.Context) error {
+		if broken {
+			panic("no")
+		}
+		return nil
+	}}
+	func() {
+		defer func() { _ = recover() }()
+		_ = r.check(t.Context())
+	}()
+	broken = false
+	if err := r.check(t.Context()); err != nil {
+		t.Errorf("after a panic: %v, want nil", err)
+	}
+}

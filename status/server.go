@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	readBodyTimeout   = 5 * time.Second
+	idleTimeout       = 2 * time.Minute
+	shutdownTimeout   = 2 * time.Second
+	maxHeaderBytes    = 64 << 10
+)
+
+// Config is what a Server needs.
+type Config struct {
+	// Listener is where to serve; Run closes it.
+	Listener net.Listener
+	// Ready answers nil when the proxy is ready, else a sentence. It must return when ctx ends. Required.
+	Ready func(ctx context.Context) error
+	// Draining tells whether the proxy is about to end, and so not ready. nil: never.
+	Draining func() bool
+	// EnvoyMetricsURL is Envoy's metrics endpoint. Empty: there is no Envoy.
+	EnvoyMetricsURL string
+	// AppScrape is the application's metrics endpoint. nil: none.
+	AppScrape *AppScrape
+	// Gatherer holds the agent's own metrics. nil: none.
+	Gatherer prometheus.Gatherer
+	// Probers are the application's probes. nil: none.
+	Probers Probers
+	// InstanceIP is the host that probes are sent to when they name none.
+	InstanceIP string
+	// ProbeSourceIP is the address that probes come from, so that traffic
+	// capture leaves them alone. Empty: the kernel chooses.
+	ProbeSourceIP string
+	// Loopback is what only peers on this machine may do.
+	Loopback Loopback
+	// Logger is required.
+	Logger *slog.Logger
+	// Registerer takes the metrics. nil: none.
+	Registerer prometheus.Registerer
+}
+
+// Loopback is what only peers on this machine may do.
+type Loopback struct {
+	// Quit is called after POST /quitquitquit has been answered. nil: there is no such path.
+	Quit func()
+	// Profiling serves /debug/pprof/.
+	Profiling bool
+}
+
+// Server serves the status port.
+type Server struct {
+	cfg     Config
+	metrics *metrics
+	ready   *readiness
+	envoy   *source
+	app     *source
+}
+
+// New checks the configuration. It starts nothing.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Listener == nil:
+		return nil, errors.New("the status server has no listener")
+	case cfg.Ready == nil:
+		return nil, errors.New("the status server has no readiness function")
+	case cfg.Logger == nil:
+		return nil, errors.New("the status server has no logger")
+	case cfg.InstanceIP == "" && len(cfg.Probers) > 0:
+		return nil, errors.New("application probes are configured, but no address to send them to: set INSTANCE_IP")
+	case cfg.ProbeSourceIP != "" && net.ParseIP(cfg.ProbeSourceIP) == nil:
+		return nil, fmt.Errorf("the source address of probes, %q, is not an IP address", cfg.ProbeSourceIP)
+	}
+	if err := cfg.Probers.checkLoop(cfg.Listener.Addr()); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, metrics: m}
+	begin := time.Now()
+	s.ready = &readiness{ask: cfg.Ready, first: func() { m.startup.Set(time.Since(begin).Seconds()) }}
+	if cfg.EnvoyMetricsURL != "" {
+		s.envoy = &source{kind: "envoy", url: cfg.EnvoyMetricsURL}
+	}
+	if cfg.AppScrape != nil {
+		s.app = &source{kind: "application", url: cfg.AppScrape.URL()}
+	}
+	return s, nil
+}
+
+// Run serves until ctx is done, then lets requests in flight finish for a moment.
+func (s *Server) Run(ctx context.Context) error {
+	server := &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+		// There is no timeout for writing: profiles and scrapes take as long as
+		// they were asked to. Handlers bound themselves.
+	}
+	s.cfg.Logger.Info("status port is served", "address", s.cfg.Listener.Addr().String())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(s.cfg.Listener) }()
+	select {
+	case err := <-served:
+		_ = server.Close() // connections that are open end with it
+		return fmt.Errorf("serve the status port %s: %w", s.cfg.Listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if err := server.Shutdown(shutdown); err != nil {
+		// Somebody reads slowly: their connection is cut.
+		_ = server.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the status port %s: %w", s.cfg.Listener.Addr(), err)
+	}
+	return nil
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz/ready", s.serveReady)
+	mux.HandleFunc("/stats/prometheus", s.serveMetrics)
+	mux.HandleFunc("/metrics", s.serveMetrics)
+	mux.HandleFunc(probePrefix, s.serveProbe)
+	if s.cfg.Loopback.Quit != nil {
+		mux.HandleFunc("/quitquitquit", loopbackOnly(s.serveQuit))
+	}
+	if s.cfg.Loopback.Profiling {
+		handleProfiles(mux)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, http.StatusNotFound, "there is nothing at "+strconv.Quote(r.URL.Path)+" of the status port")
+	})
+	return boundBody(mux)
+}
+
+// boundBody ends the patience with a peer that announces a body: nothing here reads one.
+func boundBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			// A writer that cannot have a deadline is one of a test.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readBodyTimeout))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// answer writes a sentence as plain text.
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text + "\n")) // a peer that has gone needs no answer
+}
+
+// metrics are the status port's own.
+type metrics struct {
+	scrapes  prometheus.Counter
+	failures *prometheus.CounterVec
+	startup  prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		scrapes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "istio_agent_scrapes_total", Help: "Requests for the merged metrics.",
+		}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "istio_agent_scrape_failures_total", Help: "Parts left out of the merged metrics, by type: agent, envoy, application.",
+		}, []string{"type"}),
+		startup: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "istio_agent_startup_duration_seconds", Help: "Time from the agent's start to the first time it was ready.",
+		}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.scrapes, m.failures, m.startup} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register the metrics of the status port: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// source is an endpoint whose metrics are merged.
+type source struct {
+	kind, url string
+	failing   atomic.Bool // so that an outage is logged once, not with each scrape
+}
