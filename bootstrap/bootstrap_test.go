@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package bootstrap
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+)
+
+func proxyConfig(t *testing.T, doc string) *meshv1alpha1.ProxyConfig {
+	t.Helper()
+	pc, err := meshconfig.ApplyProxyConfig(meshconfig.DefaultProxyConfig(), doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pc
+}
+
+func TestNodeMetadataErrors(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		variables     map[string]string
+		proxyMetadata string
+		want          string
+	}{
+		"boolean":            {map[string]string{"ISTIO_META_DNS_CAPTURE": "yes"}, "", "node metadata DNS_CAPTURE: \"yes\" is not a boolean"},
+		"ports":              {map[string]string{"ISTIO_META_POD_PORTS": "["}, "", "node metadata POD_PORTS"},
+		"from proxyMetadata": {nil, "proxyMetadata: {ISTIO_META_ENABLE_HBONE: maybe}", "node metadata ENABLE_HBONE"},
+		"from JSON":          {map[string]string{"ISTIO_METAJSON_X": `{"NAME":{}}`}, "", "node metadata NAME"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := NodeMetadata(MetadataInput{Variables: tc.variables, ProxyConfig: proxyConfig(t, tc.proxyMetadata)})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestNodeMetadataSources(t *testing.T) {
+	t.Parallel()
+	got, warnings, err := NodeMetadata(MetadataInput{
+		Variables: map[string]string{
+			"ISTIO_META_NAME": "loses", "ISTIO_META_X": "plain wins", "ISTIO_METAJSON_A": `{"X":"json","Y":"json"}`,
+			"ISTIO_METAJSON_BAD": "{", "ISTIO_META_": "no key", "OTHER": "not metadata",
+		},
+		Own:         node.Metadata{Name: "own wins"},
+		ProxyConfig: proxyConfig(t, "proxyMetadata: {ISTIO_META_Y: from config, ISTIO_META_X: loses}\ndiscoveryAddress: localhost:15012"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"ISTIO_METAJSON_BAD is left out: its value is not a JSON object"}, warnings); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]any{"X": "plain wins", "Y": "from config"}, got.Raw); diff != "" {
+		t.Error(diff)
+	}
+	if got.Name != "own wins" {
+		t.Errorf("NAME is %q", got.Name)
+	}
+	if diff := cmp.Diff([]string{"istiod.istio-system.svc"}, got.PilotSAN); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestServiceCluster(t *testing.T) {
+	t.Parallel()
+	labelled := &node.Metadata{Namespace: "ns", Labels: map[string]string{"app": "shop", "app.kubernetes.io/name": "canon"}, WorkloadName: "w"}
+	for name, tc := range map[string]struct {
+		config string
+		m      *node.Metadata
+		want   string
+	}{
+		"configured":           {"serviceCluster: mine", labelled, "mine"},
+		"default, app label":   {"", labelled, "shop.ns"},
+		"empty, workload name": {"serviceCluster: ''", &node.Metadata{Namespace: "ns", WorkloadName: "w"}, "w.ns"},
+		"nothing known":        {"", &node.Metadata{}, "istio-proxy"},
+		"only a namespace":     {"", &node.Metadata{Namespace: "ns"}, "istio-proxy.ns"},
+		"app and namespace":    {"tracingServiceName: APP_LABEL_AND_NAMESPACE", labelled, "shop.ns"},
+		"canonical":            {"tracingServiceName: CANONICAL_NAME_ONLY", labelled, "canon"},
+		"canonical, unknown":   {"tracingServiceName: CANONICAL_NAME_ONLY", &node.Metadata{Namespace: "ns"}, "istio-proxy.ns"},
+		"canonical in ns":      {"tracingServiceName: CANONICAL_NAME_AND_NAMESPACE", labelled, "canon.ns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := serviceCluster(proxyConfig(t, tc.config), tc.m); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRenderRefuses(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]string{
+		"customConfigFile: /x.json":                        `customConfigFile is "/x.json": a bootstrap of your own is not supported yet`,
+		"proxyBootstrapTemplatePath: /x":                   `proxyBootstrapTemplatePath is "/x"`,
+		"runtimeValues: {" + maxConnectionsKey + ": many}": "runtimeValues " + maxConnectionsKey + ` is "many"`,
+	} {
+		t.Run(config, func(t *testing.T) {
+			t.Parallel()
+			_, err := Render(Input{ProxyConfig: proxyConfig(t, config), Metadata: &node.Metadata{}})
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want one with %q", err, want)
+			}
+		})
+	}
+	if _, err := Render(Input{ProxyConfig: proxyConfig(t, ""), Metadata: &node.Metadata{}, BindAddress: "localhost"}); err == nil {
+		t.Error("a bind address that is a name was taken")
+	}
+	if _, err := Render(Input{}); err == nil {
+		t.Error("an empty input was taken")
+	}
+}
+
+func TestUnserved(t *testing.T) {
+	t.Parallel()
+	if got := Unserved(meshconfig.DefaultProxyConfig()); len(got) != 0 {
+		t.Errorf("the defaults: %q", got)
+	}
+	got := Unserved(proxyConfig(t, "statsdUdpAddress: a:1\ntracing: {sampling: 1}\nenvoyMetricsService: {address: a:1}\n"+
+		"envoyAccessLogService: {address: a:1}\nprivateKeyProvider: {cryptomb: {}}\nreadinessProbe: {}"))
+	if len(got) != 6 || !strings.HasPrefix(got[0], "ProxyConfig tracing is set but has no effect") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestParsePodInfo(t *testing.T) {
+	t.Parallel()
+	got, err := ParsePodInfo("app=\"shop\"\n\nistio.io/rev=\"a=b\\n\\\"c\\\"\"\nempty=\"\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"app": "shop", "istio.io/rev": "a=b\n\"c\"", "empty": ""}, got); diff != "" {
+		t.Error(diff)
+	}
+	for in, want := range map[string]string{"app": "line 1", "a=\"b\"\nc=d": "line 2: the value of c must stand in double quotes", "=\"x\"": "line 1"} {
+		if _, err := ParsePodInfo(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one with %q", in, err, want)
+		}
+	}
+}
+
+func TestOnlyIPv6(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		ips  []string
+		want bool
+	}{{nil, false}, {[]string{"::1"}, true}, {[]string{"::1", "1.1.1.1"}, false}, {[]string{"x"}, false}} {
+		if got := OnlyIPv6(tc.ips); got != tc.want {
+			t.Errorf("OnlyIPv6(%v) = %v", tc.ips, got)
+		}
+	}
+}
+
+func FuzzParsePodInfo(f *testing.F) {
+	f.Add("a=\"b\"\n")
+	f.Fuzz(func(t *testing.T, data string) {
+		values, err := ParsePodInfo(data)
+		if err == nil && len(values) > strings.Count(data, "=") {
+			t.Errorf("%q gave %v", data, values)
+		}
+	})
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package meshconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// Parse lays a MeshConfig in YAML (or JSON) over the defaults and validates
+// the result. Top-level fields replace the default's, with these exceptions:
+// defaultConfig merges as in ApplyProxyConfig, defaultProviders merges field by
+// field, extensionProviders merges by name, and trustDomainAliases is sorted
+// without duplicates.
+func Parse(doc []byte) (*meshv1alpha1.MeshConfig, error) {
+	fields, err := decode(doc)
+	if err != nil {
+		return nil, fmt.Errorf("mesh config: %w", err)
+	}
+	mesh := Default()
+	base := Default()
+	overlaid := maps.Clone(fields)
+	proxyConfig := take(overlaid, "defaultConfig", "default_config")
+	providers := take(overlaid, "defaultProviders", "default_providers")
+	if err := overlay(mesh.ProtoReflect(), overlaid, ""); err != nil {
+		return nil, fmt.Errorf("mesh config: %w", err)
+	}
+	if err := overlaySub(mesh.DefaultConfig.ProtoReflect(), proxyConfig, "defaultConfig"); err != nil {
+		return nil, fmt.Errorf("mesh config: %w", err)
+	}
+	if err := overlaySub(mesh.DefaultProviders.ProtoReflect(), providers, "defaultProviders"); err != nil {
+		return nil, fmt.Errorf("mesh config: %w", err)
+	}
+	mesh.ExtensionProviders = mergeProviders(base.ExtensionProviders, mesh.ExtensionProviders)
+	slices.Sort(mesh.TrustDomainAliases)
+	mesh.TrustDomainAliases = slices.Compact(mesh.TrustDomainAliases)
+	if err := validateMesh(mesh); err != nil {
+		return nil, fmt.Errorf("mesh config: %w", err)
+	}
+	return mesh, nil
+}
+
+// ApplyProxyConfig lays a ProxyConfig in YAML (or JSON) over base, which it
+// leaves as it is. Top-level fields replace those of base, sub-messages, lists
+// and maps as a whole; only proxyMetadata merges key by key. The result is not
+// validated, since further overlays may follow: see ValidateProxyConfig.
+func ApplyProxyConfig(base *meshv1alpha1.ProxyConfig, doc string) (*meshv1alpha1.ProxyConfig, error) {
+	fields, err := decode([]byte(doc))
+	if err != nil {
+		return nil, err
+	}
+	result, ok := proto.Clone(base).(*meshv1alpha1.ProxyConfig)
+	if !ok {
+		return nil, errors.New("the base is not a ProxyConfig")
+	}
+	if err := overlay(result.ProtoReflect(), fields, ""); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// overlaySub lays one field of a document over a message of its own.
+func overlaySub(message protoreflect.Message, value any, path string) error {
+	if value == nil {
+		return nil
+	}
+	fields, ok := value.(map[string]any)
+	if !ok {
+		return fmt.Errorf("field %s must be a mapping", path)
+	}
+	return overlay(message, fields, path+".")
+}
+
+// overlay sets each field of the document in the message, a null leaves the
+// field alone. One field is decoded at a time: that tells a field set to its
+// zero value from one not set, and an error can name the field.
+func overlay(message protoreflect.Message, fields map[string]any, path string) error {
+	options := protojson.UnmarshalOptions{DiscardUnknown: true}
+	descriptors := message.Descriptor().Fields()
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		field := descriptors.ByJSONName(key)
+		if field == nil {
+			field = descriptors.ByName(protoreflect.Name(key))
+		}
+		if field == nil || fields[key] == nil {
+			continue
+		}
+		one, err := json.Marshal(map[string]any{key: fields[key]})
+		if err != nil {
+			return fmt.Errorf("field %s%s: %w", path, key, err)
+		}
+		decoded := message.New()
+		if err := options.Unmarshal(one, decoded.Interface()); err != nil {
+			return fmt.Errorf("field %s%s: %s", path, key, reason(err))
+		}
+		switch {
+		case field.Name() == "proxy_metadata" && field.IsMap():
+			merged := message.Mutable(field).Map()
+			decoded.Get(field).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				merged.Set(k, v)
+				return true
+			})
+		case decoded.Has(field):
+			message.Set(field, decoded.Get(field))
+		default:
+			message.Clear(field)
+		}
+	}
+	return nil
+}
+
+// mergeProviders replaces the providers of base that set names again and
+// appends the others.
+func mergeProviders(base, set []*meshv1alpha1.MeshConfig_ExtensionProvider) []*meshv1alpha1.MeshConfig_ExtensionProvider {
+	for _, provider := range set {
+		i := slices.IndexFunc(base, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool { return p.GetName() == provider.GetName() })
+		if i >= 0 {
+			base[i] = provider
+		} else {
+			base = append(base, provider)
+		}
+	}
+	return base
+}
+
+// decode reads one YAML document that is a mapping, or empty.
+func decode(doc []byte) (map[string]any, error) {
+	var value any
+	if err := yaml.Unmarshal(doc, &value); err != nil {
+		return nil, err
+	}
+	if value == nil {
+		return map[string]any{}, nil
+	}
+	fields, ok := jsonable(value).(map[string]any)
+	if !ok {
+		return nil, errors.New("the document must be a mapping of fields")
+	}
+	return fields, nil
+}
+
+// jsonable gives every mapping string keys, as JSON wants them.
+func jsonable(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, item := range v {
+			v[key] = jsonable(item)
+		}
+		return v
+	case map[any]any:
+		converted := make(map[string]any, len(v))
+		for key, item := range v {
+			converted[fmt.Sprint(key)] = jsonable(item)
+		}
+		return converted
+	case []any:
+		for i, item := range v {
+			v[i] = jsonable(item)
+		}
+		return v
+	}
+	return value
+}
+
+// take removes a field from a document under either of its spellings.
+func take(fields map[string]any, spellings ...string) any {
+	var value any
+	for _, key := range spellings {
+		if v, ok := fields[key]; ok {
+			value = v
+			delete(fields, key)
+		}
+	}
+	return value
+}
+
+// reason is the text of a protojson error without its prefix and position:
+// the position is in a JSON text that nobody wrote.
+func reason(err error) string {
+	text := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
+	if _, after, ok := strings.Cut(text, "): "); ok && strings.HasPrefix(text, "(line ") {
+		return after
+	}
+	return text
+}

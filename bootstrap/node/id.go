@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// The roles a proxy can have.
+const (
+	Sidecar  = "sidecar"
+	Router   = "router"
+	Waypoint = "waypoint"
+	Ztunnel  = "ztunnel"
+)
+
+// Roles returns every role that a node id may name.
+func Roles() []string { return []string{Sidecar, Router, Waypoint, Ztunnel} }
+
+// ID is the node id of a proxy, "<role>~<ip>~<name>~<domain>".
+type ID struct {
+	// Role is one of Roles.
+	Role string
+	// IP is the first address of the proxy; empty when only the metadata
+	// names its addresses.
+	IP string
+	// Name is "<pod>.<namespace>".
+	Name string
+	// Domain is the DNS domain of the proxy, "default.svc.cluster.local".
+	Domain string
+}
+
+// String renders the id as it stands in Envoy's node.
+func (id ID) String() string {
+	return id.Role + "~" + id.IP + "~" + id.Name + "~" + id.Domain
+}
+
+// Namespace is the part of the name behind its last dot. Namespaces hold no
+// dot, names of pods may.
+func (id ID) Namespace() string {
+	if i := strings.LastIndexByte(id.Name, '.'); i >= 0 {
+		return id.Name[i+1:]
+	}
+	return ""
+}
+
+// ParseID reads a node id. The role must be known and the address, if there
+// is one, valid.
+func ParseID(s string) (ID, error) {
+	parts := strings.Split(s, "~")
+	if len(parts) != 4 {
+		return ID{}, fmt.Errorf("node id %q has %d parts, it must be <role>~<ip>~<name>~<domain>", s, len(parts))
+	}
+	id := ID{Role: parts[0], IP: parts[1], Name: parts[2], Domain: parts[3]}
+	if !slices.Contains(Roles(), id.Role) {
+		return ID{}, fmt.Errorf("node id %q has the role %q, it must be one of %s", s, id.Role, strings.Join(Roles(), ", "))
+	}
+	if id.IP != "" {
+		if _, err := netip.ParseAddr(id.IP); err != nil {
+			return ID{}, fmt.Errorf("node id %q has %q for an IP address", s, id.IP)
+		}
+	}
+	return id, nil
+}
+
+// Addresses returns the addresses of a proxy: those of the metadata, else the
+// one of the id. Entries that are not addresses are left out; the result is
+// empty when none is left.
+func Addresses(id ID, m *Metadata) []string {
+	var ips []string
+	if m != nil {
+		for _, ip := range m.InstanceIPs {
+			if _, err := netip.ParseAddr(ip); err == nil {
+				ips = append(ips, ip)
+			}
+		}
+	}
+	if len(ips) == 0 && id.IP != "" {
+		ips = append(ips, id.IP)
+	}
+	return ips
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package bootstrap
+
+import (
+	"fmt"
+	"path"
+	"strconv"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+)
+
+// The ports of Envoy's own listeners unless the metadata names others.
+const (
+	DefaultStatusPort     = 15021
+	DefaultPrometheusPort = 15090
+)
+
+// maxConnectionsKey is the runtime key that once limited the connections of
+// an Envoy. Envoy wants a resource monitor instead and warns at this key, so a
+// user's value goes there.
+const maxConnectionsKey = "overload.global_downstream_max_connections"
+
+// runtimeLayer returns the static runtime layer and the limit on downstream
+// connections. A user's value replaces ours; an empty one removes the key.
+func runtimeLayer(values map[string]string) (object, int64, error) {
+	layer := object{
+		// Routes and matchers of a mesh may hold long regular expressions.
+		"re2.max_program_size.error_level": "32768",
+		// A fragment in a path is cut off, not answered with 400.
+		"envoy.reloadable_features.http_reject_path_with_fragment": "false",
+	}
+	limit := int64(1<<31 - 1)
+	for key, value := range values {
+		switch {
+		case key == maxConnectionsKey && value != "":
+			n, err := strconv.ParseInt(value, 10, 64)
+			if err != nil || n < 1 {
+				return nil, 0, fmt.Errorf("ProxyConfig runtimeValues %s is %q, it must be a number from 1", key, value)
+			}
+			limit = n
+		case key == maxConnectionsKey:
+		case value == "":
+			delete(layer, key)
+		default:
+			layer[key] = value
+		}
+	}
+	return layer, limit, nil
+}
+
+func clusters(pc *meshv1alpha1.ProxyConfig, addrs addresses) []any {
+	// path.Join would drop the "./" of a relative path; Envoy takes either.
+	xdsSocket := path.Join(pc.GetConfigPath(), XDSSocketName)
+	return []any{
+		staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetProxyAdminPort())), false),
+		staticCluster(AgentCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false),
+		staticCluster(SDSCluster, "1s", object{"pipe": object{"path": SDSSocket}}, true),
+		staticCluster(XDSCluster, "1s", object{"pipe": object{"path": xdsSocket}}, true),
+	}
+}
+
+func staticCluster(name, connectTimeout string, address object, http2 bool) object {
+	cluster := object{
+		"name":            name,
+		"type":            "STATIC",
+		"connect_timeout": connectTimeout,
+		"lb_policy":       "ROUND_ROBIN",
+		"load_assignment": object{
+			"cluster_name": name,
+			"endpoints": []any{object{"lb_endpoints": []any{
+				object{"endpoint": object{"address": address}},
+			}}},
+		},
+	}
+	if http2 {
+		cluster["typed_extension_protocol_options"] = object{
+			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
+				"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+				"explicit_http_config": object{"http2_protocol_options": object{}},
+			},
+		}
+	}
+	return cluster
+}
+
+func listeners(m *node.Metadata, addrs addresses) []any {
+	return []any{
+		staticListener("prometheus", addrs.wildcard, portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort), "stats", "/stats/prometheus", PrometheusCluster),
+		staticListener("status", addrs.wildcard, portOr(m.EnvoyStatusPort, DefaultStatusPort), "agent", "/healthz/ready", AgentCluster),
+	}
+}
+
+// staticListener serves one path prefix from one cluster.
+func staticListener(name, address string, port int, statPrefix, prefix, cluster string) object {
+	return object{
+		"name":    name,
+		"address": socketAddress(address, port),
+		"filter_chains": []any{object{"filters": []any{object{
+			"name": "envoy.filters.network.http_connection_manager",
+			"typed_config": object{
+				"@type":       "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+				"codec_type":  "AUTO",
+				"stat_prefix": statPrefix,
+				"route_config": object{"virtual_hosts": []any{object{
+					"name":    "backend",
+					"domains": []any{"*"},
+					"routes": []any{object{
+						"match": object{"prefix": prefix},
+						"route": object{"cluster": cluster},
+					}},
+				}}},
+				"http_filters": []any{object{
+					"name":         "envoy.filters.http.router",
+					"typed_config": object{"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+				}},
+			},
+		}}}},
+	}
+}
+
+func portOr(port node.Port, fallback int) int {
+	if port == 0 {
+		return fallback
+	}
+	return int(port)
+}
+
+func socketAddress(address string, port int) object {
+	return object{"socket_address": object{"address": address, "port_value": port}}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package bootstrap
+
+import (
+	"slices"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+)
+
+// The annotations of a pod that change which stats Envoy keeps. Each replaces
+// the list of the ProxyConfig, except the tags, which are added.
+const (
+	annotationPrefixes = "sidecar.istio.io/statsInclusionPrefixes"
+	annotationSuffixes = "sidecar.istio.io/statsInclusionSuffixes"
+	annotationRegexps  = "sidecar.istio.io/statsInclusionRegexps"
+	annotationTags     = "sidecar.istio.io/extraStatTags"
+)
+
+// statsConfig keeps Envoy's stats few: what readiness and operators need,
+// and what the user asks for. With hundreds of clusters the default would be
+// a hundred thousand of them, in every Envoy.
+func statsConfig(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) object {
+	return object{
+		"use_all_default_tags": false,
+		"stats_tags":           statsTags(pc, m),
+		"stats_matcher":        object{"inclusion_list": object{"patterns": inclusions(pc, m)}},
+	}
+}
+
+const (
+	// address is what stands for an address in a stat's name.
+	address = `((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))`
+	// httpPrefix is what stands for an HTTP connection manager.
+	httpPrefix = `((?:(?:inbound|outbound)_)?` + address + `;?)`
+)
+
+// statsTags are the parts of a stat's name that become labels. Envoy tries
+// each expression on each stat that it keeps, those with a fixed start only on
+// the stats that have it.
+func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
+	tags := []any{
+		tag("cluster_name", `^cluster\.((.+?(\..+?\.svc\.cluster\.local)?)\.)`),
+		tag("tcp_prefix", `^tcp\.((.*?)\.)\w+?$`),
+		tag("response_code", `_rq(_(\d{3}))$`),
+		tag("response_code_class", `_rq(_(\dxx))$`),
+		tag("http_conn_manager_listener_prefix", `^listener(?=\.).*?\.http\.(`+httpPrefix+`\.)`),
+		tag("http_conn_manager_prefix", `^http\.(`+httpPrefix+`\.)`),
+		tag("listener_address", `^listener\.(`+address+`\.)`),
+	}
+	extra := slices.Concat(pc.GetExtraStatTags(), split(m.Annotations[annotationTags]))
+	for i, name := range extra {
+		if name != "" && !slices.Contains(extra[:i], name) {
+			tags = append(tags, tag(name, `(`+name+`=\.=(.*?);\.;)`))
+		}
+	}
+	return append(
+		tags,
+		tag("cache", `(cache\.(.+?)\.)`),
+		tag("component", `(component\.(.+?)\.)`),
+		tag("tag", `(tag\.(.+?);\.)`),
+		tag("wasm_filter", `(wasm_filter\.(.+?)\.)`),
+		tag("authz_enforce_result", `rbac(\.(allowed|denied))`),
+		tag("authz_dry_run_action", `(\.istio_dry_run_(allow|deny)_)`),
+		tag("authz_dry_run_result", `(\.shadow_(allowed|denied))`),
+	)
+}
+
+func tag(name, regex string) object { return object{"tag_name": name, "regex": regex} }
+
+// inclusions are the stats that Envoy keeps; all others are not even made.
+func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
+	matcher := pc.GetProxyStatsMatcher()
+	user := func(annotation string, configured []string) []string {
+		if value, ok := m.Annotations[annotation]; ok {
+			configured = split(value)
+		}
+		return expandPodIP(configured, m.InstanceIPs)
+	}
+	var patterns []any
+	add := func(kind string, values ...string) {
+		for _, value := range values {
+			patterns = append(patterns, object{kind: value})
+		}
+	}
+	add("prefix", "reporter=")
+	add("prefix", user(annotationPrefixes, matcher.GetInclusionPrefixes())...)
+	add("prefix", "cluster_manager", "listener_manager", "server", "cluster."+XDSCluster, "wasm")
+	add("suffix", user(annotationSuffixes, matcher.GetInclusionSuffixes())...)
+	add("suffix", "rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied")
+	// The requests of each listener, inbound and outbound.
+	add("suffix", ".downstream_rq_total", ".downstream_rq_2xx", ".downstream_rq_3xx", ".downstream_rq_4xx", ".downstream_rq_5xx")
+	if m.ExitOnZeroActiveConnections {
+		add("suffix", "downstream_cx_active")
+	}
+	for _, regex := range user(annotationRegexps, matcher.GetInclusionRegexps()) {
+		patterns = append(patterns, object{"safe_regex": object{"regex": regex}})
+	}
+	add("prefix", "component", "istio")
+	return patterns
+}
+
+// expandPodIP puts one entry for each address of the proxy in place of an
+// entry with {pod_ip}.
+func expandPodIP(entries []string, ips []string) []string {
+	var expanded []string
+	for _, entry := range entries {
+		switch {
+		case entry == "":
+		case strings.Contains(entry, "{pod_ip}"):
+			for _, ip := range ips {
+				expanded = append(expanded, strings.ReplaceAll(entry, "{pod_ip}", ip))
+			}
+		default:
+			expanded = append(expanded, entry)
+		}
+	}
+	return expanded
+}
+
+func split(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTolerate(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]struct{ kept, dropped string }{
+		"proxy sidecar":                              {"proxy sidecar", ""},
+		"proxy --foo router":                         {"proxy router", "--foo"},
+		"proxy --foo value router":                   {"proxy router", "--foo"},
+		"proxy --foo=value router":                   {"proxy router", "--foo=value"},
+		"proxy --foo --domain x router":              {"proxy --domain x router", "--foo"},
+		"proxy router -x":                            {"proxy router", "-x"},
+		"proxy --domain --foo":                       {"proxy --domain --foo", ""},
+		"proxy --profiling --new sidecar":            {"proxy --profiling sidecar", "--new"},
+		"proxy sidecar --log_as_json --vklog 3":      {"proxy sidecar --log_as_json --vklog 3", ""},
+		"--foo proxy router":                         {"proxy router", "--foo"},
+		"--foo x proxy":                              {"proxy", "--foo"},
+		"--log_output_level default:debug proxy -h":  {"--log_output_level default:debug proxy -h", ""},
+		"wait --foo":                                 {"wait --foo", ""},
+		"version -s":                                 {"version -s", ""},
+		"help proxy --foo":                           {"help proxy --foo", ""},
+		"proxy -- --foo":                             {"proxy -- --foo", ""},
+		"--help":                                     {"--help", ""},
+		"proxy --proxyLogLevel debug --foo -x --bar": {"proxy --proxyLogLevel debug", "--foo -x --bar"},
+	} {
+		t.Run(in, func(t *testing.T) {
+			t.Parallel()
+			kept, dropped := tolerate(newRootCommand(process{}), strings.Fields(in))
+			if got := strings.Join(kept, " "); got != want.kept {
+				t.Errorf("kept %q, want %q", got, want.kept)
+			}
+			if got := strings.Join(dropped, " "); got != want.dropped {
+				t.Errorf("dropped %q, want %q", got, want.dropped)
+			}
+		})
+	}
+}
+
+func FuzzTolerate(f *testing.F) {
+	f.Add("proxy --foo router")
+	f.Add("--a --b=c - -- -d")
+	f.Fuzz(func(t *testing.T, line string) {
+		args := strings.Fields(line)
+		kept, dropped := tolerate(newRootCommand(process{}), args)
+		if len(kept)+len(dropped) > len(args) {
+			t.Errorf("%q became %q and %q", args, kept, dropped)
+		}
+	})
+}
+
+func TestParseRole(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"": "sidecar", "sidecar": "sidecar", "router": "router", "router extra": "router"} {
+		if got, err := parseRole(strings.Fields(in)); err != nil || got != want {
+			t.Errorf("%q: %q, %v", in, got, err)
+		}
+	}
+	for in, want := range map[string]string{"waypoint": "ambient mode is not supported", "ztunnel": "ambient mode", "ingress": `role "ingress" is unknown, use sidecar or router`} {
+		if _, err := parseRole([]string{in}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one with %q", in, err, want)
+		}
+	}
+}
+
+// Commands that end before anything runs, with their exit codes.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]int{
+		"version": exitOK, "version -s": exitOK, "version -o yaml": exitOK, "version -o xml": exitError, "--help": exitOK, "proxy --help": exitOK,
+		"proxy ztunnel": exitError, "nonsense": exitError, "version --foo": exitError, "proxy --stsPort 1": exitError, "proxy --templateFile x": exitError,
+		"proxy --log_output_level loud": exitError, "wait --periodMillis 0": exitError, "wait --timeoutSeconds 1 --url http://127.0.0.1:1/": exitError,
+	} {
+		if got := run(strings.Fields(in), nil); got != want {
+			t.Errorf("%q: exit code %d, want %d", in, got, want)
+		}
+	}
+}
+
+func TestPrintVersion(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := printVersion(&out, false, "json"); err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		ClientVersion map[string]string `json:"clientVersion"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || doc.ClientVersion["version"] != "dev" || doc.ClientVersion["golang_version"] == "" {
+		t.Errorf("%s: %v", out.String(), err)
+	}
+	out.Reset()
+	if err := printVersion(&out, true, ""); err != nil || out.String() != "dev\n" {
+		t.Errorf("short: %q, %v", out.String(), err)
+	}
+}
+
+func TestWaitFor(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked < 3 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	if err := waitFor(t.Context(), server.URL, time.Second, time.Millisecond); err != nil || asked != 3 {
+		t.Errorf("%d questions, %v", asked, err)
+	}
+	never := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(never.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := waitFor(ctx, never.URL, time.Second, time.Millisecond); err == nil || !strings.Contains(err.Error(), "is not ready in time") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLog(t *testing.T) {
+	t.Parallel()
+	levels, err := parseLevels("default:warn, xdsproxy:debug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	log := slog.New(newLogHandler(&out, levels, false))
+	log.Info("not shown")
+	log.Warn("shown", "path", "a\nb", "count", 3)
+	log.With("component", "xdsproxy", "stream", "s").Debug("of a part")
+	log.With("component", "sds").Info("not shown")
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		at, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if _, err := time.Parse("2006-01-02T15:04:05.000000Z", at); err != nil {
+			t.Error(err)
+		}
+		lines = append(lines, rest)
+	}
+	want := []string{"warn\tshown\tpath=a\\nb\tcount=3", "debug\txdsproxy\tof a part\tstream=s"}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Error(diff)
+	}
+
+	out.Reset()
+	slog.New(newLogHandler(&out, levels, true)).With("component", "xdsproxy").Debug("as JSON", "stream", "s")
+	var doc map[string]string
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	delete(doc, "time")
+	if diff := cmp.Diff(map[string]string{"level": "debug", "scope": "xdsproxy", "msg": "as JSON", "stream": "s"}, doc); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := parseLevels("default:loud"); err == nil {
+		t.Error("an unknown level was taken")
+	}
+	if levels, err := parseLevels("sds:debug,all:error"); err != nil || len(levels) != 1 || levels["default"] != slog.LevelError {
+		t.Errorf("all: %v, %v", levels, err)
+	}
+}

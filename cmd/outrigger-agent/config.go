@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/status"
+)
+
+// The files of the downward API, relative to the working directory.
+const (
+	labelsFile      = "./etc/istio/pod/labels"
+	annotationsFile = "./etc/istio/pod/annotations"
+)
+
+// The annotations of a pod that change its ProxyConfig.
+const (
+	annotationProxyConfig = "proxy.istio.io/config"
+	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
+	annotationStatusPort  = "status.sidecar.istio.io/port"
+)
+
+// config is all that the agent runs by. It is put together once, by resolve,
+// and never changed afterwards.
+type config struct {
+	env         environment
+	proxyConfig *meshv1alpha1.ProxyConfig
+	node        node.ID
+	metadata    *node.Metadata
+	identity    certs.ID
+	keyType     certs.KeyType
+
+	// local is where the local ports of agent and Envoy are found.
+	local string
+	// bootstrap is Envoy's configuration, bootstrapFile where it is written.
+	bootstrap     []byte
+	bootstrapFile string
+	envoyArgs     []string
+
+	xds, ca   upstream
+	probers   status.Probers
+	appScrape *status.AppScrape
+	profiling bool
+}
+
+// sources is what a config is made of.
+type sources struct {
+	role    string
+	flags   proxyFlags
+	jsonLog bool
+	env     environment
+	// read reads a file, addresses gives the addresses of the host's
+	// interfaces: tests have their own.
+	read      func(string) ([]byte, error)
+	addresses func() []string
+}
+
+// resolve puts the configuration together: flags win over the pod's
+// annotations, these over the environment, this over the mesh config file, and
+// that over the defaults. The warnings are sentences for the log.
+func resolve(src sources) (cfg *config, warnings []string, err error) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	labels := podInfo(src.read, labelsFile, warn)
+	annotations := podInfo(src.read, annotationsFile, warn)
+	pc, err := resolveProxyConfig(src, annotations)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, sentence := range bootstrap.Unserved(pc) {
+		warn("%s", sentence)
+	}
+	for _, name := range src.env.unserved {
+		warn("environment variable %s is set but has no effect: it is not supported yet", name)
+	}
+	cfg = &config{env: src.env, proxyConfig: pc, profiling: src.flags.profiling}
+	ips, err := proxyAddresses(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.node, err = nodeID(src, ips[0], warn); err != nil {
+		return nil, nil, err
+	}
+	cfg.identity = certs.ID{TrustDomain: src.env.trustDomain, Namespace: src.env.podNamespace, ServiceAccount: src.env.serviceAccount}
+	if cfg.keyType, err = keyType(src.env); err != nil {
+		return nil, nil, err
+	}
+	var left []string
+	cfg.metadata, left, err = bootstrap.NodeMetadata(bootstrap.MetadataInput{
+		Variables: src.env.metadata, Labels: labels, Annotations: annotations, ProxyConfig: pc, Own: own(src, cfg.node, ips),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	warnings = append(warnings, left...)
+	cfg.bootstrap, err = bootstrap.Render(bootstrap.Input{
+		Node: cfg.node, Metadata: cfg.metadata, ProxyConfig: pc, BindAddress: src.env.bindAddress, StateOfTheWorld: !src.env.deltaXDS,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.local = src.env.bindAddress; cfg.local == "" {
+		if cfg.local = "127.0.0.1"; bootstrap.OnlyIPv6(ips) {
+			cfg.local = "::1"
+		}
+	}
+	cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
+	cfg.envoyArgs = envoyArgs(src, cfg, ips, warn)
+	if cfg.xds, cfg.ca, err = upstreams(src, pc); err != nil {
+		return nil, nil, err
+	}
+	if cfg.probers, err = status.ParseProbers(src.env.appProbers); err != nil {
+		return nil, nil, err
+	}
+	if src.role == node.Sidecar {
+		if cfg.appScrape, err = status.ParseScrape(src.env.promAnnotations, int(pc.GetStatusPort())); err != nil {
+			return nil, nil, err
+		}
+	}
+	return cfg, warnings, nil
+}
+
+// resolveProxyConfig lays the sources of the ProxyConfig over each other.
+func resolveProxyConfig(src sources, annotations map[string]string) (*meshv1alpha1.ProxyConfig, error) {
+	pc := meshconfig.DefaultProxyConfig()
+	doc, err := src.read(src.flags.meshConfig)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("--meshConfig: %w", err)
+	default:
+		mesh, err := meshconfig.Parse(doc)
+		if err != nil {
+			return nil, fmt.Errorf("--meshConfig %s: %w", src.flags.meshConfig, err)
+		}
+		pc = mesh.GetDefaultConfig()
+	}
+	if pc, err = meshconfig.ApplyProxyConfig(pc, src.env.proxyConfig); err != nil {
+		return nil, fmt.Errorf("environment variable PROXY_CONFIG: %w", err)
+	}
+	if pc, err = meshconfig.ApplyProxyConfig(pc, annotations[annotationProxyConfig]); err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", annotationProxyConfig, err)
+	}
+	if pc.GetConcurrency() == nil && src.env.cpuLimit > 0 {
+		pc.Concurrency = wrapperspb.Int32(int32(min(src.env.cpuLimit, 1<<16)))
+	}
+	if src.flags.concurrency != 0 {
+		pc.Concurrency = wrapperspb.Int32(int32(min(src.flags.concurrency, 1<<16)))
+	}
+	if _, ok := pc.GetClusterName().(*meshv1alpha1.ProxyConfig_ServiceCluster); ok && pc.GetServiceCluster() == "" {
+		pc.ClusterName = &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: src.flags.serviceCluster}
+	}
+	if address := annotations[annotationDiscovery]; address != "" {
+		pc.DiscoveryAddress = address
+	}
+	if text := annotations[annotationStatusPort]; text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("annotation %s is %q, it must be a port from 0 (no status port) to 65535", annotationStatusPort, text)
+		}
+		pc.StatusPort = int32(port)
+	}
+	if err := meshconfig.ValidateProxyConfig(pc); err != nil {
+		return nil, fmt.Errorf("ProxyConfig: %w", err)
+	}
+	return pc, nil
+}
+
+// podInfo reads a file of the downward API. One that is missing or damaged
+// must not keep the workload from starting.
+func podInfo(read func(string) ([]byte, error), path string, warn func(string, ...any)) map[string]string {
+	data, err := read(path)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			warn("%s is left out: %s", path, err)
+		}
+		return nil
+	}
+	values, err := bootstrap.ParsePodInfo(string(data))
+	if err != nil {
+		warn("%s is left out: %s", path, err)
+	}
+	return values
+}
+
+// proxyAddresses gives the addresses of the proxy, never none. With an address
+// to bind to, the host's other addresses belong to others.
+func proxyAddresses(src sources) ([]string, error) {
+	var ips []string
+	for name, ip := range map[string]string{"INSTANCE_IP": src.env.instanceIP, "OUTRIGGER_BIND_ADDRESS": src.env.bindAddress} {
+		if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
+			return nil, fmt.Errorf("environment variable %s is %q, it must be an IP address", name, ip)
+		}
+	}
+	add := func(ip string) {
+		for _, known := range ips {
+			if known == ip {
+				return
+			}
+		}
+		if ip != "" {
+			ips = append(ips, ip)
+		}
+	}
+	add(src.env.instanceIP)
+	if src.env.bindAddress != "" {
+		add(src.env.bindAddress)
+		return ips, nil
+	}
+	for _, ip := range src.addresses() {
+		add(ip)
+	}
+	if len(ips) == 0 {
+		return []string{"127.0.0.1", "::1"}, nil
+	}
+	return ips, nil
+}
+
+// hostAddresses are the addresses of the interfaces that are up, without
+// loopback and link-local ones.
+func hostAddresses() []string {
+	var ips []string
+	// Without interfaces there are no addresses; INSTANCE_IP may do.
+	addrs, _ := net.InterfaceAddrs()
+	for _, addr := range addrs {
+		if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
+			ips = append(ips, ipNet.IP.String())
+		}
+	}
+	return ips
+}
+
+func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) {
+	name, domain := src.env.podName, src.flags.domain
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return node.ID{}, fmt.Errorf("environment variable POD_NAME is not set, and the host has no name: %w", err)
+		}
+		name, _, _ = strings.Cut(host, ".")
+		warn("environment variable POD_NAME is not set, the host's name %s is used", name)
+	}
+	if src.env.podNamespace == "" {
+		return node.ID{}, errors.New("environment variable POD_NAMESPACE is not set, it must be the namespace of the workload")
+	}
+	if domain == "" {
+		domain = src.env.podNamespace + ".svc.cluster.local"
+	}
+	return node.ParseID(node.ID{Role: src.role, IP: ip, Name: name + "." + src.env.podNamespace, Domain: domain}.String())
+}
+
+// own is the metadata that the agent knows itself.
+func own(src sources, id node.ID, ips []string) node.Metadata {
+	return node.Metadata{
+		Name:                        strings.TrimSuffix(id.Name, "."+src.env.podNamespace),
+		Namespace:                   src.env.podNamespace,
+		ServiceAccount:              src.env.serviceAccount,
+		InstanceIPs:                 ips,
+		EnvoyStatusPort:             node.Port(src.env.statusPort),
+		EnvoyPrometheusPort:         node.Port(src.env.prometheusPort),
+		ExitOnZeroActiveConnections: node.Bool(src.env.exitOnZero),
+		OutlierLogPath:              src.flags.outlierLogPath,
+	}
+}
+
+func keyType(e environment) (certs.KeyType, error) {
+	switch {
+	case e.keyAlgorithm == "RSA", e.keyAlgorithm == "" && e.rsaKeySize > 0:
+		switch e.rsaKeySize {
+		case 0, 2048:
+			return certs.RSA2048, nil
+		case 3072:
+			return certs.RSA3072, nil
+		case 4096:
+			return certs.RSA4096, nil
+		}
+		return "", fmt.Errorf("environment variable WORKLOAD_RSA_KEY_SIZE is %d, it must be 2048, 3072 or 4096", e.rsaKeySize)
+	case e.keyAlgorithm != "" && e.keyAlgorithm != "ECDSA":
+		return "", fmt.Errorf("environment variable ECC_SIGNATURE_ALGORITHM is %q, it must be ECDSA or RSA", e.keyAlgorithm)
+	case e.curve == "P384":
+		return certs.ECDSAP384, nil
+	default:
+		return certs.ECDSAP256, nil
+	}
+}
+
+func envoyArgs(src sources, cfg *config, ips []string, warn func(string, ...any)) []string {
+	_, _, dropped := envoy.ParseLogLevel(src.flags.proxyLogLevel)
+	for _, entry := range dropped {
+		warn("--proxyLogLevel: %q is left out, write a level or component:level", entry)
+	}
+	override := ""
+	if path := src.env.bootstrapOverride; path != "" {
+		doc, err := src.read(path)
+		if err != nil {
+			warn("environment variable ISTIO_BOOTSTRAP_OVERRIDE: envoy is started without it: %s", err)
+		}
+		override = string(doc)
+	}
+	return envoy.Args(envoy.ArgsInput{
+		ConfigFile:        cfg.bootstrapFile,
+		DrainDuration:     cfg.proxyConfig.GetDrainDuration().AsDuration(),
+		IPv6Only:          bootstrap.OnlyIPv6(ips),
+		LogLevel:          src.flags.proxyLogLevel,
+		ComponentLogLevel: src.flags.componentLogLevel,
+		JSONLog:           src.jsonLog,
+		OverrideYAML:      override,
+		Concurrency:       int(cfg.proxyConfig.GetConcurrency().GetValue()),
+	})
+}
+
+// drain says how Envoy ends.
+func (c *config) drain(now <-chan struct{}) envoy.DrainConfig {
+	return envoy.DrainConfig{
+		InboundOnly: c.node.Role == node.Sidecar,
+		Duration:    c.proxyConfig.GetTerminationDrainDuration().AsDuration(),
+		ExitOnZero:  c.env.exitOnZero,
+		MinDuration: c.env.minDrain,
+		IgnorePorts: []int{c.env.statusPort, c.env.prometheusPort},
+		KillAfter:   5 * time.Second,
+		Now:         now,
+	}
+}
+
+// address is a local port.
+func (c *config) address(port int) string { return net.JoinHostPort(c.local, strconv.Itoa(port)) }

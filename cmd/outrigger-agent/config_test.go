@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// testSources is a sidecar whose files are a map.
+func testSources(files map[string]string, environ ...string) sources {
+	env, _ := readEnvironment(append([]string{"POD_NAME=p", "POD_NAMESPACE=ns", "SERVICE_ACCOUNT=sa", "INSTANCE_IP=10.0.0.1"}, environ...))
+	return sources{
+		role: "sidecar",
+		env:  env,
+		flags: proxyFlags{
+			meshConfig: "mesh", proxyLogLevel: "warning,misc:error", serviceCluster: "istio-proxy",
+		},
+		read: func(path string) ([]byte, error) {
+			if text, ok := files[path]; ok {
+				return []byte(text), nil
+			}
+			if path == meshRootFile {
+				return []byte("roots"), nil
+			}
+			return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
+		},
+		addresses: func() []string { return []string{"10.0.0.1", "10.0.0.2"} },
+	}
+}
+
+// Later sources win: defaults, mesh file, environment, annotations, flags.
+func TestResolvePrecedence(t *testing.T) {
+	t.Parallel()
+	src := testSources(map[string]string{
+		"mesh":          "defaultConfig: {drainDuration: 10s, statusPort: 1, discoveryAddress: mesh:1, proxyMetadata: {A: mesh, B: mesh}}",
+		annotationsFile: "proxy.istio.io/config=\"discoveryAddress: annotation:3\\nproxyMetadata: {C: annotation}\"\nstatus.sidecar.istio.io/port=\"15099\"\n",
+		labelsFile:      "app=\"shop\"\n",
+	}, "PROXY_CONFIG={statusPort: 2, discoveryAddress: 'env:2', proxyMetadata: {B: env}}", "ISTIO_CPU_LIMIT=3")
+	src.flags.concurrency = 5
+	cfg, warnings, err := resolve(src)
+	if err != nil || len(warnings) != 0 {
+		t.Fatal(err, warnings)
+	}
+	pc := cfg.proxyConfig
+	if got := pc.GetDrainDuration().AsDuration().String(); got != "10s" {
+		t.Errorf("drainDuration %s", got)
+	}
+	if pc.GetStatusPort() != 15099 || pc.GetDiscoveryAddress() != "annotation:3" || pc.GetConcurrency().GetValue() != 5 {
+		t.Errorf("got %v", pc)
+	}
+	if diff := cmp.Diff(map[string]string{"A": "mesh", "B": "env", "C": "annotation"}, pc.GetProxyMetadata()); diff != "" {
+		t.Error(diff)
+	}
+	if cfg.node.String() != "sidecar~10.0.0.1~p.ns~ns.svc.cluster.local" || cfg.metadata.Labels["app"] != "shop" || cfg.metadata.Name != "p" {
+		t.Errorf("node %s, metadata %+v", cfg.node, cfg.metadata)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.1", "10.0.0.2"}, []string(cfg.metadata.InstanceIPs)); diff != "" {
+		t.Error(diff)
+	}
+	if want := (upstream{address: "annotation:3", serverName: "annotation", roots: meshRootFile}); cfg.xds != want || cfg.ca != want {
+		t.Errorf("upstreams %+v %+v", cfg.xds, cfg.ca)
+	}
+	if i := slices.Index(cfg.envoyArgs, "--concurrency"); i < 0 || cfg.envoyArgs[i+1] != "5" {
+		t.Errorf("arguments of Envoy: %q", cfg.envoyArgs)
+	}
+}
+
+func TestResolveUpstreams(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		files   map[string]string
+		environ []string
+		xds, ca upstream
+	}{
+		"defaults": {
+			xds: upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: meshRootFile},
+			ca:  upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: meshRootFile},
+		},
+		"localhost, another authority": {
+			environ: []string{"PROXY_CONFIG={discoveryAddress: 'localhost:1'}", "CA_ADDR=ca:2", "CA_ROOT_CA=SYSTEM"},
+			xds:     upstream{address: "localhost:1", serverName: "istiod.istio-system.svc", roots: meshRootFile},
+			ca:      upstream{address: "ca:2", serverName: "ca", roots: "SYSTEM"},
+		},
+		"a name for the control plane only": {
+			environ: []string{"ISTIOD_SAN=x", "CA_ADDR=ca:15010"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "x", roots: meshRootFile},
+			ca:      upstream{address: "ca:15010", serverName: "ca"},
+		},
+		"plaintext": {
+			environ: []string{"PROXY_CONFIG={controlPlaneAuthPolicy: NONE}"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc"},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc"},
+		},
+		"old files and a provisioned certificate": {
+			files:   map[string]string{oldRootFile: "old", "prov/root-cert.pem": "prov"},
+			environ: []string{"PROV_CERT=prov"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile, provCert: "prov"},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: "prov/root-cert.pem", provCert: "prov"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, _, err := resolve(testSources(tc.files, tc.environ...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cfg.xds != tc.xds || cfg.ca != tc.ca {
+				t.Errorf("xds %+v, ca %+v", cfg.xds, cfg.ca)
+			}
+			if plain := cfg.xds.tlsConfig(nil) == nil; plain != (tc.xds.roots == "") {
+				t.Errorf("plaintext is %v", plain)
+			}
+		})
+	}
+}
+
+func TestResolveWarnsAndRefuses(t *testing.T) {
+	t.Parallel()
+	src := testSources(map[string]string{labelsFile: "broken"}, "PROXY_CONFIG={statsdUdpAddress: 'a:1'}", "OUTPUT_CERTS=/x", "ISTIO_METAJSON_X={", "ISTIO_BOOTSTRAP_OVERRIDE=/none")
+	src.flags.proxyLogLevel = "info,a:b:c"
+	_, warnings, err := resolve(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"./etc/istio/pod/labels is left out", "statsdUdpAddress", "OUTPUT_CERTS", "ISTIO_METAJSON_X", "--proxyLogLevel", "ISTIO_BOOTSTRAP_OVERRIDE"} {
+		if i >= len(warnings) || !strings.Contains(warnings[i], want) {
+			t.Errorf("warning %d of %q does not name %s", i, warnings, want)
+		}
+	}
+	for entry, want := range map[string]string{
+		"PROXY_CONFIG=[":                        "environment variable PROXY_CONFIG",
+		"PROXY_CONFIG={discoveryAddress: x}":    `ProxyConfig: discoveryAddress is "x"`,
+		"INSTANCE_IP=me":                        "INSTANCE_IP is \"me\"",
+		"OUTRIGGER_BIND_ADDRESS=localhost":      "OUTRIGGER_BIND_ADDRESS",
+		"CA_ADDR=ca":                            "CA_ADDR is \"ca\"",
+		"ECC_SIGNATURE_ALGORITHM=ED25519":       "ECC_SIGNATURE_ALGORITHM",
+		"WORKLOAD_RSA_KEY_SIZE=1024":            "WORKLOAD_RSA_KEY_SIZE is 1024",
+		"ISTIO_META_DNS_CAPTURE=yes":            "DNS_CAPTURE",
+		"POD_NAMESPACE=":                        "POD_NAMESPACE is not set",
+		`ISTIO_PROMETHEUS_ANNOTATIONS={"port":`: "ISTIO_PROMETHEUS_ANNOTATIONS",
+	} {
+		if _, _, err := resolve(testSources(nil, entry)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", entry, err, want)
+		}
+	}
+	src = testSources(nil)
+	src.read = func(path string) ([]byte, error) {
+		if path == "mesh" {
+			return nil, errors.New("permission denied")
+		}
+		return nil, os.ErrNotExist
+	}
+	if _, _, err := resolve(src); err == nil || !strings.Contains(err.Error(), "--meshConfig: permission denied") {
+		t.Errorf("unreadable mesh file: %v", err)
+	}
+}
+
+func TestKeyType(t *testing.T) {
+	t.Parallel()
+	for entries, want := range map[string]certs.KeyType{
+		"":                            certs.ECDSAP256,
+		"ECC_CURVE=P384":              certs.ECDSAP384,
+		"ECC_SIGNATURE_ALGORITHM=RSA": certs.RSA2048,
+		"WORKLOAD_RSA_KEY_SIZE=4096":  certs.RSA4096,
+		"WORKLOAD_RSA_KEY_SIZE=3072":  certs.RSA3072,
+		"ECC_SIGNATURE_ALGORITHM=ECDSA WORKLOAD_RSA_KEY_SIZE=2048": certs.ECDSAP256,
+	} {
+		e, _ := readEnvironment(strings.Fields(entries))
+		if got, err := keyType(e); err != nil || got != want {
+			t.Errorf("%q: %v, %v", entries, got, err)
+		}
+	}
+}
+
+func TestListenUnix(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "run", "s")
+	l, err := listenUnix(path, 0o750)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != socketMode {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("directory: %v, %v", info, err)
+	}
+	if _, err := listenUnix(path, 0o750); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+		t.Errorf("a socket in use: %v", err)
+	}
+	unix, ok := l.(*net.UnixListener)
+	if !ok {
+		t.Fatalf("listener is %T", l)
+	}
+	unix.SetUnlinkOnClose(false)
+	_ = l.Close() // leaves a dead socket
+	l, err = listenUnix(path, 0o750)
+	if err != nil {
+		t.Fatalf("a dead socket: %v", err)
+	}
+	_ = l.Close() // nothing was sent
+	if _, err := listenUnix("/"+strings.Repeat("x", maxSocketPath), 0o750); err == nil || !strings.Contains(err.Error(), "the kernel takes 107") {
+		t.Errorf("a long path: %v", err)
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "f")
+	for _, text := range []string{"one", "two"} {
+		if err := writeFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "two" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+		t.Errorf("files: %v, %v", files, err)
+	}
+	if err := writeFile(filepath.Join(path, "below"), nil, 0o600); err == nil {
+		t.Error("a file is no directory")
+	}
+}
+
+// A certificate that cannot be used does not lock the workload out.
+func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "roots.pem"), newControlPlane(t).rootPEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := &tls.Certificate{}
+	for name, tc := range map[string]struct {
+		workload *tls.Certificate
+	}{"workload certificate": {own}, "none": {nil}} {
+		config, err := upstream{roots: filepath.Join(dir, "roots.pem"), provCert: dir}.tlsConfig(func() *tls.Certificate { return tc.workload })()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := config.GetClientCertificate(nil)
+		if err != nil || got == nil || (tc.workload != nil && got != tc.workload) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	for _, path := range []string{filepath.Join(dir, "none"), os.Args[0]} {
+		if _, err := (upstream{roots: path}).tlsConfig(nil)(); err == nil {
+			t.Errorf("roots of %s were taken", path)
+		}
+	}
+}
+
+func TestRedacted(t *testing.T) {
+	t.Parallel()
+	cfg, _, err := resolve(testSources(nil, `PROXY_CONFIG={proxyMetadata: {PASSWORD: hunter2}, tracing: {lightstep: {accessToken: hunter2, address: 'a:1'}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := redacted(cfg)
+	if strings.Contains(got, "hunter2") || !strings.Contains(got, `"proxyMetadata":["PASSWORD"]`) || !strings.Contains(got, "istiod.istio-system.svc:15012") {
+		t.Error(got)
+	}
+}

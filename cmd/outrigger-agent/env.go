@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// environment is what the agent reads from its environment, once.
+type environment struct {
+	podName, podNamespace      string
+	instanceIP, serviceAccount string
+	trustDomain                string
+	cpuLimit                   int
+
+	proxyConfig                string
+	statusPort, prometheusPort int
+	deltaXDS                   bool
+	exitOnZero                 bool
+	minDrain                   time.Duration
+	bootstrapOverride          string
+	bindAddress                string
+
+	xdsRoot, caAddress, caRoot  string
+	istiodSAN, certProvider     string
+	jwtPolicy, provCert         string
+	secretTTL                   time.Duration
+	graceRatio                  float64
+	keyAlgorithm, curve         string
+	rsaKeySize                  int
+	appProbers, promAnnotations string
+	legacyProbeLocalhost        bool
+
+	// goTuned is true when GOGC or GOMEMLIMIT is set.
+	goTuned bool
+	// metadata holds ISTIO_META_* and ISTIO_METAJSON_*, headers what follows
+	// XDS_HEADER_.
+	metadata, headers map[string]string
+	// unserved are the variables that are set and have no effect yet.
+	unserved []string
+}
+
+// kind is the type of a variable's value, as the document names it.
+type kind string
+
+// The types of variables.
+const (
+	kindText     kind = "text"
+	kindNumber   kind = "number"
+	kindPort     kind = "port"
+	kindBool     kind = "bool"
+	kindDuration kind = "duration"
+	kindAddress  kind = "host:port"
+	kindPath     kind = "path"
+	kindJSON     kind = "JSON"
+	kindYAML     kind = "YAML or JSON"
+)
+
+// variable is one row of the table of environment variables, which is also
+// the source of docs/ENV-agent.md.
+type variable struct {
+	name     string
+	kind     kind
+	fallback string
+	doc      string
+	set      func(e *environment, value string) error
+}
+
+//go:generate go test -run ^TestEnvDoc$ . -update
+
+// variables is the one place that knows the environment.
+func variables() []variable {
+	return []variable{
+		{"POD_NAME", kindText, "", "name of the workload: part of the node id (default: the host's name)", text(func(e *environment) *string { return &e.podName })},
+		{"POD_NAMESPACE", kindText, "", "namespace of the workload: part of the node id, of the default domain and of the identity", text(func(e *environment) *string { return &e.podNamespace })},
+		{"INSTANCE_IP", kindText, "", "first address of the proxy, and where application probes go (default: the first address of an interface)", text(func(e *environment) *string { return &e.instanceIP })},
+		{"SERVICE_ACCOUNT", kindText, "", "service account of the workload: part of the identity", text(func(e *environment) *string { return &e.serviceAccount })},
+		{"TRUST_DOMAIN", kindText, "cluster.local", "trust domain of the workload: part of the identity", text(func(e *environment) *string { return &e.trustDomain })},
+		{"ISTIO_CPU_LIMIT", kindNumber, "0", "worker threads of Envoy when ProxyConfig has no concurrency; 0 means one for each CPU", number(func(e *environment) *int { return &e.cpuLimit })},
+		{"PROXY_CONFIG", kindYAML, "", "a ProxyConfig, laid over that of the mesh config file", text(func(e *environment) *string { return &e.proxyConfig })},
+		{"ENVOY_STATUS_PORT", kindPort, "15021", "port of Envoy that answers /healthz/ready", port(func(e *environment) *int { return &e.statusPort })},
+		{"ENVOY_PROMETHEUS_PORT", kindPort, "15090", "port of Envoy that answers /stats/prometheus", port(func(e *environment) *int { return &e.prometheusPort })},
+		{"ISTIO_DELTA_XDS", kindBool, "true", "incremental ADS between Envoy and the control plane; false selects the state of the world", boolean(func(e *environment) *bool { return &e.deltaXDS })},
+		{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS", kindBool, "false", "drain until no connection is open instead of for terminationDrainDuration", boolean(func(e *environment) *bool { return &e.exitOnZero })},
+		{"MINIMUM_DRAIN_DURATION", kindDuration, "5s", "shortest drain; only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS", duration(func(e *environment) *time.Duration { return &e.minDrain })},
+		{"ISTIO_BOOTSTRAP_OVERRIDE", kindPath, "", "file that Envoy merges over the bootstrap", text(func(e *environment) *string { return &e.bootstrapOverride })},
+		{"OUTRIGGER_BIND_ADDRESS", kindText, "", "IP address that all ports of agent and Envoy bind to, and that all local targets have (default: loopback for the admin port, all addresses for the others)", text(func(e *environment) *string { return &e.bindAddress })},
+		{"XDS_ROOT_CA", kindPath, "", "root certificates to verify the control plane with, or SYSTEM", text(func(e *environment) *string { return &e.xdsRoot })},
+		{"CA_ADDR", kindAddress, "", "certificate authority; with port 15010 in plaintext and without the token (default: discoveryAddress of ProxyConfig)", text(func(e *environment) *string { return &e.caAddress })},
+		{"CA_ROOT_CA", kindPath, "", "root certificates to verify the certificate authority with, or SYSTEM", text(func(e *environment) *string { return &e.caRoot })},
+		{"PILOT_CERT_PROVIDER", kindText, "istiod", "where root certificates are when no path is given; only istiod is served: `./var/run/secrets/istio/root-cert.pem`", text(func(e *environment) *string { return &e.certProvider })},
+		{"ISTIOD_SAN", kindText, "", "name that the certificate of the control plane must have (default: the host of its address)", text(func(e *environment) *string { return &e.istiodSAN })},
+		{"JWT_POLICY", kindText, "third-party-jwt", "which token is sent: third-party-jwt (`./var/run/secrets/tokens/istio-token`), first-party-jwt (that of Kubernetes), anything else for none", text(func(e *environment) *string { return &e.jwtPolicy })},
+		{"PROV_CERT", kindPath, "", "directory of key.pem, cert-chain.pem and root-cert.pem that prove who this is to control plane and authority", text(func(e *environment) *string { return &e.provCert })},
+		{"SECRET_TTL", kindDuration, "24h", "life of a certificate that is asked for", duration(func(e *environment) *time.Duration { return &e.secretTTL })},
+		{"SECRET_GRACE_PERIOD_RATIO", kindNumber, "0.5", "share of a certificate's life that is left when it is renewed", func(e *environment, s string) error {
+			ratio, err := strconv.ParseFloat(s, 64)
+			if err != nil || !(ratio > 0 && ratio < 1) {
+				return fmt.Errorf("%q is no share, write a number between 0 and 1", s)
+			}
+			e.graceRatio = ratio
+			return nil
+		}},
+		{"ECC_SIGNATURE_ALGORITHM", kindText, "", "ECDSA or RSA (default: ECDSA, or RSA when only WORKLOAD_RSA_KEY_SIZE is set)", text(func(e *environment) *string { return &e.keyAlgorithm })},
+		{"ECC_CURVE", kindText, "P256", "P256 or P384", text(func(e *environment) *string { return &e.curve })},
+		{"WORKLOAD_RSA_KEY_SIZE", kindNumber, "0", "bits of an RSA key: 2048, 3072 or 4096", number(func(e *environment) *int { return &e.rsaKeySize })},
+		{"ISTIO_KUBE_APP_PROBERS", kindJSON, "", "the application's probes that the status port answers", text(func(e *environment) *string { return &e.appProbers })},
+		{"ISTIO_PROMETHEUS_ANNOTATIONS", kindJSON, "", "where the application's metrics are, to be merged with ours", text(func(e *environment) *string { return &e.promAnnotations })},
+		{"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", kindBool, "false", "send application probes to localhost instead of INSTANCE_IP", boolean(func(e *environment) *bool { return &e.legacyProbeLocalhost })},
+		{"GOGC", kindText, "", "Go's garbage collector, see Go's documentation; replaces the agent's own tuning", tuned},
+		{"GOMEMLIMIT", kindText, "", "Go's memory limit, see Go's documentation; replaces the agent's own tuning", tuned},
+	}
+}
+
+// The families of variables: everything that begins so.
+const (
+	prefixMetadata     = "ISTIO_META_"
+	prefixMetadataJSON = "ISTIO_METAJSON_"
+	prefixHeader       = "XDS_HEADER_"
+)
+
+// unservedVariables are variables of pilot-agent that are not served yet, with
+// the values that ask for nothing. Whoever sets another value is told.
+func unservedVariables() map[string][]string {
+	off := []string{"", "false", "0"}
+	return map[string][]string{
+		"DISABLE_ENVOY": off, "FILE_MOUNTED_CERTS": off, "BOOTSTRAP_XDS_AGENT": off, "PROXY_CONFIG_XDS_AGENT": off, "ISTIO_DUAL_STACK": off,
+		"ISTIO_META_DNS_CAPTURE": off, "OUTPUT_CERTS": {""}, "ISTIO_BOOTSTRAP": {""}, "XDS_AUTH_PROVIDER": {""},
+		"CA_PROVIDER": {"", "Citadel"}, "CREDENTIAL_FETCHER_TYPE": {"", "JWT"},
+	}
+}
+
+// readEnvironment reads every variable of the table. A value that cannot be
+// read does not keep a workload from starting: the default takes its place, and
+// a warning says so.
+func readEnvironment(environ []string) (e environment, warnings []string) {
+	e = environment{metadata: map[string]string{}, headers: map[string]string{}}
+	values := map[string]string{}
+	unserved := unservedVariables()
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		values[name] = value
+		switch {
+		case strings.HasPrefix(name, prefixMetadata), strings.HasPrefix(name, prefixMetadataJSON):
+			e.metadata[name] = value
+		case len(name) > len(prefixHeader) && strings.HasPrefix(name, prefixHeader):
+			e.headers[strings.ToLower(name[len(prefixHeader):])] = value
+		}
+		if nothing, ok := unserved[name]; ok && !slices.Contains(nothing, value) {
+			e.unserved = append(e.unserved, name)
+		}
+	}
+	for _, v := range variables() {
+		value := values[v.name]
+		if value == "" {
+			value = v.fallback
+		}
+		if err := v.set(&e, value); err != nil {
+			warnings = append(warnings, fmt.Sprintf("environment variable %s: %s; the default %q is used", v.name, err, v.fallback))
+			if err := v.set(&e, v.fallback); err != nil {
+				warnings = append(warnings, fmt.Sprintf("environment variable %s: the default cannot be read: %s", v.name, err))
+			}
+		}
+	}
+	return e, warnings
+}
+
+// processEnvironment is the only place that touches the real environment.
+func processEnvironment() []string { return os.Environ() }
+
+func text(field func(*environment) *string) func(*environment, string) error {
+	return func(e *environment, s string) error { *field(e) = s; return nil }
+}
+
+func number(field func(*environment) *int) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is no number from 0", s)
+		}
+		*field(e) = n
+		return nil
+	}
+}
+
+func port(field func(*environment) *int) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		n, err := strconv.ParseUint(s, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%q is no port from 1 to 65535", s)
+		}
+		*field(e) = int(n)
+		return nil
+	}
+}
+
+func boolean(field func(*environment) *bool) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		b, err := strconv.ParseBool(s)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", s)
+		}
+		*field(e) = b
+		return nil
+	}
+}
+
+func duration(field func(*environment) *time.Duration) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return fmt.Errorf("%q is no duration such as 5s or 24h", s)
+		}
+		*field(e) = d
+		return nil
+	}
+}
+
+func tuned(e *environment, s string) error { e.goTuned = e.goTuned || s != ""; return nil }
+
+// writeEnvDoc writes docs/ENV-agent.md.
+func writeEnvDoc(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("# Environment of outrigger-agent\n\n" +
+		"Made from the table in `cmd/outrigger-agent/env.go` by `make generate`. A value that cannot be read is reported and the default used.\n\n" +
+		"| variable | type | default | meaning |\n|---|---|---|---|\n")
+	for _, v := range variables() {
+		fallback := ""
+		if v.fallback != "" {
+			fallback = "`" + v.fallback + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.name, v.kind, fallback, v.doc)
+	}
+	b.WriteString("| `" + prefixMetadata + "<KEY>` | text | | node metadata `<KEY>`; a key with a type must parse as that type. The same name in proxyMetadata of ProxyConfig loses |\n" +
+		"| `" + prefixMetadataJSON + "<ANY>` | JSON | | an object whose members become node metadata; `" + prefixMetadataJSON + "LABELS` becomes the labels beneath those of the pod |\n" +
+		"| `" + prefixHeader + "<NAME>` | text | | metadata `<name>` of each ADS stream to the control plane |\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}

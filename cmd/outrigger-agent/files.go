@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap"
+)
+
+const (
+	socketMode = 0o660
+	// maxSocketPath is what the kernel takes for the path of a Unix socket.
+	maxSocketPath = 107
+)
+
+// sockets are the listeners of the agent. They are bound before anything runs,
+// so that a conflict is an exit and not a half-working agent.
+type sockets struct {
+	xds, sds net.Listener
+	status   net.Listener // nil when the status port is off
+}
+
+func bind(cfg *config) (*sockets, error) {
+	s := &sockets{}
+	if err := s.bind(cfg); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *sockets) bind(cfg *config) (err error) {
+	if s.xds, err = listenUnix(filepath.Join(cfg.proxyConfig.GetConfigPath(), bootstrap.XDSSocketName), 0o700); err != nil {
+		return err
+	}
+	if s.sds, err = listenUnix(bootstrap.SDSSocket, 0o750); err != nil {
+		return err
+	}
+	if port := int(cfg.proxyConfig.GetStatusPort()); port > 0 {
+		address := fmt.Sprintf(":%d", port)
+		if cfg.env.bindAddress != "" {
+			address = cfg.address(port)
+		}
+		if s.status, err = net.Listen("tcp", address); err != nil {
+			return fmt.Errorf("status port: %w; free the port or set statusPort of ProxyConfig", err)
+		}
+	}
+	return nil
+}
+
+// close removes the sockets; those that were closed before do not mind.
+func (s *sockets) close() {
+	for _, l := range []net.Listener{s.xds, s.sds, s.status} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+// listenUnix binds a Unix socket. A socket that a dead process left is
+// removed, one that answers belongs to somebody.
+func listenUnix(path string, dirMode os.FileMode) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("socket %s: the path has %d characters, the kernel takes %d: use a shorter or a relative one", path, len(path), maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+		return nil, fmt.Errorf("directory of the socket %s: %w", path, err)
+	}
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = conn.Close() // it was only asked whether somebody is there
+		return nil, fmt.Errorf("socket %s: another process serves it; another agent runs here, or a secret server of its own, which is not supported yet", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("socket %s: remove the old one: %w", path, err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, err)
+	}
+	if err := os.Chmod(path, socketMode); err != nil {
+		_ = l.Close() // the error that counts is the first
+		return nil, fmt.Errorf("socket %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// writeFile replaces a file at once: whoever reads it sees the old or the new
+// one, never a part.
+func writeFile(path string, data []byte, mode os.FileMode) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp.*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name()) // the error that counts is the first
+			err = fmt.Errorf("write %s: %w", path, err)
+		}
+	}()
+	_, err = tmp.Write(data)
+	if closeErr := tmp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Chmod(tmp.Name(), mode)
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	return err
+}

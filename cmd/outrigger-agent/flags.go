@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+)
+
+// process is what the commands get from the process they run in.
+type process struct {
+	environ []string
+	// now is closed by a second signal: end without draining.
+	now <-chan struct{}
+}
+
+const rootLong = `outrigger-agent runs beside an application: it writes Envoy's bootstrap, runs and
+watches Envoy, relays its configuration from the control plane, gets its
+certificates, and answers the status port. It takes the place of Istio's
+pilot-agent: arguments, environment, files, sockets and ports are the same.
+
+Exit codes: 0 after a clean stop (SIGTERM or SIGINT), 1 when Envoy ended although
+nobody had asked it to, 255 after any other error.`
+
+func newRootCommand(p process) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outrigger-agent",
+		Short: "The node agent of a service mesh with stock Envoy",
+		Long:  rootLong,
+		Example: "  outrigger-agent proxy sidecar --domain default.svc.cluster.local\n" +
+			"  outrigger-agent wait --timeoutSeconds 30\n" +
+			"  outrigger-agent version -o json",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	logs := &logFlags{}
+	logs.add(root.PersistentFlags())
+	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newVersionCommand())
+	return root
+}
+
+// proxyFlags are the flags of proxy.
+type proxyFlags struct {
+	domain, meshConfig    string
+	proxyLogLevel         string
+	outlierLogPath        string
+	profiling             bool
+	stsPort               int
+	tokenManagerPlugin    string
+	templateFile          string
+	serviceCluster        string
+	concurrency           int
+	componentLogLevel     string
+	deprecated, ineffects []string
+}
+
+func (f *proxyFlags) add(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.StringVar(&f.domain, "domain", "", "DNS domain of the proxy (default: <POD_NAMESPACE>.svc.cluster.local)")
+	fs.StringVar(&f.meshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
+	fs.StringVar(&f.proxyLogLevel, "proxyLogLevel", "warning,misc:error", "log level of Envoy, and component:level")
+	fs.StringVar(&f.outlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
+	fs.BoolVar(&f.profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
+	fs.IntVar(&f.stsPort, "stsPort", 0, "port of the token exchange; not served yet, only 0 is accepted")
+	fs.StringVar(&f.templateFile, "templateFile", "", "bootstrap template; not served yet, only empty is accepted")
+	fs.StringVar(&f.tokenManagerPlugin, "tokenManagerPlugin", "GoogleTokenExchange", "accepted, without effect")
+	fs.StringVar(&f.serviceCluster, "serviceCluster", "istio-proxy", "deprecated: use serviceCluster of ProxyConfig")
+	fs.IntVar(&f.concurrency, "concurrency", 0, "deprecated: use concurrency of ProxyConfig")
+	fs.StringVar(&f.componentLogLevel, "proxyComponentLogLevel", "", "deprecated: use component:level in --proxyLogLevel")
+}
+
+// note remembers which flags were given that have no or no long future.
+func (f *proxyFlags) note(fs *pflag.FlagSet) {
+	for _, name := range []string{"serviceCluster", "concurrency", "proxyComponentLogLevel"} {
+		if fs.Changed(name) {
+			f.deprecated = append(f.deprecated, "--"+name)
+		}
+	}
+	for _, name := range []string{"tokenManagerPlugin", "log_rotate", "log_rotate_max_age", "log_rotate_max_size", "log_rotate_max_backups", "log_stacktrace_level", "log_caller", "vklog"} {
+		if fs.Changed(name) {
+			f.ineffects = append(f.ineffects, "--"+name)
+		}
+	}
+}
+
+// tolerate takes flags that nobody knows out of the arguments of the program
+// and of its proxy command, so that a command line made for another version
+// still starts. The word behind such a flag goes with it as its value, unless
+// that word is a command or a role: `proxy --new router` is a router.
+func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
+	command := root
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return append(kept, args[i:]...), dropped
+		}
+		if len(arg) < 2 || arg[0] != '-' {
+			kept = append(kept, arg)
+			if command == root {
+				if arg != "proxy" {
+					return append(kept, args[i+1:]...), dropped
+				}
+				command = subcommand(root, arg)
+			}
+			continue
+		}
+		flag, inline := lookup(command, arg)
+		switch {
+		case flag == nil:
+			dropped = append(dropped, arg)
+			if !inline && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") && !reserved(command, root, args[i+1]) {
+				i++
+			}
+		case !inline && flag.NoOptDefVal == "" && i+1 < len(args):
+			kept = append(kept, arg, args[i+1])
+			i++
+		default:
+			kept = append(kept, arg)
+		}
+	}
+	return kept, dropped
+}
+
+// reserved tells whether a word is more likely a command or a role than the
+// value of an unknown flag.
+func reserved(command, root *cobra.Command, word string) bool {
+	if command == root {
+		return subcommand(root, word) != nil
+	}
+	return slices.Contains(node.Roles(), word)
+}
+
+func subcommand(root *cobra.Command, name string) *cobra.Command {
+	for _, c := range root.Commands() {
+		if c.Name() == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// lookup finds the flag that an argument names, nil if there is none. inline
+// tells whether the argument holds the value too.
+func lookup(command *cobra.Command, arg string) (flag *pflag.Flag, inline bool) {
+	help := &pflag.Flag{Name: "help", NoOptDefVal: "true"}
+	find := func(sets func(*pflag.FlagSet) *pflag.Flag) *pflag.Flag {
+		if f := sets(command.Flags()); f != nil {
+			return f
+		}
+		return sets(command.Root().PersistentFlags())
+	}
+	if name, long := strings.CutPrefix(arg, "--"); long {
+		name, _, inline = strings.Cut(name, "=")
+		if name == help.Name {
+			return help, inline
+		}
+		return find(func(fs *pflag.FlagSet) *pflag.Flag { return fs.Lookup(name) }), inline
+	}
+	if arg[1:2] == "h" {
+		return help, true
+	}
+	flag = find(func(fs *pflag.FlagSet) *pflag.Flag { return fs.ShorthandLookup(arg[1:2]) })
+	return flag, len(arg) > 2
+}

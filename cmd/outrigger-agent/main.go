@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/outrigger-mesh/outrigger/envoy"
+)
+
+// version is set by the linker (-ldflags "-X main.version=..."); nothing in the
+// program changes it.
+var version = "dev"
+
+// The exit codes. Those of errors and of a clean stop are pilot-agent's, which
+// has no other.
+const (
+	exitOK           = 0
+	exitEnvoyCrashed = 1
+	exitError        = 255
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], processEnvironment()))
+}
+
+// run executes the command line and gives the exit code.
+func run(args, environ []string) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	now := make(chan struct{})
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for _, act := range []func(){cancel /* drain, then end */, func() { close(now) } /* end now */} {
+			select {
+			case <-signals:
+				act()
+			case <-done:
+				return
+			}
+		}
+	}()
+
+	root := newRootCommand(process{environ: environ, now: now})
+	kept, dropped := tolerate(root, args)
+	root.SetArgs(kept)
+	for _, flag := range dropped {
+		fmt.Fprintf(os.Stderr, "outrigger-agent: unknown flag %s is ignored\n", flag)
+	}
+	return exitCode(root.ExecuteContext(ctx))
+}
+
+// exitCode reports an error and maps it to a code.
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(os.Stderr, "outrigger-agent:", err)
+	var crash *envoy.ExitError
+	if errors.As(err, &crash) {
+		return exitEnvoyCrashed
+	}
+	return exitError
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func newWaitCommand() *cobra.Command {
+	var (
+		url                                   string
+		timeoutSeconds, requestMillis, period int
+	)
+	cmd := &cobra.Command{
+		Use:     "wait",
+		Short:   "Wait until the proxy is ready",
+		Long:    "wait asks a URL until the answer is 200, and fails when it is not in time.",
+		Args:    cobra.NoArgs,
+		Example: "  outrigger-agent wait\n  outrigger-agent wait --url http://127.0.0.1:15020/healthz/ready --timeoutSeconds 30",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if timeoutSeconds < 1 || requestMillis < 1 || period < 1 {
+				return fmt.Errorf("--timeoutSeconds, --requestTimeoutMillis and --periodMillis must be 1 or more")
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Duration(timeoutSeconds)*time.Second)
+			defer cancel()
+			return waitFor(ctx, url, time.Duration(requestMillis)*time.Millisecond, time.Duration(period)*time.Millisecond)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&url, "url", "http://localhost:15021/healthz/ready", "URL to ask")
+	fs.IntVar(&timeoutSeconds, "timeoutSeconds", 60, "how long to wait in all")
+	fs.IntVar(&requestMillis, "requestTimeoutMillis", 500, "how long to wait for one answer")
+	fs.IntVar(&period, "periodMillis", 500, "time between two questions")
+	return cmd
+}
+
+// waitFor asks at once and then every period.
+func waitFor(ctx context.Context, url string, request, period time.Duration) error {
+	client := &http.Client{Timeout: request}
+	var last error
+	for {
+		if last = ask(ctx, client, url); last == nil {
+			return nil
+		}
+		timer := time.NewTimer(period)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("%s is not ready in time: %w", url, last)
+		case <-timer.C:
+		}
+	}
+}
+
+func ask(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close() // nothing of the body is used
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", resp.Status)
+	}
+	return nil
+}
