@@ -6,11 +6,6 @@ package sds
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // Names of the secrets that are served.
@@ -34,28 +29,4 @@ func version(id *Identity, name string) string {
 	}
 	sum := sha256.Sum256(public)
 	return hex.EncodeToString(sum[:8])
-}
-
-// secret renders the secret of a name that is served.
-func secret(id *Identity, name string) (*anypb.Any, error) {
-	s := &tlsv3.Secret{Name: name}
-	if name == NameDefault {
-		s.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-			CertificateChain: inline(id.ChainPEM),
-			PrivateKey:       inline(id.KeyPEM),
-		}}
-	} else {
-		s.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-			TrustedCa: inline(id.RootsPEM),
-		}}
-	}
-	resource, err := anypb.New(s)
-	if err != nil {
-		return nil, fmt.Errorf("encoding secret %s: %w", name, err)
-	}
-	return resource, nil
-}
-
-func inline(data []byte) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
 }

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -34,8 +32,6 @@ type ServerConfig struct {
 
 // Server serves the secrets of a Workload.
 type Server struct {
-	secretv3.UnimplementedSecretDiscoveryServiceServer
-
 	cfg     ServerConfig
 	streams atomic.Uint64 // numbers streams in the log
 }
@@ -53,8 +49,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 
 // Run serves until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
-	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true))
-	secretv3.RegisterSecretDiscoveryServiceServer(server, s)
+	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true))
+	server.RegisterService(s.description(), nil)
 	defer context.AfterFunc(ctx, server.Stop)()
 	if err := server.Serve(s.cfg.Listener); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serving secrets on %s: %w", s.cfg.Listener.Addr(), err)
@@ -74,58 +70,59 @@ type request struct {
 	always bool
 }
 
-// variant reads and writes one of the two variants of the protocol.
-type variant interface {
-	receive() (*request, error)
-	// send reports whether there was anything to send.
-	send(id *Identity, nonce string, names, unknown []string) (bool, error)
-}
-
-// StreamSecrets implements the state-of-the-world variant.
-func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
-	return s.serve(stream.Context(), sotw{stream})
-}
-
-// DeltaSecrets implements the incremental variant.
-func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
-	return s.serve(stream.Context(), delta{stream})
-}
-
-// FetchSecrets answers once with what is there.
-func (s *Server) FetchSecrets(_ context.Context, req *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
-	if err := checkType(req.GetTypeUrl()); err != nil {
+// fetch answers once with what is there.
+func (s *Server) fetch(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	var m message
+	if err := decode(&m); err != nil {
 		return nil, err
+	}
+	req, err := readSotW(m)
+	if err == nil {
+		err = checkType(req.typeURL)
+	}
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	id := s.cfg.Workload.Current()
 	if id == nil {
 		return nil, status.Error(codes.Unavailable, "the workload has no certificate yet")
 	}
 	sub := newSubscription()
-	sub.replace(req.GetResourceNames())
+	req.subscribe(sub)
 	names, unknown := sub.due(id)
 	s.logUnknown(s.cfg.Logger, unknown)
-	return discoveryResponse(id, "", names)
+	answer := writeSotW(id, "", names)
+	return &answer, nil
+}
+
+// receive reads the requests of a stream until it ends.
+func receive(stream grpc.ServerStream, v variant, requests chan<- *request) error {
+	for {
+		var m message
+		if err := stream.RecvMsg(&m); err != nil {
+			return err
+		}
+		req, err := v.read(m)
+		if err == nil {
+			err = checkType(req.typeURL)
+		}
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		select {
+		case requests <- req:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
 }
 
 // serve runs one stream: it sends what the client lacks whenever the client
 // asks for something or the identity changes.
-func (s *Server) serve(ctx context.Context, v variant) error {
-	log := s.cfg.Logger.With("stream", s.streams.Add(1))
+func (s *Server) serve(stream grpc.ServerStream, v variant) error {
+	ctx, log := stream.Context(), s.cfg.Logger.With("stream", s.streams.Add(1))
 	requests, failed := make(chan *request), make(chan error, 1)
-	go func() {
-		for {
-			req, err := v.receive()
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case requests <- req:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go func() { failed <- receive(stream, v, requests) }()
 	sub, sent := newSubscription(), 0
 	for {
 		// The channel is taken before the identity is read, so that a change
@@ -134,10 +131,10 @@ func (s *Server) serve(ctx context.Context, v variant) error {
 		id := s.cfg.Workload.Current()
 		names, unknown := sub.due(id)
 		s.logUnknown(log, unknown)
-		switch ok, err := v.send(id, strconv.Itoa(sent+1), names, unknown); {
-		case err != nil:
-			return err
-		case ok:
+		if answer := v.write(id, strconv.Itoa(sent+1), names, unknown); answer != nil {
+			if err := stream.SendMsg(&answer); err != nil {
+				return err
+			}
 			sent++
 			log.Debug("secrets sent", "resource", strings.Join(names, ","), "nonce", sent)
 		}
@@ -145,9 +142,6 @@ func (s *Server) serve(ctx context.Context, v variant) error {
 		// the whole stream.
 		select {
 		case req := <-requests:
-			if err := checkType(req.typeURL); err != nil {
-				return err
-			}
 			s.apply(log, sub, req, sent)
 		case <-changed:
 		case err := <-failed:
@@ -187,5 +181,5 @@ func checkType(typeURL string) error {
 	if typeURL == "" || typeURL == secretType {
 		return nil
 	}
-	return status.Errorf(codes.InvalidArgument, "resources of type %q are not served here, only %s", typeURL, secretType)
+	return fmt.Errorf("resources of type %q are not served here, only %s", typeURL, secretType)
 }

@@ -3,101 +3,55 @@
 
 package sds
 
-import (
-	"strings"
+import "google.golang.org/grpc"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-)
+// variant reads and writes one of the two variants of the protocol.
+type variant interface {
+	read(m message) (*request, error)
+	// write renders an answer; nil when there is nothing to say.
+	write(id *Identity, nonce string, names, unknown []string) message
+}
 
 // sotw is the state-of-the-world variant: each request names the whole
 // subscription. Answers hold only what the client lacks, which the protocol
 // allows for this type.
-type sotw struct {
-	stream secretv3.SecretDiscoveryService_StreamSecretsServer
-}
+type sotw struct{}
 
-func (v sotw) receive() (*request, error) {
-	req, err := v.stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	return &request{
-		typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), rejection: rejection(req.GetErrorDetail()),
-		subscribe: func(s *subscription) { s.replace(req.GetResourceNames()) },
-	}, nil
-}
+func (sotw) read(m message) (*request, error) { return readSotW(m) }
 
-// send leaves unknown names out: the variant cannot say that something does not
-// exist.
-func (v sotw) send(id *Identity, nonce string, names, _ []string) (bool, error) {
+// write leaves unknown names out: the variant cannot say that something does
+// not exist.
+func (sotw) write(id *Identity, nonce string, names, _ []string) message {
 	if len(names) == 0 {
-		return false, nil
+		return nil
 	}
-	resp, err := discoveryResponse(id, nonce, names)
-	if err != nil {
-		return false, err
-	}
-	return true, v.stream.Send(resp)
-}
-
-func discoveryResponse(id *Identity, nonce string, names []string) (*discoveryv3.DiscoveryResponse, error) {
-	resp := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
-	var versions []string
-	for _, name := range names {
-		resource, err := secret(id, name)
-		if err != nil {
-			return nil, err
-		}
-		resp.Resources = append(resp.Resources, resource)
-		versions = append(versions, version(id, name))
-	}
-	resp.VersionInfo = strings.Join(versions, ".")
-	return resp, nil
+	return writeSotW(id, nonce, names)
 }
 
 // delta is the incremental variant.
-type delta struct {
-	stream secretv3.SecretDiscoveryService_DeltaSecretsServer
-}
+type delta struct{}
 
-func (v delta) receive() (*request, error) {
-	req, err := v.stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	return &request{
-		typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), rejection: rejection(req.GetErrorDetail()), always: true,
-		subscribe: func(s *subscription) {
-			s.remove(req.GetResourceNamesUnsubscribe())
-			s.add(req.GetResourceNamesSubscribe(), req.GetInitialResourceVersions())
-		},
-	}, nil
-}
+func (delta) read(m message) (*request, error) { return readDelta(m) }
 
-func (v delta) send(id *Identity, nonce string, names, unknown []string) (bool, error) {
+func (delta) write(id *Identity, nonce string, names, unknown []string) message {
 	if len(names)+len(unknown) == 0 {
-		return false, nil
+		return nil
 	}
-	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: secretType, Nonce: nonce, RemovedResources: unknown}
-	for _, name := range names {
-		resource, err := secret(id, name)
-		if err != nil {
-			return false, err
-		}
-		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: name, Version: version(id, name), Resource: resource})
-	}
-	return true, v.stream.Send(resp)
+	return writeDelta(id, nonce, names, unknown)
 }
 
-// rejection returns why the client did not take an answer, or "" if it did.
-func rejection(detail *rpcstatus.Status) string {
-	if detail == nil {
-		return ""
+// description is envoy.service.secret.v3.SecretDiscoveryService.
+func (s *Server) description() *grpc.ServiceDesc {
+	stream := func(name string, v variant) grpc.StreamDesc {
+		return grpc.StreamDesc{
+			StreamName: name, ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return s.serve(stream, v) },
+		}
 	}
-	if detail.GetMessage() == "" {
-		return "no reason given"
+	return &grpc.ServiceDesc{
+		ServiceName: "envoy.service.secret.v3.SecretDiscoveryService",
+		HandlerType: (*any)(nil),
+		Streams:     []grpc.StreamDesc{stream("StreamSecrets", sotw{}), stream("DeltaSecrets", delta{})},
+		Methods:     []grpc.MethodDesc{{MethodName: "FetchSecrets", Handler: s.fetch}},
 	}
-	return detail.GetMessage()
 }

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// The few messages of the secret discovery service are read and written field
+// by field. Their generated types would bring most of Envoy's API into the
+// agent: 1.5 MB of program, and as much of memory, beside every application.
+// Tests compare with the generated types.
+
+// message is one protobuf message as gRPC carries it.
+type message []byte
+
+// codec passes messages through. It answers to the name "proto", which is
+// what peers send as content subtype.
+type codec struct{}
+
+func (codec) Name() string { return "proto" }
+
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*message)
+	if !ok {
+		return nil, fmt.Errorf("secret codec got a %T", v)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(*m)}, nil
+}
+
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*message)
+	if !ok {
+		return fmt.Errorf("secret codec got a %T", v)
+	}
+	*m = data.Materialize()
+	return nil
+}
+
+// Field numbers of envoy.service.discovery.v3 and of the secret's messages in
+// envoy.extensions.transport_sockets.tls.v3.
+const (
+	sotwNames       = 3 // DiscoveryRequest
+	sotwTypeURL     = 4
+	sotwNonce       = 5
+	sotwErrorDetail = 6
+
+	deltaTypeURL     = 2 // DeltaDiscoveryRequest
+	deltaSubscribe   = 3
+	deltaUnsubscribe = 4
+	deltaVersions    = 5
+	deltaNonce       = 6
+	deltaErrorDetail = 7
+
+	statusMessage = 2 // google.rpc.Status
+	mapKey        = 1 // any map entry
+	mapValue      = 2
+
+	respVersion   = 1 // DiscoveryResponse, DeltaDiscoveryResponse
+	respResources = 2
+	respTypeURL   = 4
+	respNonce     = 5
+	respRemoved   = 6 // delta only
+
+	resourceVersion = 1 // Resource
+	resourceAny     = 2
+	resourceName    = 3
+
+	anyTypeURL = 1 // google.protobuf.Any
+	anyValue   = 2
+
+	secretName              = 1 // Secret
+	secretTLSCertificate    = 2
+	secretValidationContext = 4
+	tlsCertificateChain     = 1 // TlsCertificate
+	tlsPrivateKey           = 2
+	validationTrustedCA     = 1 // CertificateValidationContext
+	inlineBytes             = 2 // DataSource
+)
+
+var errMalformed = errors.New("the request is no protobuf message")
+
+// eachField calls fn for every length-delimited field of a message.
+func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		if typ != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+				return errMalformed
+			}
+			b = b[n:]
+			continue
+		}
+		v, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return errMalformed
+		}
+		if err := fn(num, v); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// readSotW reads a DiscoveryRequest: its names are the whole subscription.
+func readSotW(m message) (*request, error) {
+	req := &request{}
+	var names []string
+	err := eachField(m, func(n protowire.Number, v []byte) (err error) {
+		switch n {
+		case sotwNames:
+			names = append(names, string(v))
+		case sotwTypeURL:
+			req.typeURL = string(v)
+		case sotwNonce:
+			req.nonce = string(v)
+		case sotwErrorDetail:
+			req.rejection, err = readRejection(v)
+		}
+		return err
+	})
+	req.subscribe = func(s *subscription) { s.replace(names) }
+	return req, err
+}
+
+// readDelta reads a DeltaDiscoveryRequest: its names change the subscription.
+func readDelta(m message) (*request, error) {
+	req := &request{always: true}
+	var added, removed []string
+	versions := map[string]string{}
+	err := eachField(m, func(n protowire.Number, v []byte) (err error) {
+		switch n {
+		case deltaTypeURL:
+			req.typeURL = string(v)
+		case deltaSubscribe:
+			added = append(added, string(v))
+		case deltaUnsubscribe:
+			removed = append(removed, string(v))
+		case deltaVersions:
+			var name, version string
+			err = eachField(v, func(n protowire.Number, v []byte) error {
+				switch n {
+				case mapKey:
+					name = string(v)
+				case mapValue:
+					version = string(v)
+				}
+				return nil
+			})
+			versions[name] = version
+		case deltaNonce:
+			req.nonce = string(v)
+		case deltaErrorDetail:
+			req.rejection, err = readRejection(v)
+		}
+		return err
+	})
+	req.subscribe = func(s *subscription) {
+		s.remove(removed)
+		s.add(added, versions)
+	}
+	return req, err
+}
+
+// readRejection reads why the client did not take an answer.
+func readRejection(status []byte) (string, error) {
+	reason := "no reason given"
+	err := eachField(status, func(n protowire.Number, v []byte) error {
+		if n == statusMessage && len(v) > 0 {
+			reason = string(v)
+		}
+		return nil
+	})
+	return reason, err
+}
+
+// field appends one length-delimited field.
+func field[T string | []byte | message](b []byte, n protowire.Number, v T) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), []byte(v))
+}
+
+// secret renders the secret of a name that is served, in a
+// google.protobuf.Any.
+func secret(id *Identity, name string) []byte {
+	s := field(nil, secretName, name)
+	if name == NameDefault {
+		cert := field(nil, tlsCertificateChain, field(nil, inlineBytes, id.ChainPEM))
+		cert = field(cert, tlsPrivateKey, field(nil, inlineBytes, id.KeyPEM))
+		s = field(s, secretTLSCertificate, cert)
+	} else {
+		trusted := field(nil, inlineBytes, id.RootsPEM)
+		s = field(s, secretValidationContext, field(nil, validationTrustedCA, trusted))
+	}
+	return field(field(nil, anyTypeURL, secretType), anyValue, s)
+}
+
+// writeSotW renders a DiscoveryResponse with the secrets of some names.
+func writeSotW(id *Identity, nonce string, names []string) message {
+	versions := ""
+	for i, name := range names {
+		if i > 0 {
+			versions += "."
+		}
+		versions += version(id, name)
+	}
+	m := field(nil, respVersion, versions)
+	for _, name := range names {
+		m = field(m, respResources, secret(id, name))
+	}
+	return field(field(m, respTypeURL, secretType), respNonce, nonce)
+}
+
+// writeDelta renders a DeltaDiscoveryResponse with the secrets of some names,
+// and names that do not exist.
+func writeDelta(id *Identity, nonce string, names, unknown []string) message {
+	var m message
+	for _, name := range names {
+		r := field(nil, resourceVersion, version(id, name))
+		r = field(field(r, resourceAny, secret(id, name)), resourceName, name)
+		m = field(m, respResources, r)
+	}
+	m = field(field(m, respTypeURL, secretType), respNonce, nonce)
+	for _, name := range unknown {
+		m = field(m, respRemoved, name)
+	}
+	return m
+}
