@@ -116,7 +116,8 @@ func (s *shop) start(wrap ...string) {
 	s.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // fails if the test ended it
 		select {
-		case <-exited:
+		case err := <-exited:
+			s.t.Logf("outrigger up ended with %v", err)
 		case <-time.After(20 * time.Second):
 			_ = cmd.Process.Kill()
 			s.t.Error("outrigger up did not end within 20 s")

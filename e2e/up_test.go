@@ -63,7 +63,9 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-s.exited
+	if err := <-s.exited; err == nil {
+		t.Error("outrigger up was killed and ended with 0")
+	}
 	s.exited <- nil // for the cleanup
 	eventually(t, 10*time.Second, func() string {
 		for _, p := range family {

@@ -64,6 +64,8 @@ type Server struct {
 	mu      sync.Mutex // guards streams
 	streams map[*stream]struct{}
 	count   atomic.Uint64 // streams so far, for their ids
+
+	spoilt problems
 }
 
 // published is a snapshot and when its push began.
@@ -104,6 +106,7 @@ func (s *Server) Connected() int {
 // Push publishes a snapshot and queues every stream. It does not wait.
 func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.mesh.Store(&published{Mesh: mesh, since: time.Now()})
+	s.spoilt.forget(mesh.Sequence)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
@@ -118,10 +121,20 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.queue.Run(ctx, s.workers, func(st *stream, _ model.Change) {
 		mesh := s.mesh.Load()
 		for _, typeURL := range generate.Types {
-			s.gen.Generate(mesh.Mesh, st.proxy, typeURL)
+			s.generate(mesh.Mesh, st.proxy, typeURL)
 		}
 		st.notify()
 	})
+}
+
+// generate gives what the generator makes, and logs what it could not make.
+func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+	set := s.gen.Generate(mesh, proxy, typeURL)
+	for _, p := range s.spoilt.fresh(set.Problems, mesh.Sequence) {
+		s.log.Warn("an object does not take full effect", "source", p.Source,
+			"kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
+	}
+	return set
 }
 
 // Register offers ADS on a gRPC server made with [Codec]. A nil auth takes
@@ -239,6 +252,8 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, delta bool) 
 		server: s, proxy: proxy, delta: delta, sendMsg: g.SendMsg,
 		subs: map[string]*subscription{},
 		wake: make(chan struct{}, 1),
+		// What was pushed before is not what this proxy waits for.
+		pushed: s.mesh.Load().since,
 	}
 	id := fmt.Sprintf("%s-%d", proxy.ID, s.count.Add(1))
 	st.log = s.log.With("proxy", proxy.ID, "stream", id)

@@ -23,6 +23,9 @@ type stream struct {
 	log     *slog.Logger
 	subs    map[string]*subscription
 	nonces  uint64
+	// mesh is the snapshot that the loop works with: all types of one round
+	// come from the same one.
+	mesh *published
 	// pushed is when the push began that was worked off last.
 	pushed time.Time
 	// wake has room for one token: a token means that there may be a newer
@@ -49,8 +52,10 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 		case err := <-ended:
 			return err
 		case q := <-requests:
+			s.mesh = s.server.mesh.Load()
 			err = s.handle(q)
 		case <-s.wake:
+			s.mesh = s.server.mesh.Load()
 			err = s.push()
 		}
 		if err != nil {
@@ -72,7 +77,7 @@ func (s *stream) handle(q *request) error {
 	current := true
 	if sub != nil && q.nonce != "" {
 		if current = q.nonce == sub.nonce; current {
-			sub.waiting = false
+			sub.waiting, sub.refused = false, q.rejected != ""
 		} else {
 			s.server.metrics.staleNonces.WithLabelValues(shortType(q.typeURL)).Inc()
 		}
@@ -80,7 +85,7 @@ func (s *stream) handle(q *request) error {
 	var err error
 	if s.delta {
 		err = s.subscribeDelta(sub, q)
-	} else if current && (q.rejected == "" || sub == nil) {
+	} else if current { // a rejection, too, may name more than before
 		err = s.subscribeSotW(sub, q)
 	}
 	if err != nil {
@@ -96,32 +101,35 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		delete(s.subs, q.typeURL)
 		return nil
 	}
-	set := s.generate(q.typeURL)
-	if sub == nil || q.nonce == "" {
+	first := sub == nil
+	if first || q.nonce == "" {
 		sub = newSubscription(q.typeURL)
 		sub.wildcard = len(q.names) == 0
+		sub.fill = q.typeURL == generate.TypeEndpoint
 		sub.setNames(q.names)
 		s.subs[q.typeURL] = sub
-		u := sub.diff(set)
-		if q.version != "" && q.version == sub.version(set) {
-			sub.has(set, u) // it came back with what is current
-			sub.answered = true
+		set := s.generate(q.typeURL)
+		if first && q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
+			sub.has(set, sub.diff(set)) // it came back with what is current
 			return nil
 		}
-		return s.send(sub, set, u)
+		return s.answer(sub)
 	}
 	if sub.wildcard || !sub.setNames(q.names) {
 		return nil
 	}
-	return s.send(sub, set, sub.diff(set))
+	return s.answer(sub)
 }
 
 // subscribeDelta reads a delta request, whose names change the subscription.
 func (s *stream) subscribeDelta(sub *subscription, q *request) error {
-	if sub == nil {
+	first := sub == nil
+	if first {
 		sub = newSubscription(q.typeURL)
 		sub.wildcard = len(q.subscribe) == 0 && !byName(q.typeURL) || slices.Contains(q.subscribe, "*")
-		sub.resume(q.versions)
+		if !s.rewarms(q.typeURL) {
+			sub.resume(q.versions)
+		}
 		s.subs[q.typeURL] = sub
 	} else {
 		sub.forget(q.subscribe) // asking again means: send again
@@ -131,28 +139,41 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 		delete(sub.known, n)
 	}
 	if sub.wildcard {
-		if sub.answered {
-			return nil
+		if !first || len(sub.all.Resources) > 0 {
+			return nil // push sends what differs from what it has
 		}
-		set := s.generate(q.typeURL)
-		return s.send(sub, set, sub.diff(set))
+		return s.answer(sub)
 	}
 	if len(q.subscribe) == 0 {
 		return nil
 	}
-	set := s.generate(q.typeURL)
-	var missing []string
 	for _, n := range q.subscribe {
-		sub.names[n] = struct{}{}
-		if _, has := sub.known[n]; !has && set.Get(n) == nil {
-			missing = append(missing, n)
-		}
+		sub.ask(n)
 	}
+	return s.answer(sub)
+}
+
+// rewarms reports whether what a proxy says it has of a type is of no use:
+// Envoy warms a changed cluster with an answer that comes after it, even if it
+// has the same endpoints already. Clusters may be warming when some were sent
+// on this stream, or when Envoy, which asks for clusters first unless some are
+// warming, did not ask for them.
+func (s *stream) rewarms(typeURL string) bool {
+	clusters := s.subs[generate.TypeCluster]
+	return typeURL == generate.TypeEndpoint && (clusters == nil || clusters.nonce != "")
+}
+
+// answer answers a new or wider subscription, even if there is nothing to
+// tell; where it has to wait for clusters, push does it later.
+func (s *stream) answer(sub *subscription) error {
+	sub.owed, sub.at = true, nil
+	if s.waitsForClusters(sub.typeURL) {
+		return nil
+	}
+	set := s.generate(sub.typeURL)
 	u := sub.diff(set)
-	// What was asked for and does not exist is told once, so that the proxy
-	// does not wait for it.
-	u.removed = append(u.removed, missing...)
-	if u.empty() {
+	if s.delta && !sub.wildcard && u.empty() {
+		sub.owed = false // it has all that it asks for
 		return nil
 	}
 	return s.send(sub, set, u)
@@ -170,7 +191,7 @@ func (s *stream) push() error {
 		if sub == nil || sub.waiting {
 			continue
 		}
-		if (typeURL == generate.TypeListener || typeURL == generate.TypeRoute) && s.waitsForClusters() {
+		if s.waitsForClusters(typeURL) {
 			return nil
 		}
 		set := s.generate(typeURL)
@@ -183,11 +204,11 @@ func (s *stream) push() error {
 		u := sub.diff(set)
 		// That something asked for by name is gone is said when nothing uses
 		// it; without delta it cannot be said.
-		later := !sub.wildcard && !settled && len(u.removed) > 0
+		later := typeURL == generate.TypeEndpoint && !sub.wildcard && !settled && len(u.removed) > 0
 		if later || !sub.wildcard && !s.delta {
 			u.removed = nil
 		}
-		if u.empty() {
+		if u.empty() && !sub.owed {
 			sub.has(set, u)
 		} else if err := s.send(sub, set, u); err != nil {
 			return err
@@ -196,27 +217,34 @@ func (s *stream) push() error {
 			sub.at = nil
 		}
 	}
-	if mesh := s.server.mesh.Load(); !s.waiting() && s.pushed != mesh.since {
-		s.pushed = mesh.since
-		s.server.metrics.convergence.Observe(time.Since(mesh.since).Seconds())
+	if !s.waiting() && s.pushed != s.mesh.since {
+		s.pushed = s.mesh.since
+		s.server.metrics.convergence.Observe(time.Since(s.pushed).Seconds())
 	}
 	return nil
 }
 
-// routesSettled reports whether the proxy has, and has answered, the newest
-// listeners and routes.
+// routesSettled reports whether the proxy has, and has taken, the newest
+// listeners and routes. One that comes back may hold old ones until it has
+// asked for them on this stream.
 func (s *stream) routesSettled() bool {
 	for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute} {
-		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.at != s.generate(typeURL)) {
+		sub, set := s.subs[typeURL], s.generate(typeURL)
+		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.waiting || sub.refused || sub.at != set) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *stream) waitsForClusters() bool {
-	for _, typeURL := range []string{generate.TypeCluster, generate.TypeEndpoint} {
-		if sub := s.subs[typeURL]; sub != nil && sub.waiting {
+// waitsForClusters reports whether a type has to wait, because it may name
+// clusters that the proxy does not have yet.
+func (s *stream) waitsForClusters(typeURL string) bool {
+	if typeURL != generate.TypeListener && typeURL != generate.TypeRoute {
+		return false
+	}
+	for _, before := range []string{generate.TypeCluster, generate.TypeEndpoint} {
+		if sub := s.subs[before]; sub != nil && sub.waiting {
 			return true
 		}
 	}
@@ -234,7 +262,7 @@ func (s *stream) waiting() bool {
 }
 
 func (s *stream) generate(typeURL string) *generate.Set {
-	return s.server.gen.Generate(s.server.mesh.Load().Mesh, s.proxy, typeURL)
+	return s.server.generate(s.mesh.Mesh, s.proxy, typeURL)
 }
 
 // send sends an update and notes it.

@@ -27,12 +27,15 @@ type subscription struct {
 	// with; nil when it has to be compared again.
 	at *generate.Set
 	// nonce is that of the last response; waiting is true until the proxy
-	// answers it.
-	nonce   string
-	waiting bool
-	// answered is false until the first response of the stream: a new
-	// subscriber gets one even if there is nothing to tell.
-	answered bool
+	// answers it, and refused when it rejected it.
+	nonce            string
+	waiting, refused bool
+	// owed is true until a new or wider subscription is answered: it gets a
+	// response even if there is nothing to tell.
+	owed bool
+	// fill answers for endpoints that do not exist with none: without delta
+	// Envoy would wait for them.
+	fill bool
 }
 
 func newSubscription(typeURL string) *subscription {
@@ -68,6 +71,10 @@ func (s *subscription) diff(set *generate.Set) update {
 			u.removed = append(u.removed, name)
 		case res != nil && (!has || had != res.Hash):
 			u.changed = append(u.changed, res)
+		case res == nil && s.fill:
+			if none := generate.NoEndpoints(name); none != nil {
+				u.changed = append(u.changed, none)
+			}
 		}
 	}
 	slices.SortFunc(u.changed, byResourceName)
@@ -126,7 +133,7 @@ func byResourceName(a, b *generate.Resource) int { return strings.Compare(a.Name
 
 // sent notes that the subscriber got an update, which brings it to set.
 func (s *subscription) sent(set *generate.Set, u update, nonce string) {
-	s.nonce, s.waiting, s.answered = nonce, true, true
+	s.nonce, s.waiting, s.refused, s.owed = nonce, true, false, false
 	s.has(set, u)
 }
 
@@ -141,8 +148,6 @@ func (s *subscription) has(set *generate.Set, u update) {
 		s.known[res.Name] = res.Hash
 	}
 	for _, name := range u.removed {
-		// A name that was asked for and does not exist: known as such, so
-		// that it is reported once.
 		delete(s.known, name)
 	}
 }
@@ -158,12 +163,18 @@ func (s *subscription) forget(names []string) {
 	}
 }
 
+// ask adds a name. What the subscriber does not have counts as known in a
+// version that does not exist, so that the next diff sends it or tells, once,
+// that there is no such resource.
+func (s *subscription) ask(name string) {
+	s.names[name] = struct{}{}
+	if _, has := s.known[name]; !has {
+		s.known[name] = 0
+	}
+}
+
 // resume takes what a proxy that comes back says it has.
 func (s *subscription) resume(versions map[string]string) {
-	if len(versions) == 0 {
-		return
-	}
-	s.answered = true
 	if !s.wildcard {
 		for name, v := range versions {
 			s.known[name] = hashOf(v)

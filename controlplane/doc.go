@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package controlplane is the root of the control plane's packages, and holds
+// nothing but this picture:
+//
+//	config ──> Change ──> push.Debouncer ──> snapshot.Build ──> push.Queue ──> discovery
+//	(files)               (leading edge)     (immutable)        (merge by      (streams)
+//	                                          registry,          stream)        generate
+//	                                          model                             (shared bytes)
+//
+//	authn ──> ca      who is calling, and the certificate that the caller gets
+//
+// cmd/outrigger-control joins them. ARCHITECTURE.md tells the story.
+package controlplane

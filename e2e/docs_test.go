@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The documents say what the code does:
+//
+//   - docs/METRICS.md lists the metrics of the code, all and no others;
+//   - make targets that a document names exist, and CONTRIBUTING.md names all;
+//   - docs/MESH-FILE.md names every field of the mesh file;
+//   - ARCHITECTURE.md stays short enough to be read.
+
+const maxArchitecture = 250 // lines
+
+func document(t *testing.T, elem ...string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(append([]string{root}, elem...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// all gives the first group of every match, sorted and unique.
+func all(expression *regexp.Regexp, text string) []string {
+	var found []string
+	for _, m := range expression.FindAllStringSubmatch(text, -1) {
+		found = append(found, m[1])
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// difference gives what is in a and not in b.
+func difference(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
+}
+
+func TestMetricsDocument(t *testing.T) {
+	t.Parallel()
+	const prefixes = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel)_[a-z_]+`
+	var code strings.Builder
+	for _, s := range sources(t) {
+		if !s.isTest() && !below(s.path, "e2e") {
+			code.Write(s.text)
+		}
+	}
+	inCode := all(regexp.MustCompile(`"(`+prefixes+`)"`), code.String())
+	listed := all(regexp.MustCompile("(?m)^\\| `("+prefixes+")`"), document(t, "docs", "METRICS.md"))
+	if len(inCode) < 10 {
+		t.Fatalf("only %d metrics were found in the code", len(inCode))
+	}
+	for _, name := range difference(inCode, listed) {
+		t.Errorf("docs/METRICS.md has no row for `%s`", name)
+	}
+	for _, name := range difference(listed, inCode) {
+		t.Errorf("docs/METRICS.md lists `%s`, which nothing makes", name)
+	}
+}
+
+func TestMakeTargets(t *testing.T) {
+	t.Parallel()
+	targets := all(regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `), document(t, "Makefile"))
+	named := regexp.MustCompile("(?m)(?:`|^)make ([a-z0-9-]+)")
+	for _, file := range walk(t, ".md") {
+		for _, target := range difference(all(named, document(t, file)), targets) {
+			t.Errorf("%s names make %s, which the Makefile does not have", file, target)
+		}
+	}
+	for _, target := range difference(targets, all(named, document(t, "CONTRIBUTING.md"))) {
+		t.Errorf("CONTRIBUTING.md does not name make %s", target)
+	}
+	for _, line := range []string{"\nmake up\n", "\n" + readmeLine + "\n"} {
+		if !strings.Contains(document(t, "README.md"), line) {
+			t.Errorf("the README has no line %q", strings.TrimSpace(line))
+		}
+	}
+}
+
+func TestMeshFileDocument(t *testing.T) {
+	t.Parallel()
+	fields := all(regexp.MustCompile(`(?:\btext\(|\bnumber\(|\{)"([a-zA-Z]+)", `), document(t, "cmd", "outrigger", "up", "decode.go"))
+	if len(fields) < 15 {
+		t.Fatalf("only the fields %v were found in the code", fields)
+	}
+	doc := document(t, "docs", "MESH-FILE.md")
+	for _, field := range fields {
+		if !strings.Contains(doc, "`"+field+"`") {
+			t.Errorf("docs/MESH-FILE.md does not name `%s`", field)
+		}
+	}
+}
+
+func TestArchitectureIsShort(t *testing.T) {
+	t.Parallel()
+	if n := strings.Count(document(t, "ARCHITECTURE.md"), "\n"); n > maxArchitecture {
+		t.Errorf("ARCHITECTURE.md has %d lines, more than %d", n, maxArchitecture)
+	}
+}
