@@ -65,6 +65,9 @@ func runUp(ctx context.Context, cfg up.Config, env environment) error {
 		return fmt.Errorf("find the directory of this program: %w", err)
 	}
 	cfg.Programs = filepath.Dir(self)
+	if cfg.WorkDir, err = os.Getwd(); err != nil {
+		return fmt.Errorf("find the working directory: %w", err)
+	}
 	cfg.Envoy, err = findEnvoy(ctx, cfg.Envoy, env.envoy, cfg.Programs)
 	if err != nil {
 		cfg.Problems = []up.Problem{{Text: err.Error()}}

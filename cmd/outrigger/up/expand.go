@@ -51,11 +51,15 @@ func (m *mesh) environment(w *workload) []variable {
 		{"NAMESPACE", w.namespace},
 		{"SERVICE", w.service},
 		{"ADDRESS", w.address.String()},
-		{"PORT", itoa(w.port)},
-		{"SERVICE_PORT", itoa(w.servicePort)},
 		{"MESH_DIR", m.dir()},
 		{"HTTP_PROXY", proxy},
 		{"http_proxy", proxy},
+		// Some clients send requests for this machine to the proxy, too.
+		{"NO_PROXY", "localhost,127.0.0.1"},
+		{"no_proxy", "localhost,127.0.0.1"},
+	}
+	if w.listens() {
+		vars = append(vars, variable{"PORT", itoa(w.port)}, variable{"SERVICE_PORT", itoa(w.servicePort)})
 	}
 	known := map[string]string{}
 	for _, v := range vars {

@@ -31,6 +31,9 @@ func (m *mesh) generated() ([]byte, error) {
 	var objects []object
 	services := map[string]bool{}
 	for _, w := range m.workloads {
+		if !w.listens() {
+			continue
+		}
 		if key := w.namespace + "/" + w.service; !services[key] {
 			services[key] = true
 			objects = append(objects, serviceEntry(w))

@@ -26,7 +26,7 @@ mesh:
   accessLogFile: /dev/stdout
   outboundTrafficPolicy: {mode: REGISTRY_ONLY}
   proxyHttpPort: 15081
-  defaultConfig: {concurrency: 2, statusPort: 1, proxyMetadata: {A: b}}
+  defaultConfig: {concurrency: 2, proxyMetadata: {A: b}}
 workloads:
 - {name: web, command: [sh], port: 9000, servicePort: 80}
 - {name: api-v1, service: api, namespace: back, command: [sh], port: 9001, servicePort: 8080, protocol: GRPC, labels: {version: v1}}

@@ -68,6 +68,10 @@ type workload struct {
 // variable is one variable of an environment.
 type variable struct{ name, value string }
 
+// listens reports whether the application serves a port. One that does not is
+// no endpoint of any service; it only asks others.
+func (w *workload) listens() bool { return w.port > 0 }
+
 // lineOf gives the line of a field, or of the workload when the field was
 // not given.
 func (w *workload) lineOf(field string) int {

@@ -29,6 +29,9 @@ type output struct {
 	// muted, when not nil, leaves out everything as long as it is true.
 	muted *atomic.Bool
 	show  func(level level, text string)
+	// translate, when not nil, gives lines that are for the user, however
+	// quiet, a form for the user.
+	translate func(line string) (level level, text string, ok bool)
 
 	mu      sync.Mutex // guards what follows
 	partial []byte
@@ -100,6 +103,12 @@ func (o *output) line(text string) {
 	}
 	o.log(text)
 	l, short := classify(text)
+	if o.translate != nil {
+		if l, text, ok := o.translate(text); ok {
+			o.show(l, text)
+			return
+		}
+	}
 	switch {
 	case o.muted != nil && o.muted.Load():
 	case !o.quiet:

@@ -35,7 +35,6 @@ func (u *Up) controlCommand(s *state, rule string) command {
 		env: u.cleanEnv(
 			variable{"JWT_RULE", rule},
 			variable{"OUTRIGGER_STATE_DIR", s.path("control", "ca")},
-			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
 			variable{"POD_NAMESPACE", rootNamespace},
 		),
 		dir: s.path("control"),

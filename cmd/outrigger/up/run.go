@@ -48,11 +48,7 @@ func (u *Up) workloadParts(s *state, w *workload) (app, agent *part, err error) 
 	if app, err = u.newPart(s, w.name, roleApp, run); err != nil {
 		return nil, nil, err
 	}
-	address := hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}), w.port)
-	app.ready = func(ctx context.Context) error { return poll(ctx, listens(address)) }
-	if w.readyPath != "" {
-		app.ready = u.readyAt("http://"+address+w.readyPath, http.StatusPermanentRedirect)
-	}
+	app.ready = u.appReady(w)
 	if run, err = u.agentCommand(s, w); err != nil {
 		return nil, nil, err
 	}
@@ -62,6 +58,19 @@ func (u *Up) workloadParts(s *state, w *workload) (app, agent *part, err error) 
 	agent.prepare = func() error { return u.copyRoot(s, w) }
 	agent.ready = u.readyAt("http://"+hostPort(w.address, statusPort)+"/healthz/ready", http.StatusOK)
 	return app, agent, nil
+}
+
+// appReady gives what waits until the application is ready: its ready path
+// answers, else its port is open, else it was started.
+func (u *Up) appReady(w *workload) func(context.Context) error {
+	address := hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}), w.port)
+	switch {
+	case !w.listens():
+		return func(context.Context) error { return nil }
+	case w.readyPath != "":
+		return u.readyAt("http://"+address+w.readyPath, http.StatusPermanentRedirect)
+	}
+	return func(ctx context.Context) error { return poll(ctx, listens(address)) }
 }
 
 func (u *Up) newPart(s *state, name string, r role, c command) (*part, error) {
@@ -78,6 +87,9 @@ func (u *Up) newPart(s *state, name string, r role, c command) (*part, error) {
 		out.muted = &u.stopping
 	}
 	out.show = func(l level, text string) { u.screen.child(label, l, text) }
+	if r == roleControl {
+		out.translate = u.configProblem
+	}
 	return &part{
 		name: name, role: r, command: c, out: out, events: u.show, kill: u.cfg.Kill,
 		grace: graceWorkload, restart: defaultRestart(), firstReady: make(chan struct{}),
@@ -204,7 +216,7 @@ func (u *Up) tries() []string {
 	first := u.mesh.workloads[0]
 	target := first
 	for _, w := range u.mesh.workloads {
-		if w.service != first.service || w.namespace != first.namespace {
+		if w.listens() && (w.service != first.service || w.namespace != first.namespace) {
 			target = w
 			break
 		}
@@ -216,10 +228,15 @@ func (u *Up) tries() []string {
 	if target.servicePort != 80 {
 		host += ":" + itoa(target.servicePort)
 	}
-	return []string{
-		fmt.Sprintf("  curl -x http://%s http://%s/", hostPort(first.address, u.mesh.proxyPort), host),
-		fmt.Sprintf("  curl http://127.0.0.1:%d/", first.port),
+	var lines []string
+	if target.listens() {
+		lines = append(lines, fmt.Sprintf("  curl -x http://%s http://%s/", hostPort(first.address, u.mesh.proxyPort), host))
+	}
+	if first.listens() {
+		lines = append(lines, fmt.Sprintf("  curl http://127.0.0.1:%d/", first.port))
+	}
+	return append(lines,
 		fmt.Sprintf("  curl http://%s/stats/prometheus", hostPort(first.address, statusPort)),
 		fmt.Sprintf("  curl http://%s/clusters", hostPort(first.address, adminPort)),
-	}
+	)
 }

@@ -41,6 +41,8 @@ type Config struct {
 	Kill <-chan struct{}
 	// Problems were found before, and are listed with the others.
 	Problems []Problem
+	// WorkDir shortens the paths that are shown.
+	WorkDir string
 }
 
 // Up is a mesh on this machine.

@@ -41,6 +41,10 @@ var ownSettings = map[string]string{
 	"rootNamespace": "it is " + rootNamespace,
 }
 
+// ownProxySettings are the fields of its defaultConfig that outrigger sets
+// itself.
+var ownProxySettings = []string{"binaryPath", "configPath", "controlPlaneAuthPolicy", "customConfigFile", "discoveryAddress", "proxyAdminPort", "statusPort"}
+
 // checkSettings checks the MeshConfig of a mesh file against Istio's API.
 func (r *reader) checkSettings(n *yaml.Node, m map[string]any) {
 	known := map[string]bool{}
@@ -48,7 +52,14 @@ func (r *reader) checkSettings(n *yaml.Node, m map[string]any) {
 	for i := range fields.Len() {
 		known[fields.Get(i).JSONName()] = true
 	}
-	r.pairs(n, "mesh", func(k, _ *yaml.Node) {
+	r.pairs(n, "mesh", func(k, v *yaml.Node) {
+		if k.Value == "defaultConfig" {
+			r.pairs(v, "mesh: defaultConfig", func(k, _ *yaml.Node) {
+				if slices.Contains(ownProxySettings, k.Value) {
+					r.add(k.Line, "mesh: defaultConfig: %s is set by outrigger: remove it", k.Value)
+				}
+			})
+		}
 		if cure, ok := ownSettings[k.Value]; ok {
 			r.add(k.Line, "mesh: %s is set by outrigger: %s", k.Value, cure)
 		} else if !known[k.Value] {
@@ -95,7 +106,7 @@ func (m *mesh) complete() []Problem {
 		}
 	}
 	if len(m.workloads) == 0 && len(r.problems) == 0 {
-		r.add(0, "workloads: the list is missing or empty: name at least one workload with name, command and port")
+		r.add(0, "workloads: the list is missing or empty: name at least one workload with name and command")
 	}
 	for _, w := range m.workloads {
 		m.completeWorkload(r, w)
@@ -155,8 +166,10 @@ func (w *workload) check(r *reader) {
 			r.add(at("env"), "%s: env: %q is no name of a variable: letters, digits, _, - and . only", w.where, v.name)
 		}
 	}
-	if w.port == 0 {
-		r.add(w.line, "%s: the port is missing: add port: with the port on which the application listens on 127.0.0.1", w.where)
+	for _, field := range []string{"servicePort", "protocol", "path"} {
+		if _, given := w.lines[field]; given && !w.listens() {
+			r.add(at(field), "%s: the port is missing: add port: with the port on which the application listens on 127.0.0.1, or remove %s", w.where, field)
+		}
 	}
 	if !slices.Contains(protocols, w.protocol) {
 		r.add(at("protocol"), "%s: protocol %q is not served in a mesh on one machine: use one of %s", w.where, w.protocol, strings.Join(protocols, ", "))
@@ -248,6 +261,9 @@ func (m *mesh) checkShared(r *reader) {
 		}
 		if what, ok := m.ownPorts()[w.servicePort]; ok {
 			r.add(w.lineOf("servicePort"), "%s: servicePort %d is %s: choose another port", w.where, w.servicePort, what)
+		}
+		if !w.listens() {
+			continue
 		}
 		key := w.namespace + "/" + w.service
 		first := services[key]
