@@ -59,6 +59,9 @@ func newServer(f flags, env environment, log *slog.Logger) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, field := range withoutEffect(mesh) {
+		log.Warn("a field of the mesh config has no effect in this version", "component", "control", "source", f.meshConfig, "name", field)
+	}
 	reg := newRegistry()
 	s := &server{log: log, mesh: mesh, domain: f.domain}
 	if s.store, err = openStores(f.configDir, mesh, log, reg); err != nil {
