@@ -6,7 +6,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -198,8 +197,8 @@ func (c *checker) regex(s, path string) {
 	case len(s) > maxRegex:
 		c.errorf(path, "has %d characters: at most %d are allowed", len(s), maxRegex)
 	default:
-		if _, err := regexp.Compile(s); err != nil {
-			c.errorf(path, "is %s: it is no RE2 regular expression: %s", quote(s),
+		if err := model.CheckRegex(s); err != nil {
+			c.errorf(path, "is %s: it is no RE2 regular expression that Envoy takes: %s", quote(s),
 				strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 		}
 	}

@@ -13,7 +13,9 @@
 // clusters are removed after the routes that named them; at most one response
 // of a type waits for its answer, what changes meanwhile merges; routes wait
 // while clusters or endpoints are unanswered; a rejected response is not sent
-// again until something changes.
+// again until something changes, and its listeners and routes keep their
+// clusters. The same holds for a proxy that comes back: what it says it has is
+// trusted, save endpoints of clusters that it may be warming.
 //
 // The package reads no configuration and builds no snapshot. Goroutines: Run
 // owns the push workers; each stream has its handler and a reader, which end

@@ -101,21 +101,27 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		delete(s.subs, q.typeURL)
 		return nil
 	}
-	first := sub == nil
-	if first || q.nonce == "" {
+	set := s.generate(q.typeURL)
+	if sub == nil {
 		sub = newSubscription(q.typeURL)
 		sub.wildcard = len(q.names) == 0
 		sub.fill = q.typeURL == generate.TypeEndpoint
 		sub.setNames(q.names)
 		s.subs[q.typeURL] = sub
-		set := s.generate(q.typeURL)
-		if first && q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
+		if q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
 			sub.has(set, sub.diff(set)) // it came back with what is current
 			return nil
 		}
 		return s.answer(sub)
 	}
-	if sub.wildcard || !sub.setNames(q.names) {
+	if sub.wildcard {
+		return nil
+	}
+	grown := sub.setNames(q.names)
+	if q.nonce == "" {
+		// It saw no response of this stream yet: it gets all that there is.
+		sub.forget(slices.DeleteFunc(q.names, func(n string) bool { return set.Get(n) == nil }))
+	} else if !grown {
 		return nil
 	}
 	return s.answer(sub)

@@ -33,8 +33,8 @@ type subscription struct {
 	// owed is true until a new or wider subscription is answered: it gets a
 	// response even if there is nothing to tell.
 	owed bool
-	// fill answers for endpoints that do not exist with none: without delta
-	// Envoy would wait for them.
+	// fill answers for endpoints that do not exist with none, unless the
+	// subscriber has some: without delta Envoy would wait for them.
 	fill bool
 }
 
@@ -67,14 +67,14 @@ func (s *subscription) diff(set *generate.Set) update {
 		res := set.Get(name)
 		had, has := s.known[name]
 		switch {
+		case res == nil && s.fill:
+			if none := generate.NoEndpoints(name); !has && none != nil {
+				u.changed = append(u.changed, none)
+			}
 		case res == nil && has:
 			u.removed = append(u.removed, name)
 		case res != nil && (!has || had != res.Hash):
 			u.changed = append(u.changed, res)
-		case res == nil && s.fill:
-			if none := generate.NoEndpoints(name); none != nil {
-				u.changed = append(u.changed, none)
-			}
 		}
 	}
 	slices.SortFunc(u.changed, byResourceName)

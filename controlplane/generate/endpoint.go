@@ -53,6 +53,16 @@ func (g *Generator) endpoints(s *scope) *Set {
 	})
 }
 
+// NoEndpoints is the resource of a cluster that has no endpoints; nil when no
+// cluster can have the name.
+func NoEndpoints(cluster string) *Resource {
+	r, err := marshal(TypeEndpoint, cluster, &endpointv3.ClusterLoadAssignment{ClusterName: cluster})
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
 // endpointsOf gives the endpoints of a subset.
 func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subset string) []*model.Endpoint {
 	if set == nil {

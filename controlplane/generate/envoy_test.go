@@ -100,7 +100,10 @@ func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []by
 		listeners = append(listeners, compactJSON(t, l))
 	}
 	b, err := json.Marshal(map[string]any{
-		"node":             map[string]any{"id": "test", "cluster": "test"},
+		"node": map[string]any{"id": "test", "cluster": "test"},
+		"layered_runtime": map[string]any{"layers": []any{map[string]any{ // as in the agent's bootstrap
+			"name": "global", "static_layer": map[string]any{"re2.max_program_size.error_level": "32768"},
+		}}},
 		"static_resources": map[string]any{"clusters": clusters, "listeners": listeners},
 	})
 	if err != nil {

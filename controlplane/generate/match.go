@@ -6,13 +6,14 @@ package generate
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // routeMatch translates what a match says about the request. A nil match takes
@@ -123,7 +124,7 @@ func stringMatch(field string, in *networkingv1alpha3.StringMatch) (*matcherv3.S
 
 // checkRegex refuses what Envoy would refuse, together with everything else.
 func checkRegex(field, expr string) error {
-	if _, err := regexp.Compile(expr); err != nil {
+	if err := model.CheckRegex(expr); err != nil {
 		return fmt.Errorf("regular expression of %s: %w", field, err)
 	}
 	return nil

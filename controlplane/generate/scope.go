@@ -6,6 +6,7 @@ package generate
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -66,7 +67,9 @@ func project(keys []string, labels map[string]string) string {
 	var b strings.Builder
 	for _, k := range keys {
 		if v, ok := labels[k]; ok {
-			b.WriteString(k + "=" + v + ",")
+			// Quoted: a proxy may claim any label, and must not get the key
+			// of another.
+			b.WriteString(k + "=" + strconv.Quote(v) + ",")
 		}
 	}
 	return b.String()

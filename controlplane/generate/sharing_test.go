@@ -259,3 +259,13 @@ func TestOtherProxiesGetNothing(t *testing.T) {
 		t.Errorf("unknown type: %v", set)
 	}
 }
+
+// A proxy may claim any label. It must not get, nor be given as, what belongs
+// to other labels.
+func TestLabelsDoNotCollide(t *testing.T) {
+	t.Parallel()
+	keys := []string{"a", "b"}
+	if one, two := project(keys, map[string]string{"a": "1,b=2"}), project(keys, map[string]string{"a": "1", "b": "2"}); one == two {
+		t.Errorf("both are %q", one)
+	}
+}

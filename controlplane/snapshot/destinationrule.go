@@ -13,7 +13,7 @@ import (
 )
 
 // DestinationRule is what the rules of one namespace say about one host: all
-// rules with equal host and selector, merged.
+// rules with equal host, selector and exportTo, merged.
 type DestinationRule struct {
 	// Host is the full name, or a wildcard.
 	Host string
@@ -92,7 +92,8 @@ func newDestinationRules(old *DestinationRules, objs []*model.Config, set settin
 	return d
 }
 
-// add merges one object into the rule of its namespace, host and selector.
+// add merges one object into the rule of its namespace, host, selector and
+// exportTo.
 func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.DestinationRule, set settings) {
 	ns := d.namespaces[obj.Namespace]
 	if ns == nil {
@@ -101,14 +102,18 @@ func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.Desti
 	}
 	host := set.resolveHost(spec.GetHost(), obj.Namespace)
 	selector := spec.GetWorkloadSelector().GetMatchLabels()
+	exportTo := slices.Sorted(slices.Values(spec.GetExportTo()))
+	if slices.Equal(exportTo, []string{"*"}) {
+		exportTo = nil // the default
+	}
 	var rule *DestinationRule
 	for _, r := range ns.byHost[host] {
-		if maps.Equal(r.selector, selector) {
+		if maps.Equal(r.selector, selector) && slices.Equal(r.exportTo, exportTo) {
 			rule = r
 		}
 	}
 	if rule == nil {
-		rule = &DestinationRule{Host: host, exportTo: spec.GetExportTo(), selector: selector}
+		rule = &DestinationRule{Host: host, exportTo: exportTo, selector: selector}
 		ns.byHost[host] = append(ns.byHost[host], rule)
 		d.merged = append(d.merged, rule)
 	}

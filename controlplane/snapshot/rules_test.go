@@ -116,6 +116,8 @@ func TestDestinationRuleFor(t *testing.T) {
 		}),
 		rule("svc", "service", 0, &networkingv1alpha3.DestinationRule{Host: "web"}),
 		rule("svc", "hidden", 0, &networkingv1alpha3.DestinationRule{Host: "hidden", ExportTo: []string{"."}}),
+		rule("svc", "half-hidden", 0, &networkingv1alpha3.DestinationRule{Host: "half", ExportTo: []string{"."}}),
+		rule("svc", "half-shown", 1, &networkingv1alpha3.DestinationRule{Host: "half", ExportTo: []string{"*"}}),
 		rule("svc", "service-selected", 0, &networkingv1alpha3.DestinationRule{
 			Host: "web", WorkloadSelector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "x"}},
 		}),
@@ -136,6 +138,8 @@ func TestDestinationRuleFor(t *testing.T) {
 		{"web.svc.svc.cluster.local", "svc", x, "service-selected"},
 		{"hidden.svc.svc.cluster.local", "third", nil, "root"},
 		{"hidden.svc.svc.cluster.local", "svc", nil, "hidden"},
+		{"half.svc.svc.cluster.local", "svc", nil, "half-hidden"},
+		{"half.svc.svc.cluster.local", "third", nil, "half-shown"},
 		{"any.svc.svc.cluster.local", "third", nil, "root"},
 		{"web.svc.svc.cluster.local", "istio-system", nil, "service"},
 		{"outside.example.com", "third", nil, ""},

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// What the generator leaves out is logged once, however many proxies and
+// pushes see it, and again when it comes back.
+func TestProblemsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	g := &table{sets: map[string]*generate.Set{}}
+	s, err := New(Config{Generator: g, Workers: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoilt := &generate.Set{Problems: []model.Problem{{
+		Object: model.Key{Kind: model.VirtualService, Namespace: "default", Name: "catalog"}, Reason: "it is spoilt",
+	}}}
+	for i, tc := range []struct {
+		set  *generate.Set
+		want int // lines so far
+	}{{spoilt, 1}, {spoilt, 1}, {&generate.Set{}, 1}, {&generate.Set{}, 1}, {spoilt, 2}} {
+		mesh := &snapshot.Mesh{Sequence: uint64(i) + 1}
+		s.Push(mesh, model.Change{All: true})
+		g.sets[generate.TypeRoute] = tc.set
+		for range 3 { // proxies
+			s.generate(mesh, &model.Proxy{}, generate.TypeRoute)
+		}
+		if got := strings.Count(log.String(), "it is spoilt"); got != tc.want {
+			t.Errorf("push %d: %d lines, want %d:\n%s", i+1, got, tc.want, log.String())
+		}
+	}
+	s.Push(&snapshot.Mesh{Sequence: 100}, model.Change{All: true})
+	if n := len(s.spoilt.told); n != 0 {
+		t.Errorf("%d problems are remembered, want none", n)
+	}
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// resume subscribes as a proxy that comes back does: with the versions of what
+// it has. A resource of the value "old" is one that changed meanwhile.
+func (h *harness) resume(p *peer, typeURL string, have map[string]string, names ...string) {
+	p.t.Helper()
+	versions := map[string]string{}
+	set := h.Generate(nil, nil, typeURL)
+	for name, value := range have {
+		versions[name] = "0123"
+		if res := set.Get(name); res != nil && value != "old" {
+			versions[name] = versionOf(res.Hash)
+		}
+	}
+	p.must(&discoveryv3.DeltaDiscoveryRequest{
+		Node: p.node, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions,
+	})
+}
+
+func reconnected(t *testing.T) (*harness, *peer) {
+	t.Helper()
+	h := start(t, nil)
+	h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"})
+	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+	h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+	h.push()
+	return h, h.connect(t, true)
+}
+
+// A proxy comes back and b has changed: Envoy warms the new b with endpoints
+// that come after it, although it has them. Routes wait for that, and what is
+// gone stays until the routes are taken.
+func TestResumeMakesBeforeItBreaks(t *testing.T) {
+	t.Parallel()
+	h, p := reconnected(t)
+	h.resume(p, generate.TypeCluster, map[string]string{"a": "", "b": "old", "gone": "old"})
+	p.want("cds b=2")
+	h.resume(p, generate.TypeEndpoint, map[string]string{"a": "", "b": ""}, "a", "b")
+	p.wantAck("eds ea=1 eb=1")
+	h.resume(p, generate.TypeListener, map[string]string{"l": ""})
+	h.resume(p, generate.TypeRoute, map[string]string{"r": "old"}, "r")
+	p.quiet() // Envoy acknowledges clusters when they are warm
+	p.ack(generate.TypeCluster)
+	p.wantAck("rds r=2")
+	p.wantAck("cds -gone")
+	p.quiet()
+}
+
+// Envoy asks for clusters first, except when some are warming: then they wait
+// for endpoints.
+func TestResumeWhileWarming(t *testing.T) {
+	t.Parallel()
+	h, p := reconnected(t)
+	h.resume(p, generate.TypeEndpoint, map[string]string{"a": "", "b": ""}, "a", "b")
+	p.wantAck("eds ea=1 eb=1")
+	h.resume(p, generate.TypeCluster, map[string]string{"a": "", "b": ""})
+	p.quiet()
+}
+
+func TestResumeSotWSendsEndpointsOfChangedClusters(t *testing.T) {
+	t.Parallel()
+	h, _ := reconnected(t)
+	first := h.connect(t, false)
+	first.subscribe(generate.TypeCluster)
+	first.wantAck("cds a=1 b=2")
+	first.subscribe(generate.TypeEndpoint, "a", "b")
+	first.wantAck("eds ea=1 eb=1")
+	h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=2"})
+	h.push()
+
+	again := h.connect(t, false)
+	again.vers = first.vers
+	again.subscribe(generate.TypeCluster)
+	again.wantAck("cds a=2 b=2")
+	again.vers[generate.TypeEndpoint] = first.vers[generate.TypeEndpoint]
+	again.subscribe(generate.TypeEndpoint, "a", "b")
+	again.wantAck("eds ea=1 eb=1")
+}
+
+// Without delta, endpoints that do not exist are answered with none: Envoy
+// would wait for them and acknowledge no clusters. Those that a proxy has are
+// left alone, as routes may still lead there.
+func TestMissingEndpointsSotW(t *testing.T) {
+	t.Parallel()
+	h := start(t, nil)
+	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1"})
+	h.push()
+	p := h.connect(t, false)
+	none, err := proto.Marshal(&discoveryv3.Resource{Name: "nobody"}) // the same bytes: a name in field 3 ...
+	if err != nil {
+		t.Fatal(err)
+	}
+	none[0] = 1<<3 | 2 // ... which stands in field 1
+	p.subscribe(generate.TypeEndpoint, "a", "nobody")
+	p.wantAck("eds ea=1 " + string(none))
+	h.set(generate.TypeEndpoint, nil)
+	h.push()
+	p.quiet()
+	p.nonce[generate.TypeEndpoint] = "" // as before the first response
+	p.ack(generate.TypeEndpoint)
+	p.wantAck("eds")
+	h.set(generate.TypeEndpoint, map[string]string{"nobody": "en=1"})
+	h.push()
+	p.wantAck("eds en=1")
+}
+
+// A proxy that rejects routes keeps the old ones, and the clusters that they
+// name.
+func TestRejectedRoutesKeepTheirClusters(t *testing.T) {
+	each(t, func(_ *testing.T, h *harness, p *peer) {
+		initial(p)
+		h.set(generate.TypeCluster, map[string]string{"b": "b=1"})
+		h.set(generate.TypeRoute, map[string]string{"r": "bad"})
+		h.push()
+		p.want("rds bad")
+		detail := &statuspb.Status{Code: 13, Message: "no"}
+		if p.delta {
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeRoute, ResponseNonce: p.nonce[generate.TypeRoute], ErrorDetail: detail})
+		} else {
+			// What a rejection names beside is asked for all the same.
+			h.set(generate.TypeRoute, map[string]string{"r": "bad", "s": "s=1"})
+			h.push()
+			p.must(&discoveryv3.DiscoveryRequest{
+				TypeUrl: generate.TypeRoute, ResourceNames: []string{"r", "s"}, ResponseNonce: p.nonce[generate.TypeRoute], ErrorDetail: detail,
+			})
+			p.want("rds s=1")
+			return
+		}
+		p.quiet()
+		h.set(generate.TypeRoute, map[string]string{"r": "good"})
+		h.push()
+		p.wantAck("rds good")
+		p.wantAck("cds -a")
+	})
+}
+
+// overtaken is a Generator that publishes the next snapshot while it makes
+// the routes of the one before.
+type overtaken struct {
+	*table
+	server *Server
+	next   *snapshot.Mesh
+}
+
+func (g *overtaken) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+	set := g.table.Generate(mesh, proxy, typeURL)
+	if mesh.Sequence != g.next.Sequence && typeURL == generate.TypeRoute {
+		g.server.mesh.Store(&published{Mesh: g.next})
+	}
+	if mesh.Sequence == g.next.Sequence && typeURL == generate.TypeCluster {
+		return &generate.Set{} // the next snapshot has no cluster
+	}
+	return set
+}
+
+// All types of one push are of one snapshot: clusters of a newer one could be
+// without those that the proxy's routes name.
+func TestOnePushOneSnapshot(t *testing.T) {
+	t.Parallel()
+	g := &overtaken{table: &table{}, next: &snapshot.Mesh{Sequence: 2}}
+	g.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	g.set(generate.TypeListener, map[string]string{"l": "l=1"})
+	g.set(generate.TypeRoute, map[string]string{"r": "r=1"})
+	server, err := New(Config{Generator: g, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.server = server
+	var sent int
+	st := &stream{
+		server: server, proxy: &model.Proxy{}, delta: true, log: server.log, subs: map[string]*subscription{},
+		sendMsg: func(any) error { sent++; return nil }, mesh: &published{Mesh: &snapshot.Mesh{Sequence: 1}},
+	}
+	server.mesh.Store(st.mesh)
+	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener, generate.TypeRoute} {
+		sub := newSubscription(typeURL)
+		sub.wildcard, sub.at, sub.all = true, g.table.Generate(nil, nil, typeURL), g.table.Generate(nil, nil, typeURL)
+		st.subs[typeURL] = sub
+	}
+	if err := st.push(); err != nil {
+		t.Fatal(err)
+	}
+	if sent != 0 {
+		t.Errorf("%d responses sent, want none: nothing changed in the snapshot of the push", sent)
+	}
+}
