@@ -240,7 +240,8 @@ func (s *stream) upstreamEnded(err error, refused bool) error {
 	if refused {
 		s.proxy.upstream.failed(err)
 	} else {
-		s.proxy.log.Warn("the control plane's stream ended, envoy keeps its configuration", "err", err)
+		// A warning follows if it does not come back at once.
+		s.proxy.log.Info("the control plane's stream ended, envoy keeps its configuration", "err", err)
 	}
 	if errors.Is(err, io.EOF) {
 		return errors.New("closed by the control plane")

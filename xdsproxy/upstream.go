@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -173,9 +174,9 @@ func (u *upstream) failed(err error) {
 	attempt := u.attempt
 	u.failing = true
 	u.mu.Unlock()
-	// The first failure is news; after that powers of two keep the log
-	// readable through a long outage.
-	if attempt&(attempt-1) == 0 {
+	// The first failure may be a restart that is over at once. The attempts
+	// 2, 8, 32 … keep the log readable through a long outage.
+	if attempt > 1 && bits.OnesCount(uint(attempt)) == 1 && bits.TrailingZeros(uint(attempt))%2 == 1 {
 		u.log.Warn("control plane cannot be reached, envoy keeps its configuration", "address", u.cfg.Address, "attempt", attempt, "err", err)
 	}
 }
