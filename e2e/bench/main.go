@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -56,7 +57,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.StringVar(&o.bin, "bin", "bin", "directory of the programs")
-	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs)")
+	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs, else on PATH)")
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
@@ -78,6 +79,11 @@ func parse(args []string, out io.Writer) (options, error) {
 	}
 	if o.envoy == "" {
 		o.envoy = filepath.Join(o.bin, "envoy")
+		if _, err := os.Stat(o.envoy); err != nil {
+			if onPath, err := exec.LookPath("envoy"); err == nil {
+				o.envoy = onPath
+			}
+		}
 	}
 	for _, p := range []string{filepath.Join(o.bin, "outrigger-agent"), filepath.Join(o.bin, "outrigger-control"), o.envoy} {
 		if _, err := os.Stat(p); err != nil {

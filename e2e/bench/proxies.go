@@ -35,8 +35,11 @@ type proxies struct {
 	address string
 	subs    subscriptions
 	cancel  context.CancelCauseFunc
-	ctx     context.Context //nolint:containedctx // it is what the proxies run in
 	running sync.WaitGroup
+	// done is closed when one of them failed, or all are to end; cause says
+	// why.
+	done  <-chan struct{}
+	cause func() error
 
 	synced chan struct{} // one token for each proxy that has every type
 	seen   chan time.Time
@@ -53,10 +56,11 @@ type wanted struct {
 // startProxies opens count streams.
 func startProxies(ctx context.Context, address string, count int, subs subscriptions) *proxies {
 	p := &proxies{address: address, subs: subs, synced: make(chan struct{}, count), seen: make(chan time.Time, 2*count)}
-	p.ctx, p.cancel = context.WithCancelCause(ctx)
+	ctx, p.cancel = context.WithCancelCause(ctx)
+	p.done, p.cause = ctx.Done(), func() error { return context.Cause(ctx) }
 	for i := range count {
 		p.running.Go(func() {
-			if err := p.one(p.ctx, i); err != nil {
+			if err := p.one(ctx, i); err != nil {
 				p.cancel(fmt.Errorf("proxy %d: %w", i, err))
 			}
 		})
@@ -76,8 +80,8 @@ func next[T any](p *proxies, from <-chan T, limit time.Duration) (last T, err er
 	for i := range count {
 		select {
 		case last = <-from:
-		case <-p.ctx.Done():
-			return last, context.Cause(p.ctx)
+		case <-p.done:
+			return last, p.cause()
 		case <-timeout:
 			return last, fmt.Errorf("only %d of %d proxies got it within %s", i, count, limit)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -178,7 +179,8 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 		} else {
 			l.endpoint = m
 		}
-		b.say("push: %s, delta %t: change %d all have it %.3f s, server CPU %.3f s, %.2f MB", host, subs.delta, i+1, m.wall, m.cpu, m.bytes/1e6)
+		b.say("push: %s, delta %t: change %d all have it %.3f s (slowest round %.3f s), server CPU %.3f s, %.2f MB",
+			host, subs.delta, i+1, m.wall, slices.Max(c.to.wall), m.cpu, m.bytes/1e6)
 	}
 	l.resident, _, err = memory(server.pid())
 	return l, err

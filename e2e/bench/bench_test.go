@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+func buffers(texts ...string) mem.BufferSlice {
+	var s mem.BufferSlice
+	for _, t := range texts {
+		s = append(s, mem.SliceBuffer(t))
+	}
+	return s
+}
+
+// A marker is found wherever the ends of the buffers cut it.
+func TestContains(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		in   []string
+		want bool
+	}{
+		"in one":            {[]string{"..10.77.0.1.."}, true},
+		"cut in two":        {[]string{"..10.7", "7.0.1.."}, true},
+		"cut after a byte":  {[]string{"..1", "0.77.0.1"}, true},
+		"cut to bytes":      {strings.Split("..10.77.0.1..", ""), true},
+		"over three":        {[]string{"..10", ".77", ".0.1"}, true},
+		"empty between":     {[]string{"..10.7", "", "7.0.1.."}, true},
+		"other":             {[]string{"..10.77.0", ".2.."}, false},
+		"pieces out of row": {[]string{"7.0.1", "10.7"}, false},
+		"nothing":           {nil, false},
+	} {
+		if got := contains(buffers(c.in...), []byte("10.77.0.1")); got != c.want {
+			t.Errorf("%s: contains(%q) = %t, want %t", name, c.in, got, c.want)
+		}
+	}
+}
+
+// The head of a response is read however it is cut, and resources are skipped.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	b := appendText(nil, responseVersion, "v1")
+	b = appendText(b, 2, strings.Repeat("resource", 100))
+	b = protowire.AppendTag(b, 3, protowire.VarintType)
+	b = protowire.AppendVarint(b, 1)
+	b = appendText(b, responseType, typeRoute)
+	b = appendText(b, responseNonce, "first")
+	b = appendText(b, responseNonce, "last")
+	for _, cut := range []int{1, 7, len(b)} {
+		var pieces []string
+		for rest := string(b); rest != ""; rest = rest[min(cut, len(rest)):] {
+			pieces = append(pieces, rest[:min(cut, len(rest))])
+		}
+		got, err := head(buffers(pieces...), responseVersion, responseType, responseNonce)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != 3 || got[responseVersion] != "v1" || got[responseType] != typeRoute || got[responseNonce] != "last" {
+			t.Errorf("pieces of %d bytes: got %v", cut, got)
+		}
+	}
+	if _, err := head(buffers(string(b[:len(b)-1])), responseNonce); err == nil {
+		t.Error("a message without its end is read without an error")
+	}
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	err := printTable(&out, "2 cores", []figure{
+		{Name: "binary", Unit: megabytes, Ours: 15.5e6, Target: 20e6},
+		{Name: "relay", Unit: milliseconds, Ours: 0.003, Straight: 0.001, TargetRatio: 2},
+		{Name: "sync", Unit: seconds, Ours: 1.5, Straight: 1},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `2 cores
+
+figure  ours      straight  ratio  target
+binary  15.50 MB  -         -      20.00 MB
+relay   3.000 ms  1.000 ms  3.00x  2.0x  missed
+sync    1.500 s   1.000 s   1.50x  -
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
