@@ -5,6 +5,7 @@ package envoy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -39,10 +40,18 @@ func (v Version) String() string { return v.Full }
 func CheckVersion(ctx context.Context, binary string) (Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, binary, "--version").CombinedOutput()
+	if _, err := exec.LookPath(binary); err != nil {
+		return Version{}, fmt.Errorf("there is no envoy at %s: install one there, or set binaryPath of the proxy configuration to one: %w", binary, err)
+	}
+	cmd := exec.CommandContext(ctx, binary, "--version")
+	cmd.WaitDelay = pipeGrace // it may be a script that leaves a program behind
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		if ctx.Err() != nil {
+		switch {
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			err = fmt.Errorf("no answer within %s: %w", versionTimeout, ctx.Err())
+		case ctx.Err() != nil:
+			err = ctx.Err()
 		}
 		return Version{}, fmt.Errorf("run %s --version: %w%s", binary, err, said(out))
 	}

@@ -4,10 +4,15 @@
 package envoy
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -64,8 +69,41 @@ func TestCheckVersion(t *testing.T) {
 func TestCheckVersionWithoutBinary(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "nothing")
-	if _, err := CheckVersion(t.Context(), path); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := CheckVersion(t.Context(), path); err == nil || !strings.Contains(err.Error(), "there is no envoy at "+path) {
 		t.Errorf("error = %v, want one that names %s", err, path)
+	}
+}
+
+// A script in Envoy's place may start a program that keeps its output open.
+func TestCheckVersionEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "envoy")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nsleep 60 &\necho $! > \"$0.pid\"\nwait\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		_, err := CheckVersion(ctx, script)
+		result <- err
+	}()
+	pid := 0
+	eventually(t, "the script has started a program", func() bool {
+		text, err := os.ReadFile(script + ".pid")
+		if err == nil {
+			pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err == nil
+	})
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+	cancel()
+	select {
+	case err := <-result:
+		if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "no answer within") {
+			t.Errorf("error = %v, want one that says it was cut short", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the check goes on after the end of its context")
 	}
 }
 

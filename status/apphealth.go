@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/status/probe"
@@ -123,13 +124,20 @@ func hostHeader(r *http.Request, get *HTTPGet) string {
 }
 
 // headers returns what is sent to the application: the headers of the request,
-// without those that concern its connection, then those of the probe.
+// without those that concern its connection and the one that only an Envoy may
+// write, then those of the probe.
 func headers(r *http.Request, get *HTTPGet) http.Header {
 	h := r.Header.Clone()
+	for _, list := range r.Header["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			h.Del(strings.TrimSpace(name))
+		}
+	}
 	for _, name := range []string{
 		"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 		"Accept-Encoding", // the body is handed back as it is
 		"Content-Length",  // a GET without a body
+		"X-Forwarded-Client-Cert",
 	} {
 		h.Del(name)
 	}

@@ -77,8 +77,12 @@ func TestHTTPProbeForwardsHeaders(t *testing.T) {
 
 	s := probeSeen(t, address, http.Header{
 		"User-Agent": {"kube-probe/1.30"}, "X-Many": {"1", "2"}, "X-Own": {"request"}, "Te": {"trailers"}, "Keep-Alive": {"9"},
+		"Connection": {"X-Hop, close"}, "X-Hop": {"of this connection"}, "X-Forwarded-Client-Cert": {"URI=spiffe://forged"},
 	})
-	for name, want := range map[string]string{"User-Agent": "kube-probe/1.30", "X-Many": "1,2", "X-Own": "variable", "Te": "", "Keep-Alive": ""} {
+	for name, want := range map[string]string{
+		"User-Agent": "kube-probe/1.30", "X-Many": "1,2", "X-Own": "variable", "Te": "", "Keep-Alive": "",
+		"X-Hop": "", "X-Forwarded-Client-Cert": "",
+	} {
 		if got := strings.Join(s.Header[name], ","); got != want {
 			t.Errorf("header %s = %q, want %q", name, got, want)
 		}

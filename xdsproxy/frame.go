@@ -5,6 +5,7 @@ package xdsproxy
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -81,7 +82,7 @@ func readRequest(b []byte, delta bool) request {
 	eachField(b, func(n protowire.Number, v []byte) {
 		switch n {
 		case typeURL:
-			r.typeURL = string(v)
+			r.typeURL = strings.ToValidUTF8(string(v), "?") // it becomes a metric's label, which must be
 		case errorDetail:
 			r.rejected = "no reason given"
 			eachField(v, func(n protowire.Number, v []byte) {

@@ -141,7 +141,10 @@ type builder struct {
 // build makes the parts; nothing runs yet. ctx is done when the agent drains.
 func build(ctx context.Context, cfg *config, socks *sockets, b builder) (*parts, error) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// With a prefix, as Istio's agent has it: the application's own metrics of
+	// Go and of its process stand beside these.
+	prometheus.WrapRegistererWithPrefix("istio_agent_", registry).MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	scope := func(name string) *slog.Logger { return b.log.With("component", name) }
 	p := &parts{binary: cfg.proxyConfig.GetBinaryPath()}
 	token := tokenSource(cfg.env.jwtPolicy)

@@ -10,7 +10,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +113,24 @@ func TestPrintVersion(t *testing.T) {
 	}
 }
 
+// A log that nobody reads any more must not end the agent.
+func TestOutputThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	cmd := exec.Command(os.Args[0], "version")
+	cmd.Env, cmd.Stdout = []string{"OUTRIGGER_TEST_ROLE=agent"}, w
+	if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != exitError {
+		t.Errorf("the agent ended with %v, want an error of its own", err)
+	}
+}
+
 func TestWaitFor(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -122,12 +143,29 @@ func TestWaitFor(t *testing.T) {
 	if err := waitFor(t.Context(), server.URL, time.Second, time.Millisecond); err != nil || asked != 3 {
 		t.Errorf("%d questions, %v", asked, err)
 	}
-	never := httptest.NewServer(http.NotFoundHandler())
+	never := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "envoy is not live\nforged line", http.StatusServiceUnavailable)
+	}))
 	t.Cleanup(never.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := waitFor(ctx, never.URL, time.Second, time.Millisecond); err == nil || !strings.Contains(err.Error(), "is not ready in time") {
-		t.Errorf("error %v", err)
+	// It never answers within the time: what was heard before is the reason.
+	var told atomic.Bool
+	silent := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !told.Swap(true) {
+			http.Error(w, "envoy is not live", http.StatusServiceUnavailable)
+			return
+		}
+		<-silent
+	}))
+	t.Cleanup(hangs.Close)
+	t.Cleanup(func() { close(silent) })
+	for _, server := range []*httptest.Server{never, hangs} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		err := waitFor(ctx, server.URL, time.Minute, time.Millisecond)
+		cancel()
+		if want := server.URL + " is not ready in time: it answers 503 Service Unavailable: envoy is not live"; err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
 	}
 }
 

@@ -38,6 +38,9 @@ func run(args, environ []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
+	// A log that nobody reads any more must not end the proxy: writing to it
+	// fails instead. The signal itself is not looked at.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	done := make(chan struct{})
 	defer close(done)
 	go func() {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -214,6 +215,8 @@ func TestProxyLife(t *testing.T) {
 	}
 	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "envoy_cluster_manager_cds_update_success") || !strings.Contains(body, "go_goroutines") {
 		t.Errorf("merged metrics: %d, %d bytes", code, len(body))
+	} else if clash := regexp.MustCompile(`(?m)^(go|process)_\w+`).FindString(body); clash != "" {
+		t.Errorf("the agent's %s would stand beside the application's own of that name", clash)
 	}
 	if strings.Contains(a.out.String(), "the-token") {
 		t.Error("the token is in the log")

@@ -4,13 +4,19 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 )
+
+// maxReason is how much is read of an answer that is not 200.
+const maxReason = 1 << 10
 
 func newWaitCommand() *cobra.Command {
 	var (
@@ -46,8 +52,12 @@ func waitFor(ctx context.Context, url string, request, period time.Duration) err
 	client := &http.Client{Timeout: request}
 	var last error
 	for {
-		if last = ask(ctx, client, url); last == nil {
+		err := ask(ctx, client, url)
+		if err == nil {
 			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err // that the time is over is not the reason
 		}
 		timer := time.NewTimer(period)
 		select {
@@ -68,9 +78,14 @@ func ask(ctx context.Context, client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
-	_ = resp.Body.Close() // nothing of the body is used
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", resp.Status)
+	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	if resp.StatusCode == http.StatusOK {
+		return nil
 	}
-	return nil
+	// The first line says what is not ready; without it the status has to do.
+	line, _ := bufio.NewReader(io.LimitReader(resp.Body, maxReason)).ReadString('\n')
+	if line = strings.TrimSpace(line); line != "" {
+		return fmt.Errorf("it answers %s: %s", resp.Status, line)
+	}
+	return fmt.Errorf("it answers %s", resp.Status)
 }

@@ -6,7 +6,7 @@
 //
 // The package holds flags, the environment (env.go) and wiring only; what a
 // command does is in the package below it, cmd/outrigger/up. It turns the
-// first SIGINT or SIGTERM into the end of the context of the command, the
+// first SIGINT, SIGTERM or SIGHUP into the end of the context of the command, the
 // second one into the end of everything at once, and an error into exit code
 // 1. It runs one goroutine, which waits for signals.
 package main

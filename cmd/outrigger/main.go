@@ -27,6 +27,12 @@ func run(args []string, env environment) int {
 	kill := make(chan struct{})
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		signal.Notify(signals, syscall.SIGHUP) // the terminal was closed
+	}
+	// Writing to a pipe that nobody reads fails then, instead of ending the
+	// process on the spot. The signal itself is not looked at.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() {
 		<-signals
 		cancel()

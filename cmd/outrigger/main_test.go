@@ -7,10 +7,87 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
+
+// TestMain lets the test binary be the program itself, so that signals and exit
+// codes are the real ones.
+func TestMain(m *testing.M) {
+	if os.Getenv("OUTRIGGER_TEST_ROLE") == "outrigger" {
+		os.Exit(run(os.Args[1:], readEnvironment()))
+	}
+	os.Exit(m.Run())
+}
+
+// program runs the program with its standard output in a file.
+func program(t *testing.T, stdout *os.File, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "OUTRIGGER_TEST_ROLE=outrigger")
+	cmd.Stdout, cmd.Stderr = stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // most have ended
+	return cmd, &stderr
+}
+
+// A signal while Envoy is asked for its version is no problem of Envoy.
+func TestSignalBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			envoy := filepath.Join(t.TempDir(), "envoy")
+			if err := os.WriteFile(envoy, []byte("#!/bin/sh\n: > \"$0.asked\"\nexec sleep 60\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			cmd, stderr := program(t, nil, "up", "-f", "/no/mesh.yaml", "--envoy", envoy)
+			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+				if _, err := os.Stat(envoy + ".asked"); err == nil {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("Envoy is not asked for its version")
+				}
+			}
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
+				t.Errorf("%v: %s", err, stderr)
+			}
+		})
+	}
+}
+
+// Output that nobody reads any more ends the mesh as a signal does, not the
+// process on the spot.
+func TestOutputThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	ended := false
+	if _, err := (whileRead{w, func() { ended = true }}).Write([]byte("x")); err == nil || !ended {
+		t.Errorf("error %v, ended: %t", err, ended)
+	}
+	cmd, stderr := program(t, w, "version")
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("%v: %s", err, stderr)
+	}
+}
 
 // fakeEnvoy writes a program that says the version of an Envoy.
 func fakeEnvoy(t *testing.T, dir, version string) string {

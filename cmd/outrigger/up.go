@@ -5,11 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,8 +47,11 @@ func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		Example: upExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, end := context.WithCancel(cmd.Context())
+			defer end()
 			cfg.Display = newDisplay(cmd.OutOrStdout(), env)
-			return runUp(cmd.Context(), cfg, env)
+			cfg.Display.Out = whileRead{cfg.Display.Out, end}
+			return runUp(ctx, cfg, env)
 		},
 	}
 	flags := cmd.Flags()
@@ -69,6 +74,9 @@ func runUp(ctx context.Context, cfg up.Config, env environment) error {
 		return fmt.Errorf("find the working directory: %w", err)
 	}
 	cfg.Envoy, err = findEnvoy(ctx, cfg.Envoy, env.envoy, cfg.Programs)
+	if ctx.Err() != nil {
+		return nil // ended before anything began
+	}
 	if err != nil {
 		cfg.Problems = []up.Problem{{Text: err.Error()}}
 	}
@@ -103,6 +111,22 @@ func findEnvoy(ctx context.Context, flag, fromEnv, programs string) (string, err
 		return "", err
 	}
 	return path, nil
+}
+
+// whileRead ends the mesh when nobody reads its output any more, as in
+// outrigger up | head.
+type whileRead struct {
+	io.Writer
+	end func()
+}
+
+// Write implements io.Writer.
+func (w whileRead) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if errors.Is(err, syscall.EPIPE) {
+		w.end()
+	}
+	return n, err
 }
 
 // newDisplay finds out whether out is a terminal.

@@ -151,23 +151,26 @@ type service struct {
 }
 
 func (s *service) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return s.serve(g, false, func() (*request, error) {
-		r, err := g.Recv()
-		if err != nil {
-			return nil, err
-		}
-		return fromSotW(r), nil
-	})
+	return s.serve(g, false, receiver(g, readSotW))
 }
 
 func (s *service) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.serve(g, true, func() (*request, error) {
-		r, err := g.Recv()
-		if err != nil {
+	return s.serve(g, true, receiver(g, readDelta))
+}
+
+// receiver gives what receives the next request of a stream.
+func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (*request, error) {
+	return func() (*request, error) {
+		var f frame
+		if err := g.RecvMsg(&f); err != nil {
 			return nil, err
 		}
-		return fromDelta(r), nil
-	})
+		q, err := read(f.request)
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		return q, nil
+	}
 }
 
 // serve runs one stream.

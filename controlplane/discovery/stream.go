@@ -97,16 +97,16 @@ func (s *stream) handle(q *request) error {
 // subscribeSotW reads a state-of-the-world request, whose names are the whole
 // subscription.
 func (s *stream) subscribeSotW(sub *subscription, q *request) error {
-	if len(q.names) == 0 && byName(q.typeURL) {
+	if q.named == 0 && byName(q.typeURL) {
 		delete(s.subs, q.typeURL)
 		return nil
 	}
 	set := s.generate(q.typeURL)
 	if sub == nil {
 		sub = newSubscription(q.typeURL)
-		sub.wildcard = len(q.names) == 0
+		sub.wildcard = q.named == 0
 		sub.fill = q.typeURL == generate.TypeEndpoint
-		sub.setNames(q.names)
+		sub.setNames(q)
 		s.subs[q.typeURL] = sub
 		if q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
 			sub.has(set, sub.diff(set)) // it came back with what is current
@@ -117,10 +117,10 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	if sub.wildcard {
 		return nil
 	}
-	grown := sub.setNames(q.names)
+	grown := sub.setNames(q)
 	if q.nonce == "" {
 		// It saw no response of this stream yet: it gets all that there is.
-		sub.forget(slices.DeleteFunc(q.names, func(n string) bool { return set.Get(n) == nil }))
+		sub.forget(slices.DeleteFunc(q.names(), func(n string) bool { return set.Get(n) == nil }))
 	} else if !grown {
 		return nil
 	}
@@ -141,8 +141,7 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 		sub.forget(q.subscribe) // asking again means: send again
 	}
 	for _, n := range q.unsubscribe {
-		delete(sub.names, n)
-		delete(sub.known, n)
+		sub.drop(n)
 	}
 	if sub.wildcard {
 		if !first || len(sub.all.Resources) > 0 {

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+	"unique"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
@@ -16,13 +17,15 @@ import (
 // request is read into it and how an update is encoded.
 type subscription struct {
 	typeURL string
-	// wildcard asks for every resource of the type; names for some.
+	// wildcard asks for every resource of the type. What it has is all,
+	// which is shared between streams.
 	wildcard bool
-	names    map[string]struct{}
-	// all is what a wildcard subscriber has, shared between streams; known
-	// is what a subscriber by name has.
-	all   *generate.Set
-	known map[string]uint64
+	all      *generate.Set
+	// wants is what a subscriber by name asks for, or has. The names are
+	// handles, because many streams ask for the same ones.
+	wants map[unique.Handle[string]]want
+	// asked is the hash of the names of the last state-of-the-world request.
+	asked uint64
 	// at is the set that the subscriber was last brought to or compared
 	// with; nil when it has to be compared again.
 	at *generate.Set
@@ -38,8 +41,15 @@ type subscription struct {
 	fill bool
 }
 
+// want is what a subscriber by name asks for, or has, under one name.
+type want struct {
+	// hash is that of the resource that it has.
+	hash       uint64
+	has, asked bool
+}
+
 func newSubscription(typeURL string) *subscription {
-	return &subscription{typeURL: typeURL, names: map[string]struct{}{}, known: map[string]uint64{}, all: &generate.Set{}}
+	return &subscription{typeURL: typeURL, wants: map[unique.Handle[string]]want{}, all: &generate.Set{}}
 }
 
 // byName reports whether a type without names in its first request means
@@ -63,23 +73,41 @@ func (s *subscription) diff(set *generate.Set) update {
 		return diffSets(s.all, set)
 	}
 	var u update
-	for name := range s.names {
-		res := set.Get(name)
-		had, has := s.known[name]
-		switch {
-		case res == nil && s.fill:
-			if none := generate.NoEndpoints(name); !has && none != nil {
-				u.changed = append(u.changed, none)
-			}
-		case res == nil && has:
-			u.removed = append(u.removed, name)
-		case res != nil && (!has || had != res.Hash):
-			u.changed = append(u.changed, res)
+	if s.at != nil {
+		// It has all that it wants of that set: only what changed since
+		// needs a look.
+		since := diffSets(s.at, set)
+		for _, res := range since.changed {
+			s.compare(&u, unique.Make(res.Name), res)
 		}
+		for _, name := range since.removed {
+			s.compare(&u, unique.Make(name), nil)
+		}
+		return u
+	}
+	for name := range s.wants {
+		s.compare(&u, name, set.Get(name.Value()))
 	}
 	slices.SortFunc(u.changed, byResourceName)
 	slices.Sort(u.removed)
 	return u
+}
+
+// compare adds to an update what the subscriber lacks under one name; res is
+// nil when there is no such resource.
+func (s *subscription) compare(u *update, name unique.Handle[string], res *generate.Resource) {
+	w := s.wants[name]
+	switch {
+	case !w.asked:
+	case res == nil && s.fill:
+		if none := generate.NoEndpoints(name.Value()); !w.has && none != nil {
+			u.changed = append(u.changed, none)
+		}
+	case res == nil && w.has:
+		u.removed = append(u.removed, name.Value())
+	case res != nil && (!w.has || w.hash != res.Hash):
+		u.changed = append(u.changed, res)
+	}
 }
 
 // diffSets merges two sorted sets.
@@ -145,10 +173,10 @@ func (s *subscription) has(set *generate.Set, u update) {
 		return
 	}
 	for _, res := range u.changed {
-		s.known[res.Name] = res.Hash
+		s.wants[unique.Make(res.Name)] = want{hash: res.Hash, has: true, asked: true}
 	}
 	for _, name := range u.removed {
-		delete(s.known, name)
+		s.wants[unique.Make(name)] = want{asked: true}
 	}
 }
 
@@ -156,8 +184,10 @@ func (s *subscription) has(set *generate.Set, u update) {
 // has of them.
 func (s *subscription) forget(names []string) {
 	for _, n := range names {
-		if _, ok := s.known[n]; ok {
-			delete(s.known, n)
+		h := unique.Make(n)
+		if w := s.wants[h]; w.has {
+			w.has = false
+			s.wants[h] = w
 			s.at = nil
 		}
 	}
@@ -167,17 +197,20 @@ func (s *subscription) forget(names []string) {
 // version that does not exist, so that the next diff sends it or tells, once,
 // that there is no such resource.
 func (s *subscription) ask(name string) {
-	s.names[name] = struct{}{}
-	if _, has := s.known[name]; !has {
-		s.known[name] = 0
-	}
+	h := unique.Make(name)
+	w := s.wants[h]
+	s.wants[h] = want{hash: w.hash, has: true, asked: true}
+	s.at = nil
 }
+
+// drop takes a name away.
+func (s *subscription) drop(name string) { delete(s.wants, unique.Make(name)) }
 
 // resume takes what a proxy that comes back says it has.
 func (s *subscription) resume(versions map[string]string) {
 	if !s.wildcard {
 		for name, v := range versions {
-			s.known[name] = hashOf(v)
+			s.wants[unique.Make(name)] = want{hash: hashOf(v), has: true}
 		}
 		return
 	}
@@ -191,40 +224,30 @@ func (s *subscription) resume(versions map[string]string) {
 
 // setNames replaces the names of a state-of-the-world subscription and
 // reports whether it wants something that it did not want before.
-func (s *subscription) setNames(names []string) (grown bool) {
-	next := make(map[string]struct{}, len(names))
-	for _, n := range names {
-		next[n] = struct{}{}
-		if _, ok := s.names[n]; !ok {
-			grown = true
-		}
+func (s *subscription) setNames(q *request) (grown bool) {
+	if q.asked == s.asked && q.named == len(s.wants) {
+		return false // the same again, as in most answers
 	}
-	for n := range s.known {
-		if _, ok := next[n]; !ok {
-			delete(s.known, n)
+	next := make(map[unique.Handle[string]]want, q.named)
+	for _, n := range q.names() {
+		h := unique.Make(n)
+		w := s.wants[h]
+		if !w.asked {
+			grown, s.at = true, nil
 		}
+		w.asked = true
+		next[h] = w
 	}
-	s.names = next
+	s.wants, s.asked = next, q.asked
 	return grown
 }
 
-// version gives the hash of all that the subscriber would have: what stands
-// in version_info of a state-of-the-world response.
+// version gives what stands in version_info of a response: a subscriber by
+// name that comes back with it, and asks for the same names, has what is
+// current.
 func (s *subscription) version(set *generate.Set) string {
 	if s.wildcard {
 		return set.Version
 	}
-	names := make([]string, 0, len(s.names))
-	for n := range s.names {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	h := fnv.New64a()
-	for _, n := range names {
-		if res := set.Get(n); res != nil {
-			_, _ = h.Write([]byte(n)) // a hash takes everything
-			_, _ = h.Write([]byte(versionOf(res.Hash)))
-		}
-	}
-	return versionOf(h.Sum64())
+	return set.Version + "." + versionOf(s.asked)
 }

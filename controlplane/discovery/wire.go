@@ -4,26 +4,27 @@
 package discovery
 
 import (
-	"fmt"
 	"strconv"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is no frame
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
 
-// frame is a response as buffers, most of which are shared between streams.
-type frame struct{ data mem.BufferSlice }
+// frame is a message as bytes.
+type frame struct {
+	// data is a response; most of its buffers are shared between streams.
+	data mem.BufferSlice
+	// request is a request.
+	request []byte
+}
 
-// Codec sends the server's responses without marshalling them again, and
-// leaves all other messages to gRPC's own codec. gRPC servers on which a
-// [Server] is registered must force it.
+// Codec sends the server's responses without marshalling them again, hands
+// over its requests undecoded, and leaves all other messages to gRPC's own
+// codec. gRPC servers on which a [Server] is registered must force it.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
 type codec struct{ encoding.CodecV2 }
@@ -35,44 +36,12 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// request is what both kinds of discovery request have in common.
-type request struct {
-	node    *corev3.Node
-	typeURL string
-	nonce   string
-	// rejected is Envoy's reason for refusing the response of the nonce.
-	rejected string
-	// names is the whole subscription (state of the world); subscribe and
-	// unsubscribe change it (delta).
-	names                  []string
-	subscribe, unsubscribe []string
-	// version is what the proxy has (state of the world); versions the same
-	// by name, on the first request of a type (delta).
-	version  string
-	versions map[string]string
-}
-
-func fromSotW(r *discoveryv3.DiscoveryRequest) *request {
-	q := &request{
-		node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
-		names: r.ResourceNames, version: r.VersionInfo,
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if f, ok := v.(*frame); ok {
+		f.request = data.Materialize()
+		return nil
 	}
-	if r.ErrorDetail != nil {
-		q.rejected = fmt.Sprintf("code %d: %s", r.ErrorDetail.Code, r.ErrorDetail.Message)
-	}
-	return q
-}
-
-func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
-	q := &request{
-		node: r.Node, typeURL: r.TypeUrl, nonce: r.ResponseNonce,
-		subscribe: r.ResourceNamesSubscribe, unsubscribe: r.ResourceNamesUnsubscribe,
-		versions: r.InitialResourceVersions,
-	}
-	if r.ErrorDetail != nil {
-		q.rejected = fmt.Sprintf("code %d: %s", r.ErrorDetail.Code, r.ErrorDetail.Message)
-	}
-	return q
+	return c.CodecV2.Unmarshal(data, v)
 }
 
 // response is what both kinds of discovery response have in common.

@@ -78,6 +78,7 @@ func New(cfg Config) (*Client, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithIdleTimeout(idleTimeout),
+		grpc.WithNoProxy(), // as the relay: agents reach the control plane directly
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
 			MinConnectTimeout: 5 * time.Second,

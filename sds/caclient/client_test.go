@@ -9,10 +9,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
 	"net"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,7 +33,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain sets a proxy that nothing may use. It is set for all tests, because
+// net/http reads it once; for loopback addresses it would not count.
+func TestMain(m *testing.M) {
+	if err := os.Setenv("HTTPS_PROXY", "http://127.0.0.1:1"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestNoProxyOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, caclient.Config{Address: "nowhere.invalid:15012", TLS: trust(nil)})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := c.Sign(ctx, []byte("request"), time.Hour); err == nil || strings.Contains(err.Error(), "dial tcp 127.0.0.1:1:") {
+		t.Errorf("error = %v, want one of the name itself", err)
+	}
+}
 
 const serverName = "istiod.istio-system.svc"
 

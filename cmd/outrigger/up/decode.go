@@ -68,7 +68,12 @@ func (r *reader) mesh(n *yaml.Node, m *mesh) {
 		{"config", func(n *yaml.Node) { m.lines["config"] = n.Line; m.configDir = r.text(n, "config") }},
 		{"trustDomain", func(n *yaml.Node) { m.lines["trustDomain"] = n.Line; m.trustDomain = r.text(n, "trustDomain") }},
 		{"network", func(n *yaml.Node) { m.network = r.prefix(n) }},
-		{"mesh", func(n *yaml.Node) { m.settings = r.settings(n) }},
+		{"mesh", func(n *yaml.Node) {
+			m.settings = r.settings(n)
+			if port := valueOf(n, proxyPortSetting); port != nil {
+				m.lines[proxyPortSetting] = port.Line
+			}
+		}},
 		{"workloads", func(n *yaml.Node) {
 			r.list(n, "workloads", func(i int, n *yaml.Node) {
 				m.workloads = append(m.workloads, r.workload(i, n))
@@ -244,6 +249,9 @@ func (r *reader) settings(n *yaml.Node) map[string]any {
 	if err := n.Decode(&m); err != nil {
 		r.add(n.Line, "mesh: must be a mapping of fields of Istio's MeshConfig: %v", err)
 		return nil
+	}
+	if port := valueOf(n, proxyPortSetting); port != nil {
+		m[proxyPortSetting] = r.port(port, "mesh: "+proxyPortSetting)
 	}
 	r.checkSettings(n, m)
 	return m

@@ -21,6 +21,8 @@ const (
 	tokenIssuer   = "https://outrigger.mesh/up"
 	tokenAudience = "istio-ca"
 	tokenLife     = time.Hour
+	// clockCheck is how often the age of the tokens is looked at.
+	clockCheck = time.Minute
 )
 
 // issuer makes the tokens with which the workloads of one mesh show who they

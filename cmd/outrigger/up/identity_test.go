@@ -4,9 +4,12 @@
 package up
 
 import (
+	"context"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -68,4 +71,44 @@ func TestToken(t *testing.T) {
 	if err := parsed.Claims(other.public.Key, &claims); err == nil {
 		t.Error("the key of another mesh verifies the token")
 	}
+}
+
+// TestTokensAreRefreshed looks at a token before and after half of its life.
+func TestTokensAreRefreshed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		issuer, err := newIssuer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &workload{name: "web", namespace: "default", serviceAccount: "web"}
+		u := &Up{issuer: issuer, mesh: &mesh{workloads: []*workload{w}}, screen: newScreen(Display{Out: &safeBuffer{}}, nil)}
+		s := &state{dir: t.TempDir()}
+		if err := u.writeTokens(s, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		read := func() string {
+			token, err := os.ReadFile(s.workload(w, "var", "run", "secrets", "tokens", "istio-token"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(token)
+		}
+		first := read()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.refreshTokens(ctx, s) }()
+		time.Sleep(tokenLife/2 - clockCheck) // of the bubble's clock
+		synctest.Wait()
+		early := read()
+		time.Sleep(2 * clockCheck)
+		synctest.Wait()
+		if early != first || read() == first {
+			t.Errorf("refreshed early: %t, at half of the life: %t", early != first, read() != first)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -22,6 +22,9 @@ const (
 	defaultNamespace = "default"
 	defaultNetwork   = "127.1.0.0/24"
 
+	// proxyPortSetting is the field of MeshConfig with the port of outbound HTTP.
+	proxyPortSetting = "proxyHttpPort"
+
 	controlHTTPPort    = 8080
 	controlSecurePort  = 15012
 	controlMonitorPort = 15014

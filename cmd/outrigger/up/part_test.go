@@ -222,6 +222,15 @@ func TestStragglerIsKilled(t *testing.T) {
 }
 
 // TestGroupIsKilled: what a process leaves behind ends with it.
+// With those that leave their output open everything is gone in ten seconds,
+// and some time is left for what the machine has to do.
+func TestGraceAddsUp(t *testing.T) {
+	t.Parallel()
+	if all := graceWorkload + pipeDelay + graceControl + pipeDelay; all > 9*time.Second {
+		t.Errorf("the end may take %s", all)
+	}
+}
+
 func TestGroupIsKilled(t *testing.T) {
 	t.Parallel()
 	var r recorder

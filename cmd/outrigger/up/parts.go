@@ -15,7 +15,7 @@ import (
 // time; together everything is gone within ten seconds.
 const (
 	graceWorkload = 6 * time.Second
-	graceControl  = 3 * time.Second
+	graceControl  = 2 * time.Second
 )
 
 // controlCommand is how the control plane is run.

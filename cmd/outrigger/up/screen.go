@@ -184,7 +184,7 @@ func (s *screen) draw() {
 
 func (s *screen) print(text string) { s.write(text + "\n") }
 
-// write ignores errors: a closed terminal must not stop the mesh.
+// write ignores errors: whoever made Out may act on them.
 func (s *screen) write(text string) { _, _ = io.WriteString(s.display.Out, text) }
 
 // stateStarting is a state that a terminal shows and a list of lines does not.

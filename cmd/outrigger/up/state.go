@@ -36,6 +36,10 @@ type state struct {
 // killed runs left behind.
 func openState(dir, temp string) (*state, error) {
 	if dir == "" {
+		temp, err := filepath.Abs(temp) // the programs run elsewhere
+		if err != nil {
+			return nil, fmt.Errorf("directory of temporary files: %w", err)
+		}
 		removeStale(temp)
 		return newState(temp)
 	}

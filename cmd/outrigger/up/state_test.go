@@ -38,6 +38,28 @@ func TestStateIsPrivateAndRemoved(t *testing.T) {
 	}
 }
 
+// The programs run in directories of their own: a relative path would lead
+// each of them elsewhere.
+func TestStatePathIsAbsolute(t *testing.T) {
+	t.Parallel()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	temp, err := filepath.Rel(here, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openState("", temp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.close() }) // the directory is one of the test
+	if !filepath.IsAbs(s.dir) {
+		t.Errorf("state directory %s is not absolute", s.dir)
+	}
+}
+
 func TestStaleStateIsRemoved(t *testing.T) {
 	t.Parallel()
 	temp := t.TempDir()

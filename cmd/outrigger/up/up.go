@@ -176,18 +176,26 @@ func (u *Up) writeTokens(s *state, now time.Time) error {
 // refreshTokens writes new tokens at half of their life. A write that fails
 // is shown and tried again: the old token is still good.
 func (u *Up) refreshTokens(ctx context.Context, s *state) error {
-	wait := tokenLife / 2
+	tick := time.NewTicker(clockCheck)
+	defer tick.Stop()
+	// Without the monotonic clock, which stands still while a machine sleeps;
+	// tokens do not.
+	written := time.Now().Round(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
+		case <-tick.C:
 		}
-		wait = tokenLife / 2
-		if err := u.writeTokens(s, time.Now()); err != nil {
-			wait = time.Minute
+		now := time.Now().Round(0)
+		if now.Sub(written) < tokenLife/2 {
+			continue
+		}
+		if err := u.writeTokens(s, now); err != nil {
 			u.screen.say(colorRed, "outrigger: %v; trying again in a minute", err)
+			continue
 		}
+		written = now
 	}
 }
 

@@ -96,8 +96,12 @@ func (m *mesh) complete() []Problem {
 		m.network = netip.MustParsePrefix(defaultNetwork)
 	}
 	m.proxyPort = proxyHTTPPort
-	if p, ok := m.settings["proxyHttpPort"].(int); ok && p > 0 {
+	if p, ok := m.settings[proxyPortSetting].(int); ok && p > 0 {
 		m.proxyPort = p
+	}
+	switch m.proxyPort {
+	case adminPort, statusPort, healthPort, prometheusPort:
+		r.add(m.lines[proxyPortSetting], "mesh: %s %d is a port of agent and Envoy: choose another port", proxyPortSetting, m.proxyPort)
 	}
 	if m.configDir != "" {
 		m.configDir = absolute(m.dir(), m.configDir)

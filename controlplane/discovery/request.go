@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// request is what both kinds of discovery request have in common.
+type request struct {
+	node    *corev3.Node
+	typeURL string
+	nonce   string
+	// rejected is Envoy's reason for refusing the response of the nonce.
+	rejected string
+	// subscribe and unsubscribe change the subscription (delta).
+	subscribe, unsubscribe []string
+	// versions is what the proxy has, by name (delta).
+	versions map[string]string
+	// version is what the proxy has (state of the world).
+	version string
+	// named is how many names the subscription has (state of the world), and
+	// asked a hash of them in which their order does not count. Each answer
+	// of a proxy repeats its hundreds of names, so they are listed from body
+	// only when the hash is new.
+	named int
+	asked uint64
+	body  []byte
+}
+
+// Field numbers of the requests. Those of the delta request differ.
+const (
+	sotwVersion     = 1
+	sotwNode        = 2
+	sotwNames       = 3
+	sotwTypeURL     = 4
+	sotwNonce       = 5
+	sotwErrorDetail = 6
+
+	deltaNode        = 1
+	deltaTypeURL     = 2
+	deltaSubscribe   = 3
+	deltaUnsubscribe = 4
+	deltaVersions    = 5
+	deltaNonce       = 6
+	deltaErrorDetail = 7
+
+	mapKey   = 1
+	mapValue = 2
+)
+
+var errMalformed = errors.New("the request is no protobuf message")
+
+// eachField calls fn for every length-delimited field of a message.
+func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		if typ != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+				return errMalformed
+			}
+			b = b[n:]
+			continue
+		}
+		v, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return errMalformed
+		}
+		if err := fn(num, v); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// readSotW reads a DiscoveryRequest. It keeps b.
+func readSotW(b []byte) (*request, error) {
+	q := &request{body: b}
+	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
+		switch n {
+		case sotwVersion:
+			q.version = string(v)
+		case sotwNode:
+			err = q.readNode(v)
+		case sotwNames:
+			q.named++
+			q.asked += xxhash.Sum64(v)
+		case sotwTypeURL:
+			q.typeURL = string(v)
+		case sotwNonce:
+			q.nonce = string(v)
+		case sotwErrorDetail:
+			err = q.readRejection(v)
+		}
+		return err
+	})
+	return q, err
+}
+
+// names lists the names of a state-of-the-world request.
+func (q *request) names() []string {
+	names := make([]string, 0, q.named)
+	// The body was read once without an error.
+	_ = eachField(q.body, func(n protowire.Number, v []byte) error {
+		if n == sotwNames {
+			names = append(names, string(v))
+		}
+		return nil
+	})
+	return names
+}
+
+// readDelta reads a DeltaDiscoveryRequest.
+func readDelta(b []byte) (*request, error) {
+	q := &request{}
+	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
+		switch n {
+		case deltaNode:
+			err = q.readNode(v)
+		case deltaTypeURL:
+			q.typeURL = string(v)
+		case deltaSubscribe:
+			q.subscribe = append(q.subscribe, string(v))
+		case deltaUnsubscribe:
+			q.unsubscribe = append(q.unsubscribe, string(v))
+		case deltaVersions:
+			err = q.readVersion(v)
+		case deltaNonce:
+			q.nonce = string(v)
+		case deltaErrorDetail:
+			err = q.readRejection(v)
+		}
+		return err
+	})
+	return q, err
+}
+
+func (q *request) readNode(b []byte) error {
+	q.node = &corev3.Node{}
+	if err := proto.Unmarshal(b, q.node); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	return nil
+}
+
+func (q *request) readRejection(b []byte) error {
+	var s rpcstatus.Status
+	if err := proto.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("error_detail: %w", err)
+	}
+	q.rejected = fmt.Sprintf("code %d: %s", s.GetCode(), s.GetMessage())
+	return nil
+}
+
+// readVersion reads one entry of initial_resource_versions.
+func (q *request) readVersion(b []byte) error {
+	var name, version string
+	err := eachField(b, func(n protowire.Number, v []byte) error {
+		switch n {
+		case mapKey:
+			name = string(v)
+		case mapValue:
+			version = string(v)
+		}
+		return nil
+	})
+	if q.versions == nil {
+		q.versions = map[string]string{}
+	}
+	q.versions[name] = version
+	return err
+}
