@@ -27,6 +27,7 @@ type environment struct {
 	rootCertTTL       time.Duration
 	keepaliveInterval time.Duration
 	keepaliveTimeout  time.Duration
+	gogc              string
 }
 
 // variable is one row of the table of environment variables, which is also
@@ -79,6 +80,7 @@ func variables() []variable {
 		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "life of a self-signed root that is made", duration(func(e *environment) *time.Duration { return &e.rootCertTTL })},
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
+		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
 	}
 }
 

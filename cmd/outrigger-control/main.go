@@ -93,6 +93,7 @@ func newDiscoveryCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			tuneRuntime(env)
 			log, err := f.logger()
 			if err != nil {
 				return err

@@ -85,6 +85,7 @@ func newGRPCServer(env environment, tlsConfig *tls.Config) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(discovery.Codec()),
 		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
+		grpc.ReadBufferSize(4 << 10),  // of each connection; requests are small but for the first
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: env.keepaliveInterval / 2, PermitWithoutStream: true}),
 	}

@@ -189,8 +189,8 @@ func TestOnePushOneSnapshot(t *testing.T) {
 	}
 	server.mesh.Store(st.mesh)
 	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener, generate.TypeRoute} {
-		sub := newSubscription(typeURL)
-		sub.wildcard, sub.at, sub.all = true, g.table.Generate(nil, nil, typeURL), g.table.Generate(nil, nil, typeURL)
+		sub := newSubscription(typeURL, server.shared)
+		sub.wildcard, sub.at, sub.base = true, g.table.Generate(nil, nil, typeURL), g.table.Generate(nil, nil, typeURL)
 		st.subs[typeURL] = sub
 	}
 	if err := st.push(); err != nil {

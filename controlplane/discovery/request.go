@@ -34,6 +34,8 @@ type request struct {
 	named int
 	asked uint64
 	body  []byte
+	// free gives body back; nothing else of the request lives in it.
+	free func()
 }
 
 // Field numbers of the requests. Those of the delta request differ.

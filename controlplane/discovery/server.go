@@ -58,6 +58,7 @@ type Server struct {
 	log     *slog.Logger
 	metrics *metrics
 	queue   *push.Queue[*stream]
+	shared  *shared
 	// mesh is the newest snapshot; nil until the first Push.
 	mesh atomic.Pointer[published]
 
@@ -89,7 +90,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
-		streams: map[*stream]struct{}{},
+		streams: map[*stream]struct{}{}, shared: newShared(),
 	}, nil
 }
 
@@ -105,6 +106,7 @@ func (s *Server) Connected() int {
 
 // Push publishes a snapshot and queues every stream. It does not wait.
 func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
+	s.shared.reset()
 	s.mesh.Store(&published{Mesh: mesh, since: time.Now()})
 	s.spoilt.forget(mesh.Sequence)
 	s.mu.Lock()
@@ -165,10 +167,12 @@ func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (
 		if err := g.RecvMsg(&f); err != nil {
 			return nil, err
 		}
-		q, err := read(f.request)
+		q, err := read(f.request.ReadOnlyData())
 		if err != nil {
+			f.request.Free()
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
+		q.free = f.request.Free
 		return q, nil
 	}
 }

@@ -54,6 +54,7 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 		case q := <-requests:
 			s.mesh = s.server.mesh.Load()
 			err = s.handle(q)
+			q.free()
 		case <-s.wake:
 			s.mesh = s.server.mesh.Load()
 			err = s.push()
@@ -103,7 +104,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	}
 	set := s.generate(q.typeURL)
 	if sub == nil {
-		sub = newSubscription(q.typeURL)
+		sub = newSubscription(q.typeURL, s.server.shared)
 		sub.wildcard = q.named == 0
 		sub.fill = q.typeURL == generate.TypeEndpoint
 		sub.setNames(q)
@@ -131,7 +132,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 	first := sub == nil
 	if first {
-		sub = newSubscription(q.typeURL)
+		sub = newSubscription(q.typeURL, s.server.shared)
 		sub.wildcard = len(q.subscribe) == 0 && !byName(q.typeURL) || slices.Contains(q.subscribe, "*")
 		if !s.rewarms(q.typeURL) {
 			sub.resume(q.versions)
@@ -140,11 +141,11 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 	} else {
 		sub.forget(q.subscribe) // asking again means: send again
 	}
-	for _, n := range q.unsubscribe {
-		sub.drop(n)
+	if len(q.unsubscribe) > 0 {
+		sub.drop(q.unsubscribe)
 	}
 	if sub.wildcard {
-		if !first || len(sub.all.Resources) > 0 {
+		if !first || len(sub.base.Resources) > 0 {
 			return nil // push sends what differs from what it has
 		}
 		return s.answer(sub)
@@ -152,9 +153,7 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 	if len(q.subscribe) == 0 {
 		return nil
 	}
-	for _, n := range q.subscribe {
-		sub.ask(n)
-	}
+	sub.ask(q.subscribe, s.generate(q.typeURL))
 	return s.answer(sub)
 }
 
@@ -201,7 +200,7 @@ func (s *stream) push() error {
 		}
 		set := s.generate(typeURL)
 		if typeURL == generate.TypeCluster && !settled {
-			set = union(sub.all, set)
+			set = union(sub.base, set)
 		}
 		if sub.at == set {
 			continue // compared before
@@ -211,7 +210,7 @@ func (s *stream) push() error {
 		// it; without delta it cannot be said.
 		later := typeURL == generate.TypeEndpoint && !sub.wildcard && !settled && len(u.removed) > 0
 		if later || !sub.wildcard && !s.delta {
-			u.removed = nil
+			u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
 		}
 		if u.empty() && !sub.owed {
 			sub.has(set, u)
@@ -273,22 +272,22 @@ func (s *stream) generate(typeURL string) *generate.Set {
 // send sends an update and notes it.
 func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	s.nonces++
-	r := &response{
-		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36),
-		version: sub.version(set), resources: u.changed, removed: u.removed,
-	}
-	f := r.delta
+	resources, removed := u.changed, u.removed
 	if !s.delta {
-		f = r.sotw
+		removed = nil // what is not in the response of a wildcard is gone
 		if sub.wildcard {
-			r.resources = set.Resources // what is not in the response is gone
+			resources = set.Resources
 		}
 	}
-	out := f()
+	r := &response{
+		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36), version: sub.version(set),
+		body: s.server.shared.body(set, resources, s.delta), removed: removed,
+	}
+	out := r.frame()
 	label := shortType(sub.typeURL)
 	s.server.metrics.pushes.WithLabelValues(label).Inc()
 	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
-	s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(r.resources))
+	s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}

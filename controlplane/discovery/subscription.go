@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
-	"unique"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
@@ -15,20 +14,26 @@ import (
 // subscription is what one stream wants of one type, and what it has.
 // State-of-the-world and delta streams share it; they differ only in how a
 // request is read into it and how an update is encoded.
+//
+// What a subscriber has is told by few words, because most have what others
+// have: of base, a set that all of its kind share, it has everything
+// (wildcard), or what its names ask for, but for what over says.
 type subscription struct {
+	shared  *shared
 	typeURL string
-	// wildcard asks for every resource of the type. What it has is all,
-	// which is shared between streams.
+	// wildcard asks for every resource of the type; names for some.
 	wildcard bool
-	all      *generate.Set
-	// wants is what a subscriber by name asks for, or has. The names are
-	// handles, because many streams ask for the same ones.
-	wants map[unique.Handle[string]]want
-	// asked is the hash of the names of the last state-of-the-world request.
-	asked uint64
+	names    *nameSet
+	base     *generate.Set
+	// over is, by name, where the subscriber's state is not that of base.
+	over map[string]want
 	// at is the set that the subscriber was last brought to or compared
 	// with; nil when it has to be compared again.
 	at *generate.Set
+	// asked and named are the names of the last state-of-the-world request:
+	// their hash and number.
+	asked uint64
+	named int
 	// nonce is that of the last response; waiting is true until the proxy
 	// answers it, and refused when it rejected it.
 	nonce            string
@@ -41,15 +46,33 @@ type subscription struct {
 	fill bool
 }
 
-// want is what a subscriber by name asks for, or has, under one name.
+// want is what a subscriber has under one name.
 type want struct {
-	// hash is that of the resource that it has.
-	hash       uint64
-	has, asked bool
+	hash uint64
+	has  bool
 }
 
-func newSubscription(typeURL string) *subscription {
-	return &subscription{typeURL: typeURL, wants: map[unique.Handle[string]]want{}, all: &generate.Set{}}
+// wantOf gives the state of a subscriber that has a resource; nil is none.
+func wantOf(res *generate.Resource) want {
+	if res == nil {
+		return want{}
+	}
+	return want{hash: res.Hash, has: true}
+}
+
+func newSubscription(typeURL string, s *shared) *subscription {
+	return &subscription{shared: s, typeURL: typeURL, names: noNames, base: &generate.Set{}}
+}
+
+// state gives what the subscriber has under one name.
+func (s *subscription) state(name string) want {
+	if w, ok := s.over[name]; ok {
+		return w
+	}
+	if !s.names.contains(name) {
+		return want{}
+	}
+	return wantOf(s.base.Get(name))
 }
 
 // byName reports whether a type without names in its first request means
@@ -59,55 +82,59 @@ func byName(typeURL string) bool {
 }
 
 // update is the difference between what a subscriber has and what it should
-// have.
+// have. Updates are shared: nobody writes to their lists.
 type update struct {
 	changed []*generate.Resource
 	removed []string
+	// kept is what is gone and the subscriber keeps, because it need not, or
+	// must not yet, be told.
+	kept []string
 }
 
 func (u update) empty() bool { return len(u.changed) == 0 && len(u.removed) == 0 }
 
+// compare adds what a subscriber lacks under one name; res is nil when there
+// is no such resource.
+func (u *update) compare(name string, had want, res *generate.Resource, fill bool) {
+	switch {
+	case res != nil:
+		if !had.has || had.hash != res.Hash {
+			u.changed = append(u.changed, res)
+		}
+	case fill && had.has:
+		u.kept = append(u.kept, name)
+	case fill:
+		if none := generate.NoEndpoints(name); none != nil {
+			u.changed = append(u.changed, none)
+		}
+	case had.has:
+		u.removed = append(u.removed, name)
+	}
+}
+
 // diff compares without changing the subscription.
 func (s *subscription) diff(set *generate.Set) update {
 	if s.wildcard {
-		return diffSets(s.all, set)
+		return s.shared.update(updateKey{from: s.base, to: set})
 	}
-	var u update
-	if s.at != nil {
-		// It has all that it wants of that set: only what changed since
-		// needs a look.
-		since := diffSets(s.at, set)
-		for _, res := range since.changed {
-			s.compare(&u, unique.Make(res.Name), res)
-		}
-		for _, name := range since.removed {
-			s.compare(&u, unique.Make(name), nil)
-		}
+	u := s.shared.update(updateKey{s.names, s.base, set, s.fill})
+	if len(s.over) == 0 {
 		return u
 	}
-	for name := range s.wants {
-		s.compare(&u, name, set.Get(name.Value()))
+	isOver := func(name string) bool { _, ok := s.over[name]; return ok }
+	u = update{
+		changed: slices.DeleteFunc(slices.Clone(u.changed), func(r *generate.Resource) bool { return isOver(r.Name) }),
+		removed: slices.DeleteFunc(slices.Clone(u.removed), isOver),
+		kept:    slices.DeleteFunc(slices.Clone(u.kept), isOver),
+	}
+	for name, w := range s.over {
+		if s.names.contains(name) {
+			u.compare(name, w, set.Get(name), s.fill)
+		}
 	}
 	slices.SortFunc(u.changed, byResourceName)
 	slices.Sort(u.removed)
 	return u
-}
-
-// compare adds to an update what the subscriber lacks under one name; res is
-// nil when there is no such resource.
-func (s *subscription) compare(u *update, name unique.Handle[string], res *generate.Resource) {
-	w := s.wants[name]
-	switch {
-	case !w.asked:
-	case res == nil && s.fill:
-		if none := generate.NoEndpoints(name.Value()); !w.has && none != nil {
-			u.changed = append(u.changed, none)
-		}
-	case res == nil && w.has:
-		u.removed = append(u.removed, name.Value())
-	case res != nil && (!w.has || w.hash != res.Hash):
-		u.changed = append(u.changed, res)
-	}
 }
 
 // diffSets merges two sorted sets.
@@ -165,52 +192,78 @@ func (s *subscription) sent(set *generate.Set, u update, nonce string) {
 	s.has(set, u)
 }
 
-// has notes what the subscriber has, without a response on the way.
+// has notes what the subscriber has, without a response on the way: what set
+// holds, but for what u keeps or fills in.
 func (s *subscription) has(set *generate.Set, u update) {
-	s.at = set
-	if s.wildcard {
-		s.all = set
-		return
+	var over map[string]want
+	differs := func(name string, w want) {
+		if over == nil {
+			over = map[string]want{}
+		}
+		over[name] = w
 	}
-	for _, res := range u.changed {
-		s.wants[unique.Make(res.Name)] = want{hash: res.Hash, has: true, asked: true}
+	if !s.wildcard {
+		for _, name := range u.kept {
+			differs(name, s.state(name))
+		}
+		if s.fill {
+			for _, res := range u.changed {
+				if set.Get(res.Name) == nil {
+					differs(res.Name, wantOf(res))
+				}
+			}
+		}
 	}
-	for _, name := range u.removed {
-		s.wants[unique.Make(name)] = want{asked: true}
+	s.over, s.base, s.at = over, set, set
+}
+
+// differ notes that the subscriber's state under a name is not that of base.
+func (s *subscription) differ(name string, w want) {
+	if s.over == nil {
+		s.over = map[string]want{}
 	}
+	s.over[name], s.at = w, nil
 }
 
 // forget makes the next diff hold these names again, whatever the subscriber
 // has of them.
 func (s *subscription) forget(names []string) {
 	for _, n := range names {
-		h := unique.Make(n)
-		if w := s.wants[h]; w.has {
-			w.has = false
-			s.wants[h] = w
-			s.at = nil
+		if s.state(n).has {
+			s.differ(n, want{})
 		}
 	}
 }
 
-// ask adds a name. What the subscriber does not have counts as known in a
-// version that does not exist, so that the next diff sends it or tells, once,
-// that there is no such resource.
-func (s *subscription) ask(name string) {
-	h := unique.Make(name)
-	w := s.wants[h]
-	s.wants[h] = want{hash: w.hash, has: true, asked: true}
-	s.at = nil
+// ask adds names. What neither the subscriber nor set has counts as known in a
+// version that does not exist, so that the next diff tells, once, that there
+// is no such resource.
+func (s *subscription) ask(names []string, set *generate.Set) {
+	for _, n := range names {
+		switch {
+		case s.state(n).has:
+		case set.Get(n) == nil:
+			s.differ(n, want{has: true})
+		case s.base.Get(n) != nil:
+			s.differ(n, want{}) // others have it
+		}
+	}
+	s.names, s.at = s.shared.with(s.names, names), nil
 }
 
-// drop takes a name away.
-func (s *subscription) drop(name string) { delete(s.wants, unique.Make(name)) }
+// drop takes names away.
+func (s *subscription) drop(names []string) {
+	s.names = s.shared.without(s.names, names)
+	for _, n := range names {
+		delete(s.over, n)
+	}
+}
 
 // resume takes what a proxy that comes back says it has.
 func (s *subscription) resume(versions map[string]string) {
 	if !s.wildcard {
 		for name, v := range versions {
-			s.wants[unique.Make(name)] = want{hash: hashOf(v), has: true}
+			s.differ(name, want{hash: hashOf(v), has: true})
 		}
 		return
 	}
@@ -219,26 +272,31 @@ func (s *subscription) resume(versions map[string]string) {
 		all.Resources = append(all.Resources, &generate.Resource{Name: name, Hash: hashOf(v)})
 	}
 	slices.SortFunc(all.Resources, byResourceName)
-	s.all = all
+	s.base = all
 }
 
 // setNames replaces the names of a state-of-the-world subscription and
 // reports whether it wants something that it did not want before.
 func (s *subscription) setNames(q *request) (grown bool) {
-	if q.asked == s.asked && q.named == len(s.wants) {
+	if q.asked == s.asked && q.named == s.named {
 		return false // the same again, as in most answers
 	}
-	next := make(map[unique.Handle[string]]want, q.named)
-	for _, n := range q.names() {
-		h := unique.Make(n)
-		w := s.wants[h]
-		if !w.asked {
-			grown, s.at = true, nil
+	before := s.names
+	s.names, s.asked, s.named = s.shared.nameSet(q.asked, q.named, q.names), q.asked, q.named
+	for _, n := range s.names.list {
+		if before.contains(n) {
+			continue
 		}
-		w.asked = true
-		next[h] = w
+		grown, s.at = true, nil
+		if s.base.Get(n) != nil {
+			s.differ(n, want{}) // others have it
+		}
 	}
-	s.wants, s.asked = next, q.asked
+	for n := range s.over {
+		if !s.names.contains(n) {
+			delete(s.over, n)
+		}
+	}
 	return grown
 }
 
@@ -249,5 +307,5 @@ func (s *subscription) version(set *generate.Set) string {
 	if s.wildcard {
 		return set.Version
 	}
-	return set.Version + "." + versionOf(s.asked)
+	return set.Version + "." + versionOf(s.names.hash)
 }

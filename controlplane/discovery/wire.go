@@ -10,16 +10,14 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is no frame
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
 
 // frame is a message as bytes.
 type frame struct {
 	// data is a response; most of its buffers are shared between streams.
 	data mem.BufferSlice
-	// request is a request.
-	request []byte
+	// request is a request; who received it frees it.
+	request mem.Buffer
 }
 
 // Codec sends the server's responses without marshalling them again, hands
@@ -38,7 +36,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*frame); ok {
-		f.request = data.Materialize()
+		f.request = data.MaterializeToBuffer(mem.DefaultBufferPool())
 		return nil
 	}
 	return c.CodecV2.Unmarshal(data, v)
@@ -46,11 +44,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // response is what both kinds of discovery response have in common.
 type response struct {
-	typeURL   string
-	version   string
-	nonce     string
-	resources []*generate.Resource
-	removed   []string // delta only
+	typeURL string
+	version string
+	nonce   string
+	// body are the encoded resources.
+	body    mem.BufferSlice
+	removed []string // delta only
 }
 
 // Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and Resource.
@@ -64,53 +63,16 @@ const (
 	fieldRemoved   = 6 // delta only
 )
 
-// sotw encodes a DiscoveryResponse. Only the few bytes around the resources
-// are new.
-func (r *response) sotw() *frame {
-	b := protowire.AppendTag(nil, fieldVersion, protowire.BytesType)
-	b = protowire.AppendString(b, r.version)
-	f := &frame{data: mem.BufferSlice{mem.SliceBuffer(b)}}
-	// One buffer holds the tags and lengths of all resources.
-	heads := make([]byte, 0, 8*len(r.resources))
-	for _, res := range r.resources {
-		start := len(heads)
-		heads = protowire.AppendTag(heads, fieldResources, protowire.BytesType)
-		heads = protowire.AppendVarint(heads, uint64(len(res.Any)))
-		f.data = append(f.data, mem.SliceBuffer(heads[start:len(heads):len(heads)]), mem.SliceBuffer(res.Any))
-	}
-	f.data = append(f.data, mem.SliceBuffer(r.tail()))
-	return f
-}
-
-// delta encodes a DeltaDiscoveryResponse.
-func (r *response) delta() *frame {
-	f := &frame{}
-	var heads []byte
-	for _, res := range r.resources {
-		start := len(heads)
-		version := versionOf(res.Hash)
-		size := protowire.SizeTag(fieldVersion) + protowire.SizeBytes(len(version)) +
-			protowire.SizeTag(fieldName) + protowire.SizeBytes(len(res.Name)) +
-			protowire.SizeTag(fieldAny) + protowire.SizeBytes(len(res.Any))
-		heads = protowire.AppendTag(heads, fieldResources, protowire.BytesType)
-		heads = protowire.AppendVarint(heads, uint64(size))
-		heads = protowire.AppendTag(heads, fieldVersion, protowire.BytesType)
-		heads = protowire.AppendString(heads, version)
-		heads = protowire.AppendTag(heads, fieldName, protowire.BytesType)
-		heads = protowire.AppendString(heads, res.Name)
-		heads = protowire.AppendTag(heads, fieldAny, protowire.BytesType)
-		heads = protowire.AppendVarint(heads, uint64(len(res.Any)))
-		f.data = append(f.data, mem.SliceBuffer(heads[start:len(heads):len(heads)]), mem.SliceBuffer(res.Any))
-	}
-	tail := protowire.AppendTag(nil, fieldVersion, protowire.BytesType)
-	tail = protowire.AppendString(tail, r.version)
-	tail = append(tail, r.tail()...)
+// frame encodes the response. The bytes of the resources are not copied.
+func (r *response) frame() *frame {
+	head := protowire.AppendTag(nil, fieldVersion, protowire.BytesType)
+	head = protowire.AppendString(head, r.version)
+	tail := r.tail()
 	for _, name := range r.removed {
 		tail = protowire.AppendTag(tail, fieldRemoved, protowire.BytesType)
 		tail = protowire.AppendString(tail, name)
 	}
-	f.data = append(f.data, mem.SliceBuffer(tail))
-	return f
+	return &frame{data: append(append(r.body, mem.SliceBuffer(head)), mem.SliceBuffer(tail))}
 }
 
 // tail encodes type_url and nonce.
