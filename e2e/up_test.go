@@ -81,6 +81,43 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 	s.wantNothingLeft(t)
 }
 
+// TestForkedProcessesEnd shows that Ctrl-C also ends what an application
+// started in a session of its own.
+func TestForkedProcessesEnd(t *testing.T) {
+	s := newShop(t)
+	file := filepath.Join(s.dir, "mesh.yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plain = `command: [../../bin/shop, orders, --listen, "127.0.0.1:$(PORT)"]`
+	forking := strings.Replace(string(b), plain, `command: [sh, -c, "setsid sleep 4711 & exec ../../bin/shop orders --listen 127.0.0.1:$(PORT)"]`, 1)
+	if forking == string(b) {
+		t.Fatalf("mesh.yaml has no line %q", plain)
+	}
+	if err := os.WriteFile(file, []byte(forking), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	s.waitFor("Ctrl-C ends it", time.Minute)
+	var forked []process
+	for _, p := range s.processes() {
+		if p.args == "sleep 4711 " {
+			forked = append(forked, p)
+		}
+	}
+	if len(forked) != 1 {
+		t.Fatalf("found %v, want the one process that orders forked", forked)
+	}
+	s.interrupt(15 * time.Second)
+	eventually(t, 5*time.Second, func() string { // the system's first process reaps it
+		if !gone(forked[0]) {
+			return forked[0].name + " is still there"
+		}
+		return ""
+	})
+}
+
 // TestUpRefuses shows that what is wrong with a mesh file is told before
 // anything starts.
 func TestUpRefuses(t *testing.T) {

@@ -118,7 +118,6 @@ func (p *Proxy) handler(method string) grpc.StreamHandler {
 			return p.ended(down, err)
 		}
 		defer func() { _ = conn.Close() }() // nothing is left to lose
-		defer p.metrics.connected.Set(0)
 
 		s := &stream{proxy: p, down: down, up: up, delta: method == methodDelta, method: method}
 		done := make(chan error, 2)
@@ -213,7 +212,8 @@ func (s *stream) responses() error {
 	accepted := err == nil && header != nil
 	if accepted {
 		s.proxy.upstream.succeeded()
-		s.proxy.metrics.connected.Set(1)
+		s.proxy.metrics.connected.Inc()
+		defer s.proxy.metrics.connected.Dec()
 		s.proxy.log.Info("joined envoy to the control plane", "stream", s.method, "address", s.proxy.upstream.cfg.Address)
 	}
 	for {

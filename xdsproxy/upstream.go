@@ -136,12 +136,22 @@ func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, desc *g
 		if err != nil {
 			// A client certificate may do without; the control plane
 			// says so if it does not.
-			u.log.Warn("calling the control plane without a token", "err", err)
+			u.log.Log(ctx, u.level(), "calling the control plane without a token", "err", err)
 		} else if token != "" {
 			md.Set("authorization", "Bearer "+token)
 		}
 	}
 	return conn.NewStream(metadata.NewOutgoingContext(ctx, md), desc, method)
+}
+
+// level is that of a warning that each attempt of an outage would repeat.
+func (u *upstream) level() slog.Level {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.failing {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 // pause waits as long as the failures before demand.

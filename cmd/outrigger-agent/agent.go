@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -260,12 +261,15 @@ func certSigner(m *node.Metadata) string {
 }
 
 // tuneRuntime trades a little CPU for memory: the agent allocates little, and
-// there is one beside every application. GOGC and GOMEMLIMIT win.
+// there is one beside every application. GOGC, GOMAXPROCS and GOMEMLIMIT win.
 func tuneRuntime(env environment) {
 	if env.goTuned {
 		return
 	}
 	debug.SetGCPercent(50)
+	// One relay and few probes keep one processor busy at most; more of them
+	// cost memory and wake-ups.
+	runtime.GOMAXPROCS(1)
 	// Above this, what a large configuration left behind goes back to the
 	// system at once.
 	debug.SetMemoryLimit(32 << 20)

@@ -38,7 +38,7 @@ type environment struct {
 	appProbers, promAnnotations string
 	legacyProbeLocalhost        bool
 
-	// goTuned is true when GOGC or GOMEMLIMIT is set.
+	// goTuned is true when GOGC, GOMAXPROCS or GOMEMLIMIT is set.
 	goTuned bool
 	// metadata holds ISTIO_META_* and ISTIO_METAJSON_*, headers what follows
 	// XDS_HEADER_.
@@ -115,6 +115,7 @@ func variables() []variable {
 		{"ISTIO_PROMETHEUS_ANNOTATIONS", kindJSON, "", "where the application's metrics are, to be merged with ours", text(func(e *environment) *string { return &e.promAnnotations })},
 		{"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", kindBool, "false", "send application probes to localhost instead of INSTANCE_IP", boolean(func(e *environment) *bool { return &e.legacyProbeLocalhost })},
 		{"GOGC", kindText, "", "Go's garbage collector, see Go's documentation; replaces the agent's own tuning", tuned},
+		{"GOMAXPROCS", kindText, "", "Go's processors, see Go's documentation; replaces the agent's own tuning", tuned},
 		{"GOMEMLIMIT", kindText, "", "Go's memory limit, see Go's documentation; replaces the agent's own tuning", tuned},
 	}
 }

@@ -4,7 +4,9 @@
 package up
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -130,6 +132,25 @@ func (e *Invalid) Error() string {
 	return b.String()
 }
 
+// maxMeshFile is the size of a mesh file, in bytes, far above any that a
+// person writes.
+const maxMeshFile = 4 << 20
+
+func readLimited(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxMeshFile+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(data) > maxMeshFile {
+		return nil, fmt.Errorf("%s is larger than %d MB, which no mesh file is", path, maxMeshFile>>20)
+	}
+	return data, nil
+}
+
 // load reads and checks a mesh file. The mesh is complete only when there are
 // no problems.
 func load(path string) (*mesh, []Problem) {
@@ -137,7 +158,7 @@ func load(path string) (*mesh, []Problem) {
 	if err != nil {
 		return nil, []Problem{{Text: err.Error()}}
 	}
-	data, err := os.ReadFile(abs)
+	data, err := readLimited(abs)
 	if err != nil {
 		return nil, []Problem{{Text: fmt.Sprintf("%v; name a mesh file with -f, for example -f examples/shop/mesh.yaml", err)}}
 	}

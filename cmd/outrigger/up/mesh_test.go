@@ -145,7 +145,7 @@ workloads:
 		t.Error(diff)
 	}
 	u := &Up{mesh: m, cfg: Config{Environ: []string{"HOME=/h", "HTTP_PROXY=other", "PATH=" + os.Getenv("PATH")}}}
-	c, err := u.appCommand(m.workloads[0])
+	c, err := u.appCommand(&state{dir: "/s"}, m.workloads[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,14 +69,14 @@ func (u *Up) agentCommand(s *state, w *workload) (command, error) {
 
 // appCommand is how the application of a workload is run. It gets the
 // caller's environment with the variables of the mesh on top.
-func (u *Up) appCommand(w *workload) (command, error) {
+func (u *Up) appCommand(s *state, w *workload) (command, error) {
 	argv := u.mesh.argv(w)
 	program, err := resolve(u.mesh.dir(), argv[0])
 	if err != nil {
 		return command{}, fmt.Errorf("workload %q: command: %w", w.name, err)
 	}
 	env := u.cfg.Environ
-	for _, v := range u.mesh.environment(w) {
+	for _, v := range append(u.mesh.environment(w), variable{markVariable, s.dir}) {
 		env = append(env[:len(env):len(env)], v.name+"="+v.value) // the last of two counts
 	}
 	return command{path: program, args: argv[1:], env: env, dir: w.dir}, nil

@@ -41,7 +41,7 @@ func (u *Up) parts(s *state) (control *part, workloads []*part, err error) {
 }
 
 func (u *Up) workloadParts(s *state, w *workload) (app, agent *part, err error) {
-	run, err := u.appCommand(w)
+	run, err := u.appCommand(s, w)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -80,6 +80,7 @@ func newState(temp string) (*state, error) {
 
 // close removes a temporary state directory and gives up the lock.
 func (s *state) close() error {
+	killLeft(s.dir)
 	var err error
 	if !s.keep {
 		err = os.RemoveAll(s.dir)
@@ -100,8 +101,9 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// removeStale removes our own state directories whose lock is free. What
-// cannot be removed stays: it harms nobody.
+// removeStale removes our own state directories whose lock is free, and what
+// their applications left behind. What cannot be removed stays: it harms
+// nobody.
 func removeStale(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, statePrefix+"*"))
 	if err != nil {
@@ -119,6 +121,7 @@ func removeStale(temp string) {
 		if err != nil {
 			continue
 		}
+		killLeft(dir)
 		_ = os.RemoveAll(dir) // the next run tries again
 		_ = lock.Close()      // of a file that is gone
 	}
