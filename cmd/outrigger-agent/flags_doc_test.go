@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/e2e/flagdoc"
+)
+
+//go:generate go test -run ^TestFlagsDoc$ . -update
+
+func TestFlagsDoc(t *testing.T) {
+	t.Parallel()
+	if err := flagdoc.Check("../../docs/FLAGS-agent.md", newRootCommand(process{}), *update); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/e2e/flagdoc"
+)
+
+var update = flag.Bool("update", false, "write docs/FLAGS-outrigger.md anew")
+
+//go:generate go test -run ^TestFlagsDoc$ . -update
+
+func TestFlagsDoc(t *testing.T) {
+	t.Parallel()
+	if err := flagdoc.Check("../../docs/FLAGS-outrigger.md", newRootCommand(environment{}, nil), *update); err != nil {
+		t.Error(err)
+	}
+}
