@@ -25,6 +25,7 @@ const catalog = "http://catalog:8080/"
 // TestShop runs the example shop once and shows, one after the other:
 //
 //   - the table names every workload, its address, identity and expiry
+//   - an agent is small in memory
 //   - the line of the README answers 200 through two Envoys
 //   - a 90/10 split holds, a header match goes to v2 always
 //   - plaintext to a workload's port is refused, the backend sees the
@@ -37,6 +38,7 @@ const catalog = "http://catalog:8080/"
 func TestShop(t *testing.T) {
 	s := startShop(t)
 	t.Run("table", s.table)
+	t.Run("memory", s.memory)
 	t.Run("readme line", s.readmeLine)
 	t.Run("split", s.split)
 	t.Run("strict", s.strict)
@@ -56,6 +58,21 @@ func (s *shop) table(t *testing.T) {
 		}
 	}
 	s.waitFor(readmeLine, 5*time.Second)
+}
+
+// memory compares with what an agent may take once it is ready.
+func (s *shop) memory(t *testing.T) {
+	for _, workload := range []string{"frontend", "catalog-v1", "catalog-v2", "orders"} {
+		p := s.find("outrigger-agent", workload)
+		for _, limit := range []struct {
+			field string
+			kB    int
+		}{{"VmRSS", 20 << 10}, {"RssAnon", 8 << 10}} {
+			if got := statusField(t, p, limit.field); got > limit.kB {
+				t.Errorf("the agent of %s has %s of %d kB, more than %d", workload, limit.field, got, limit.kB)
+			}
+		}
+	}
 }
 
 func (s *shop) readmeLine(t *testing.T) {

@@ -281,6 +281,24 @@ func (s *shop) find(program, workload string) process {
 	return process{}
 }
 
+// statusField gives a field of /proc/PID/status, in kB.
+func statusField(t *testing.T, p process, field string) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^` + field + `:\s+(\d+) kB$`).FindSubmatch(b)
+	if m == nil {
+		t.Fatalf("the status of %v has no %s", p, field)
+	}
+	n, err := strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func kill(t *testing.T, p process) {
 	t.Helper()
 	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
