@@ -125,10 +125,15 @@ func share(t *testing.T, n int, header http.Header) (v2 int) {
 
 func (s *shop) split(t *testing.T) {
 	const n, weight = 2000, 0.10
-	v2 := share(t, n, nil)
 	limit := 3 * math.Sqrt(n*weight*(1-weight))
-	if off := math.Abs(float64(v2) - n*weight); off > limit {
-		t.Errorf("%d of %d requests went to v2, want %d within %.0f", v2, n, int(n*weight), limit)
+	off := func(v2 int) bool { return math.Abs(float64(v2)-n*weight) > limit }
+	// An honest split is off by that much once in 370 times, twice in a row
+	// once in 137,000.
+	if v2 := share(t, n, nil); off(v2) {
+		t.Logf("%d of %d requests went to v2, want %d within %.0f; once more", v2, n, int(n*weight), limit)
+		if v2 = share(t, n, nil); off(v2) {
+			t.Errorf("%d of %d requests went to v2, want %d within %.0f", v2, n, int(n*weight), limit)
+		}
 	}
 	if v2 := share(t, 200, http.Header{"X-Version": {"v2"}}); v2 != 200 {
 		t.Errorf("%d of 200 requests with the header went to v2, want all", v2)

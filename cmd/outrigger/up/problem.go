@@ -4,7 +4,6 @@
 package up
 
 import (
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,11 +21,12 @@ const (
 // file:line: kind namespace/name: reason. Other lines are not ok.
 func (u *Up) configProblem(line string) (level, string, bool) {
 	attrs := logAttrs(line)
-	l, format := levelWarning, "%s%s%s"
+	l, reason := levelWarning, attrs["reason"]
 	switch attrs["msg"] {
 	case msgProblem, msgNoEffect:
 	case msgGone:
-		l, format = levelInfo, "%s%sthis is mended: %s"
+		fault, _, _ := strings.Cut(reason, ";") // what follows is the cure
+		l, reason = levelInfo, "this is mended: "+fault
 	default:
 		return levelNone, "", false
 	}
@@ -41,7 +41,7 @@ func (u *Up) configProblem(line string) (level, string, bool) {
 	if attrs["name"] != "" {
 		object = attrs["kind"] + " " + attrs["namespace"] + "/" + attrs["name"] + ": "
 	}
-	return l, fmt.Sprintf(format, place, object, attrs["reason"]), true
+	return l, place + object + reason, true
 }
 
 // logAttrs reads a line of slog's text form: key=value, where the value may
