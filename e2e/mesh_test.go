@@ -49,6 +49,34 @@ func TestShop(t *testing.T) {
 	t.Run("ctrl-c", s.ctrlC)
 }
 
+// TestShopStateOfTheWorld runs the shop with agents whose Envoys ask for the
+// state of the world instead of deltas: the split, a change, and the control
+// plane killed under load.
+func TestShopStateOfTheWorld(t *testing.T) {
+	s := newShop(t)
+	agent := filepath.Join(s.bin, "outrigger-agent")
+	program, err := filepath.EvalSymlinks(agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(agent); err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\nISTIO_DELTA_XDS=false exec " + program + ` "$@"` + "\n"
+	if err := os.WriteFile(agent, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	s.waitFor("Ctrl-C ends it", time.Minute)
+	file, err := os.ReadFile(filepath.Join(s.stateDir(), "workloads", "frontend", "etc", "istio", "proxy", "envoy-rev.json"))
+	if err != nil || strings.Contains(string(file), "DELTA_GRPC") {
+		t.Fatalf("the bootstrap still asks for deltas, or cannot be read: %v", err)
+	}
+	t.Run("split", s.split)
+	t.Run("change", s.change)
+	t.Run("control plane killed", s.controlKilled)
+}
+
 func (s *shop) table(t *testing.T) {
 	for workload, address := range map[string]string{"frontend": frontend, "catalog-v1": catalogV1, "catalog-v2": catalogV2, "orders": orders} {
 		account, _, _ := strings.Cut(workload, "-")

@@ -59,6 +59,7 @@ var build = sync.OnceValue(func() error {
 type shop struct {
 	t      *testing.T
 	dir    string // the copy of examples/shop
+	bin    string // the programs
 	tmp    string // TMPDIR of everything that runs
 	home   string // HOME of everything that runs
 	cmd    *exec.Cmd
@@ -83,13 +84,28 @@ func newShop(t *testing.T) *shop {
 		t.Fatal(err)
 	}
 	base := t.TempDir()
-	s := &shop{t: t, dir: filepath.Join(base, "examples", "shop"), tmp: filepath.Join(base, "tmp"), home: filepath.Join(base, "home")}
-	for _, dir := range []string{s.dir, s.tmp, s.home} {
+	s := &shop{
+		t: t, dir: filepath.Join(base, "examples", "shop"), bin: filepath.Join(base, "bin"),
+		tmp: filepath.Join(base, "tmp"), home: filepath.Join(base, "home"),
+	}
+	for _, dir := range []string{s.dir, s.bin, s.tmp, s.home} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(filepath.Join(repository(t), "bin"), filepath.Join(base, "bin")); err != nil {
+	// outrigger looks for its companions beside itself, so it is a copy; the
+	// others are links.
+	for _, program := range []string{"outrigger-agent", "outrigger-control", "envoy", "shop"} {
+		err := os.Symlink(filepath.Join(repository(t), "bin", program), filepath.Join(s.bin, program))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(repository(t), "bin", "outrigger"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.bin, "outrigger"), b, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.CopyFS(s.dir, os.DirFS(filepath.Join(repository(t), "examples", "shop"))); err != nil {
@@ -101,7 +117,7 @@ func newShop(t *testing.T) *shop {
 // start runs outrigger up. Nothing waits for it to be ready.
 func (s *shop) start(wrap ...string) {
 	s.t.Helper()
-	args := slices.Concat(wrap, []string{filepath.Join(repository(s.t), "bin", "outrigger"), "up", "-f", filepath.Join(s.dir, "mesh.yaml")})
+	args := slices.Concat(wrap, []string{filepath.Join(s.bin, "outrigger"), "up", "-f", filepath.Join(s.dir, "mesh.yaml")})
 	s.cmd = exec.Command(args[0], args[1:]...)
 	s.cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "HOME="+s.home)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -154,6 +170,16 @@ func (s *shop) interrupt(limit time.Duration) time.Duration {
 		s.t.Fatalf("outrigger up still runs %s after Ctrl-C", limit)
 	}
 	return time.Since(began)
+}
+
+// stateDir is the state directory of outrigger up.
+func (s *shop) stateDir() string {
+	s.t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(s.tmp, "outrigger-up-*"))
+	if err != nil || len(dirs) != 1 {
+		s.t.Fatalf("found the state directories %v, %v; want one", dirs, err)
+	}
+	return dirs[0]
 }
 
 // write replaces a file of the user's configuration, as an editor does that
