@@ -31,7 +31,8 @@ const catalog = "http://catalog:8080/"
 //   - plaintext to a workload's port is refused, the backend sees the
 //     caller's SPIFFE identity
 //   - a changed VirtualService counts within 1 s and nothing restarts
-//   - a broken file is refused with its place, all else goes on
+//   - a broken file is refused with its place, all else goes on, also when the
+//     control plane starts again
 //   - no request fails while the control plane is killed and comes back
 //   - a killed Envoy is reported by its agent and started again
 //   - Ctrl-C ends everything within 10 s and leaves nothing
@@ -252,6 +253,12 @@ func (s *shop) brokenFiles(t *testing.T) {
 		if v2 := share(t, 100, nil); v2 != 100 {
 			t.Errorf("%s: %d of 100 requests went to v2, want the last good state: all", tc.name, v2)
 		}
+	}
+	// A restart of the control plane keeps the last good state, too.
+	kill(t, s.find("outrigger-control", ""))
+	s.waitFor("the control plane is ready again", 20*time.Second)
+	if v2 := share(t, 100, nil); v2 != 100 {
+		t.Errorf("after a restart of the control plane %d of 100 requests went to v2, want the last good state: all", v2)
 	}
 	// Another file still counts while this one is broken.
 	s.write("orders.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: orders}\nspec:\n  hosts: [orders]\n"+

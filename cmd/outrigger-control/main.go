@@ -115,11 +115,20 @@ func newDiscoveryCommand() *cobra.Command {
 	fs.StringVar(&f.grpcAddr, "grpcAddr", "127.0.0.1:15010", "address for ADS in plaintext, unauthenticated; empty turns it off")
 	fs.StringVar(&f.httpAddr, "httpAddr", ":8080", "address for /ready")
 	fs.StringVar(&f.monitoringAddr, "monitoringAddr", "127.0.0.1:15014", "address for /metrics and /version; empty puts them on httpAddr")
-	fs.StringVar(&f.stateDir, "stateDir", "", "directory of the self-signed certificate authority (default: OUTRIGGER_STATE_DIR, else ./var/lib/outrigger/ca)")
+	fs.StringVar(&f.stateDir, "stateDir", "", "directory of the self-signed certificate authority; objects in their last good version are kept in last-good beside it (default: OUTRIGGER_STATE_DIR, else ./var/lib/outrigger/ca)")
 	fs.BoolVar(&f.profile, "profile", false, "pprof under /debug/pprof on monitoringAddr, for loopback peers")
 	fs.BoolVar(&f.logAsJSON, "log_as_json", false, "write the log as JSON")
 	fs.StringVar(&f.logLevel, "log_output_level", "default:info", "lowest level of the log: debug, info, warn or error")
 	return cmd
+}
+
+// state is the directory of the certificate authority. What else the control
+// plane keeps stands beside it.
+func (f *flags) state(env environment) string {
+	if f.stateDir != "" {
+		return f.stateDir
+	}
+	return env.stateDir
 }
 
 // logger makes the log that the flags ask for. Istio's form scope:level is

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,7 +65,11 @@ func newServer(f flags, env environment, log *slog.Logger) (*server, error) {
 	}
 	reg := newRegistry()
 	s := &server{log: log, mesh: mesh, domain: f.domain}
-	if s.store, err = openStores(f.configDir, mesh, log, reg); err != nil {
+	stores := config.OpenConfig{
+		Logger: log.With("component", "config"), Registerer: reg,
+		LastGood: filepath.Join(filepath.Dir(f.state(env)), "last-good"),
+	}
+	if s.store, err = openStores(f.configDir, mesh, stores); err != nil {
 		return nil, err
 	}
 	s.discovery, err = discovery.New(discovery.Config{
@@ -143,7 +148,7 @@ func (s *server) logProblems(next *snapshot.Mesh) {
 }
 
 // openStores opens what the mesh config names, else the directory.
-func openStores(dir string, mesh *meshv1alpha1.MeshConfig, log *slog.Logger, reg prometheus.Registerer) (config.Store, error) {
+func openStores(dir string, mesh *meshv1alpha1.MeshConfig, cfg config.OpenConfig) (config.Store, error) {
 	var addresses []string
 	for _, source := range mesh.GetConfigSources() {
 		addresses = append(addresses, source.GetAddress())
@@ -161,7 +166,7 @@ func openStores(dir string, mesh *meshv1alpha1.MeshConfig, log *slog.Logger, reg
 	stores := make([]config.Store, len(addresses))
 	for i, address := range addresses {
 		var err error
-		if stores[i], err = config.Open(address, config.OpenConfig{Logger: log.With("component", "config"), Registerer: reg}); err != nil {
+		if stores[i], err = config.Open(address, cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -178,12 +183,8 @@ func (s *server) newGRPC(f flags, env environment, reg *prometheus.Registry) err
 	if f.secureGRPCAddr == "" {
 		return nil
 	}
-	stateDir := f.stateDir
-	if stateDir == "" {
-		stateDir = env.stateDir
-	}
 	authority, err := ca.Open(ca.Config{
-		Dir: stateDir, TrustDomain: s.mesh.GetTrustDomain(), RootTTL: env.rootCertTTL,
+		Dir: f.state(env), TrustDomain: s.mesh.GetTrustDomain(), RootTTL: env.rootCertTTL,
 		Logger: s.log.With("component", "ca"), Registerer: reg,
 	})
 	if err != nil {

@@ -26,6 +26,9 @@ type FileConfig struct {
 	Dir string
 	// Name names the store in the metrics; empty means Dir.
 	Name string
+	// LastGood is a directory for the last good version of objects that went
+	// bad, so that a restart keeps them; empty means that it does not.
+	LastGood string
 	// Quiet is how long the directory has to be quiet before changes are
 	// read; 0 means 10 ms. A directory that is never quiet is read after
 	// ten times as long.
@@ -135,7 +138,7 @@ func (s *FileStore) Problems() []model.Problem { return s.state.Load().problems 
 
 // Run reads the directory and follows it until ctx is done.
 func (s *FileStore) Run(ctx context.Context) error {
-	t := newTree(s.cfg.Dir, s.cfg.Settle)
+	t := newTree(s.cfg.Dir, s.cfg.Settle, lastGood{s.cfg.LastGood, s.log})
 	events, errs := t.watch(s.log)
 	defer t.close()
 

@@ -22,6 +22,10 @@ type file struct {
 	read     bool
 	objects  []*model.Config
 	problems []model.Problem
+	// kept are the objects that stay in force although their content went
+	// bad; durable means that they outlive the process.
+	kept    []*model.Config
+	durable bool
 	// heldSince is when the file was found gone or empty; zero if it is not.
 	heldSince time.Time
 }
@@ -29,7 +33,15 @@ type file struct {
 // held reports whether the file is gone or empty for the moment.
 func (f *file) held() bool { return !f.heldSince.IsZero() }
 
-const stays = "; the last good version stays in force until the control plane restarts"
+// stays ends the sentence about an object that is kept.
+func (f *file) stays() string { return "; the last good version stays in force" + f.until() }
+
+func (f *file) until() string {
+	if f.durable {
+		return ""
+	}
+	return " until the control plane restarts"
+}
 
 // update takes the new content of the file, or the error of reading it, and
 // reports whether anything is different. Objects that went bad stay as they
@@ -41,7 +53,7 @@ func (f *file) update(data []byte, err error) bool {
 	if err != nil {
 		problem := model.Problem{Source: f.path, Reason: fmt.Sprintf("the file cannot be read: %v%s", err, f.staying(len(f.objects)))}
 		same := !f.read && slices.Equal(f.problems, []model.Problem{problem})
-		f.read, f.problems = false, []model.Problem{problem}
+		f.read, f.problems, f.kept = false, []model.Problem{problem}, f.objects
 		return !same || wasHeld
 	}
 	sum := sha256.Sum256(data)
@@ -60,14 +72,15 @@ func (f *file) staying(n int) string {
 	case 0:
 		return ""
 	case 1:
-		return "; the object that it held before stays in force until the control plane restarts"
+		return "; the object that it held before stays in force" + f.until()
 	}
-	return fmt.Sprintf("; the %d objects that it held before stay in force until the control plane restarts", n)
+	return fmt.Sprintf("; the %d objects that it held before stay in force%s", n, f.until())
 }
 
 func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 	good, bad, kept := map[model.Key]bool{}, map[model.Key]bool{}, map[model.Key]bool{}
 	unnamed, keptUnnamed := false, 0
+	f.kept = nil
 	for _, c := range objects {
 		good[c.Key] = true
 	}
@@ -86,12 +99,12 @@ func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 		default:
 			continue
 		}
-		objects = append(objects, old)
+		objects, f.kept = append(objects, old), append(f.kept, old)
 	}
 	for i, p := range problems {
 		switch {
 		case kept[p.Object]:
-			problems[i].Reason += stays
+			problems[i].Reason += f.stays()
 		case p.Object.Name == "":
 			problems[i].Reason += f.staying(keptUnnamed)
 		}

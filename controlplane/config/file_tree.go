@@ -33,6 +33,7 @@ const (
 type tree struct {
 	dir     string
 	settle  time.Duration
+	good    lastGood
 	files   map[string]*file
 	watcher *fsnotify.Watcher
 	// watchFailed means that some directory is not watched.
@@ -49,8 +50,8 @@ type tree struct {
 	now time.Time
 }
 
-func newTree(dir string, settle time.Duration) *tree {
-	return &tree{dir: dir, settle: settle, files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}}
+func newTree(dir string, settle time.Duration, good lastGood) *tree {
+	return &tree{dir: dir, settle: settle, good: good, files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}}
 }
 
 // watch begins to watch; without a watcher the tree is polled.
@@ -141,6 +142,7 @@ func (t *tree) scan(force map[string]bool) {
 	}
 	if _, bad := trouble[t.dir]; !bad && !t.loaded {
 		t.loaded, t.changed = true, true
+		t.good.prune(t.files)
 	}
 }
 
@@ -213,6 +215,7 @@ func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
 			return
 		}
 		delete(t.files, path)
+		t.good.save(&file{path: path})
 		t.changed = true
 		return
 	}
@@ -220,7 +223,7 @@ func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
 		return
 	}
 	if f == nil {
-		f = &file{path: path}
+		f = &file{path: path, durable: t.good.dir != "", objects: t.good.load(path)}
 		t.files[path] = f
 		t.changed = true
 	}
@@ -240,6 +243,7 @@ func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
 	}
 	f.info = info
 	if f.update(data, err) {
+		t.good.save(f)
 		t.changed = true
 	}
 }

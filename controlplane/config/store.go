@@ -5,9 +5,12 @@ package config
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -41,6 +44,10 @@ type OpenConfig struct {
 	Logger *slog.Logger
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
+	// LastGood is a directory in which stores keep, each in a directory of its
+	// own, the last good version of objects that went bad; empty means that
+	// a restart loses them.
+	LastGood string
 }
 
 // Open gives the store for a URL: fs:///directory.
@@ -57,7 +64,12 @@ func Open(address string, cfg OpenConfig) (Store, error) {
 		if u.Path == "" {
 			return nil, fmt.Errorf("config source %q names no directory: write fs:///directory", address)
 		}
-		return NewFileStore(FileConfig{Dir: u.Path, Name: address, Logger: cfg.Logger, Registerer: cfg.Registerer})
+		lastGood := cfg.LastGood
+		if lastGood != "" {
+			sum := sha256.Sum256([]byte(u.Path))
+			lastGood = filepath.Join(lastGood, hex.EncodeToString(sum[:8]))
+		}
+		return NewFileStore(FileConfig{Dir: u.Path, Name: address, LastGood: lastGood, Logger: cfg.Logger, Registerer: cfg.Registerer})
 	case "":
 		return nil, fmt.Errorf("config source %q has no scheme: write fs://%s", address, u.Path)
 	}
