@@ -84,7 +84,8 @@ func TestTraffic(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
 	const address = "127.81.0.2"
-	proxyPort, inboundPort := freePort(t, address), freePort(t, address)
+	free := freePorts(t, address, 2)
+	proxyPort, inboundPort := free[0], free[1]
 	text := strings.NewReplacer("PORT_V1", backend(t, "v1"), "PORT_V2", backend(t, "v2"), "PORT_IN", inboundPort).Replace(trafficMesh)
 	settings := meshconfig.Default()
 	settings.EnableAutoMtls = wrapperspb.Bool(false)
@@ -145,18 +146,23 @@ func backend(t *testing.T, name string) string {
 	return port
 }
 
-func freePort(t *testing.T, address string) string {
+// freePorts gives different ports of an address: all are taken before any is
+// free again.
+func freePorts(t *testing.T, address string, n int) (ports []string) {
 	t.Helper()
-	l, err := net.Listen("tcp", address+":0")
-	if err != nil {
-		t.Fatal(err)
+	for range n {
+		l, err := net.Listen("tcp", address+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }() // only the number is needed
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, port)
 	}
-	defer func() { _ = l.Close() }() // only the number is needed
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return ports
 }
 
 // runEnvoy runs Envoy until the test ends, and waits until it listens.

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -171,15 +172,23 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// freePort gives a port of 127.0.0.1 that nobody uses now.
+// ports were given out by freePort: from a range that the kernel does not use
+// for outgoing connections, each once.
+var ports atomic.Int32
+
+// freePort gives a port of 127.0.0.1 that nobody uses now, and no other test.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		port := 20000 + (os.Getpid()*64+int(ports.Add(1)))%10000
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // eventually waits until yes gives true.
