@@ -102,13 +102,26 @@ func TestServiceCluster(t *testing.T) {
 func TestRenderRefuses(t *testing.T) {
 	t.Parallel()
 	for config, want := range map[string]string{
-		"customConfigFile: /x.json":                        `customConfigFile is "/x.json": a bootstrap of your own is not supported yet`,
-		"proxyBootstrapTemplatePath: /x":                   `proxyBootstrapTemplatePath is "/x"`,
-		"runtimeValues: {" + maxConnectionsKey + ": many}": "runtimeValues " + maxConnectionsKey + ` is "many"`,
+		"customConfigFile: /x.json":                                                              `customConfigFile is "/x.json": nothing is rendered`,
+		"proxyBootstrapTemplatePath: /x":                                                         `proxyBootstrapTemplatePath is "/x": templates of the bootstrap are not supported`,
+		"tracing: {stackdriver: {}}":                                                             "Envoy has no Stackdriver tracer any more; send spans to an OpenTelemetry collector",
+		"tracing: {lightstep: {accessToken: secret}}":                                            "tracing.lightstep.accessToken is set: Envoy has no Lightstep tracer",
+		"tracing: {zipkin: {address: x}}":                                                        `ProxyConfig tracing.zipkin.address is "x": it must be host:port`,
+		"tracing: {datadog: {address: 'x:0'}}":                                                   `tracing.datadog.address is "x:0": the port "0"`,
+		"tracing: {datadog: {address: '$(HOST_IP):1'}}":                                          `environment variable HOST_IP is ""`,
+		"tracing: {openCensusAgent: {address: 'unix:/x'}}":                                       `openCensusAgent.address is "unix:/x", it must be host:port`,
+		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: MUTUAL}}":                       `tracing.tlsSettings.clientCertificate is "", mode MUTUAL`,
+		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: MUTUAL, clientCertificate: x}}": "tracing.tlsSettings.privateKey",
+		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: SIMPLE}}":                       "name a file of root certificates",
+		"envoyMetricsService: {address: 'x:1', tlsSettings: {mode: SIMPLE, credentialName: c}}":  `envoyMetricsService.tlsSettings.credentialName is "c"`,
+		"envoyMetricsService: {address: 'x:1', tcpKeepalive: {time: 0.5s}}":                      "envoyMetricsService.tcpKeepalive.time is 500ms",
+		"envoyAccessLogService: {address: x}":                                                    `envoyAccessLogService.address is "x"`,
+		"statsdUdpAddress: 'statsd:1'":                                                           `statsdUdpAddress is "statsd:1", its host must have been resolved`,
+		"runtimeValues: {" + maxConnectionsKey + ": many}":                                       "runtimeValues " + maxConnectionsKey + ` is "many"`,
 	} {
 		t.Run(config, func(t *testing.T) {
 			t.Parallel()
-			_, err := Render(Input{ProxyConfig: proxyConfig(t, config), Metadata: &node.Metadata{}})
+			_, err := Render(Input{ProxyConfig: proxyConfig(t, config), Metadata: &node.Metadata{}, TracingSet: true})
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one with %q", err, want)
 			}
@@ -127,10 +140,64 @@ func TestUnserved(t *testing.T) {
 	if got := Unserved(meshconfig.DefaultProxyConfig()); len(got) != 0 {
 		t.Errorf("the defaults: %q", got)
 	}
-	got := Unserved(proxyConfig(t, "statsdUdpAddress: a:1\ntracing: {sampling: 1}\nenvoyMetricsService: {address: a:1}\n"+
-		"envoyAccessLogService: {address: a:1}\nprivateKeyProvider: {cryptomb: {}}\nreadinessProbe: {}"))
-	if len(got) != 6 || !strings.HasPrefix(got[0], "ProxyConfig tracing is set but has no effect") {
+	got := Unserved(proxyConfig(t, "statsdUdpAddress: a:1\nprivateKeyProvider: {cryptomb: {}}\nreadinessProbe: {}"))
+	if len(got) != 2 || !strings.HasPrefix(got[0], "ProxyConfig privateKeyProvider is set but has no effect") {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestReplaced(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]int{
+		"": 0, "tracing: {zipkin: {address: 'a:1'}}": 0, "tracing: {lightstep: {address: 'a:1'}}": 1, "tracing: {openCensusAgent: {address: 'a:1'}}": 1,
+	} {
+		got := Replaced(proxyConfig(t, config))
+		if len(got) != want || (want == 1 && !strings.Contains(got[0], "spans go to a:1 as OTLP")) {
+			t.Errorf("%s: %q", config, got)
+		}
+	}
+}
+
+// The default of tracing makes no tracer; the same value does when somebody
+// wrote it.
+func TestDefaultTracing(t *testing.T) {
+	t.Parallel()
+	for _, set := range []bool{false, true} {
+		got, err := Render(Input{ProxyConfig: proxyConfig(t, ""), Metadata: &node.Metadata{}, TracingSet: set})
+		if err != nil || strings.Contains(string(got), "envoy.tracers.zipkin") != set {
+			t.Errorf("set %v: %v\n%s", set, err, got)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	got := Files(proxyConfig(t, "tracing: {zipkin: {}, tlsSettings: {mode: MUTUAL, caCertificates: ca, clientCertificate: c, privateKey: k}}\n"+
+		"envoyMetricsService: {tlsSettings: {mode: SIMPLE}}\nenvoyAccessLogService: {tlsSettings: {mode: ISTIO_MUTUAL, caCertificates: unused}}"))
+	const prefix = "ProxyConfig tracing.tlsSettings."
+	if diff := cmp.Diff([]File{{prefix + "caCertificates", "ca"}, {prefix + "clientCertificate", "c"}, {prefix + "privateKey", "k"}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestLocalAddress(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		bind string
+		ips  []string
+		dual bool
+		want string
+	}{
+		{"127.1.0.2", []string{"::1"}, true, "127.1.0.2"},
+		{"", nil, true, "127.0.0.1"},
+		{"", []string{"fd00::1"}, false, "::1"},
+		{"", []string{"fd00::1", "10.0.0.1"}, false, "127.0.0.1"},
+		{"", []string{"fd00::1", "10.0.0.1"}, true, "::1"},
+		{"", []string{"10.0.0.1", "fd00::1"}, true, "127.0.0.1"},
+	} {
+		if got := LocalAddress(tc.bind, tc.ips, tc.dual); got != tc.want {
+			t.Errorf("%+v: %s", tc, got)
+		}
 	}
 }
 

@@ -10,11 +10,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
-	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
@@ -50,6 +49,18 @@ type Input struct {
 	BindAddress string
 	// StateOfTheWorld selects the older kind of ADS instead of delta.
 	StateOfTheWorld bool
+	// TracingSet tells that somebody has set tracing of the ProxyConfig. The
+	// default names a server that few meshes have, so it makes no tracer.
+	TracingSet bool
+	// HostIP is the address of the node: it takes the place of $(HOST_IP) in
+	// the addresses of telemetry servers.
+	HostIP string
+	// SystemRoots is the file of the system's root certificates: telemetry
+	// servers are verified with it when their TLS settings name no other.
+	SystemRoots string
+	// DualStack lets the first address of the proxy choose the family of the
+	// local ports when it has addresses of both.
+	DualStack bool
 }
 
 // object is a JSON object; json.Marshal sorts its keys.
@@ -62,15 +73,19 @@ func Render(in Input) ([]byte, error) {
 	case pc == nil || in.Metadata == nil:
 		return nil, errors.New("render bootstrap: the input has no ProxyConfig or no metadata")
 	case pc.GetCustomConfigFile() != "":
-		return nil, fmt.Errorf("ProxyConfig customConfigFile is %q: a bootstrap of your own is not supported yet, remove the field", pc.GetCustomConfigFile())
+		return nil, fmt.Errorf("ProxyConfig customConfigFile is %q: nothing is rendered when Envoy has a bootstrap of its own", pc.GetCustomConfigFile())
 	case pc.GetProxyBootstrapTemplatePath() != "":
-		return nil, fmt.Errorf("ProxyConfig proxyBootstrapTemplatePath is %q: bootstrap templates are not supported yet, remove the field", pc.GetProxyBootstrapTemplatePath())
+		return nil, fmt.Errorf("ProxyConfig proxyBootstrapTemplatePath is %q: "+TemplateRefused, pc.GetProxyBootstrapTemplatePath())
 	}
 	runtime, maxConnections, err := runtimeLayer(pc.GetRuntimeValues())
 	if err != nil {
 		return nil, err
 	}
 	addrs, err := addressesOf(in)
+	if err != nil {
+		return nil, err
+	}
+	telemetry, err := telemetryOf(in, addrs.dnsFamily)
 	if err != nil {
 		return nil, err
 	}
@@ -96,12 +111,18 @@ func Render(in Input) ([]byte, error) {
 		"admin":             object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
 		"dynamic_resources": dynamicResources(in.StateOfTheWorld),
 		"static_resources": object{
-			"clusters":  clusters(pc, addrs),
+			"clusters":  append(clusters(pc, addrs), telemetry.clusters...),
 			"listeners": listeners(in.Metadata, addrs),
 		},
 	}
 	if path := in.Metadata.OutlierLogPath; path != "" {
 		rendered["cluster_manager"] = object{"outlier_detection": object{"event_log_path": path}}
+	}
+	if telemetry.tracing != nil {
+		rendered["tracing"] = telemetry.tracing
+	}
+	if telemetry.sinks != nil {
+		rendered["stats_sinks"] = telemetry.sinks
 	}
 	return marshal(rendered)
 }
@@ -113,18 +134,6 @@ func Unserved(pc *meshv1alpha1.ProxyConfig) []string {
 	add := func(field, what string) {
 		sentences = append(sentences, fmt.Sprintf("ProxyConfig %s is set but has no effect: %s from the bootstrap is not supported yet", field, what))
 	}
-	if t := pc.GetTracing(); t != nil && !proto.Equal(t, meshconfig.DefaultProxyConfig().GetTracing()) {
-		add("tracing", "a tracer")
-	}
-	if pc.GetStatsdUdpAddress() != "" {
-		add("statsdUdpAddress", "a statsd sink")
-	}
-	if pc.GetEnvoyMetricsService() != nil {
-		add("envoyMetricsService", "a metrics service")
-	}
-	if pc.GetEnvoyAccessLogService() != nil {
-		add("envoyAccessLogService", "an access log service")
-	}
 	if pc.GetPrivateKeyProvider() != nil {
 		add("privateKeyProvider", "a private key provider")
 	}
@@ -134,29 +143,68 @@ func Unserved(pc *meshv1alpha1.ProxyConfig) []string {
 	return sentences
 }
 
+// TemplateRefused is why there are no templates, and what there is instead.
+const TemplateRefused = "templates of the bootstrap are not supported, they would make the agent 2.6 MB larger; " +
+	"have Envoy merge your settings over the bootstrap with the environment variable ISTIO_BOOTSTRAP_OVERRIDE, " +
+	"or name a whole bootstrap with customConfigFile of ProxyConfig"
+
 // addresses are the two sides of the ports of agent and Envoy: where a
 // listener for others binds, and where the local ports are found.
 type addresses struct {
 	wildcard, local string
+	// dnsFamily is which addresses Envoy looks up.
+	dnsFamily string
+	// both has listeners on the IPv6 wildcard take IPv4 connections too.
+	both bool
 }
 
 func addressesOf(in Input) (addresses, error) {
-	if in.BindAddress != "" {
-		if _, err := netip.ParseAddr(in.BindAddress); err != nil {
-			return addresses{}, fmt.Errorf("bind address %q is not an IP address", in.BindAddress)
-		}
-		return addresses{wildcard: in.BindAddress, local: in.BindAddress}, nil
+	ips := node.Addresses(in.Node, in.Metadata)
+	family := "V4_ONLY"
+	switch {
+	case OnlyIPv6(ips):
+		family = "V6_ONLY"
+	case in.DualStack && slices.ContainsFunc(ips, isIPv6):
+		family = "ALL"
 	}
-	if OnlyIPv6(node.Addresses(in.Node, in.Metadata)) {
-		return addresses{wildcard: "::", local: "::1"}, nil
+	local := LocalAddress(in.BindAddress, ips, in.DualStack)
+	parsed, err := netip.ParseAddr(local)
+	if err != nil {
+		return addresses{}, fmt.Errorf("bind address %q is not an IP address", local)
 	}
-	return addresses{wildcard: "0.0.0.0", local: "127.0.0.1"}, nil
+	switch {
+	case in.BindAddress != "":
+		return addresses{wildcard: local, local: local, dnsFamily: family}, nil
+	case parsed.Is4():
+		return addresses{wildcard: "0.0.0.0", local: local, dnsFamily: family}, nil
+	default:
+		return addresses{wildcard: "::", local: local, dnsFamily: family, both: family == "ALL"}, nil
+	}
+}
+
+// LocalAddress is where the local ports of agent and Envoy are found: the bind
+// address, or a loopback address. That is of IPv6 when the proxy has no other
+// address, or with dual stack when its first address is one.
+func LocalAddress(bind string, ips []string, dualStack bool) string {
+	switch {
+	case bind != "":
+		return bind
+	case OnlyIPv6(ips), dualStack && len(ips) > 0 && isIPv6(ips[0]):
+		return "::1"
+	default:
+		return "127.0.0.1"
+	}
+}
+
+func isIPv6(ip string) bool {
+	parsed := net.ParseIP(ip)
+	return parsed != nil && parsed.To4() == nil
 }
 
 // OnlyIPv6 tells whether there are addresses and all of them are IPv6.
 func OnlyIPv6(ips []string) bool {
 	for _, ip := range ips {
-		if parsed := net.ParseIP(ip); parsed == nil || parsed.To4() != nil {
+		if !isIPv6(ip) {
 			return false
 		}
 	}

@@ -89,16 +89,16 @@ func staticCluster(name, connectTimeout string, address object, http2 bool) obje
 
 func listeners(m *node.Metadata, addrs addresses) []any {
 	return []any{
-		staticListener("prometheus", addrs.wildcard, portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort), "stats", "/stats/prometheus", PrometheusCluster),
-		staticListener("status", addrs.wildcard, portOr(m.EnvoyStatusPort, DefaultStatusPort), "agent", "/healthz/ready", AgentCluster),
+		staticListener("prometheus", addrs.listen(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", "/stats/prometheus", PrometheusCluster),
+		staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", "/healthz/ready", AgentCluster),
 	}
 }
 
 // staticListener serves one path prefix from one cluster.
-func staticListener(name, address string, port int, statPrefix, prefix, cluster string) object {
+func staticListener(name string, address object, statPrefix, prefix, cluster string) object {
 	return object{
 		"name":    name,
-		"address": socketAddress(address, port),
+		"address": address,
 		"filter_chains": []any{object{"filters": []any{object{
 			"name": "envoy.filters.network.http_connection_manager",
 			"typed_config": object{
@@ -127,6 +127,15 @@ func portOr(port node.Port, fallback int) int {
 		return fallback
 	}
 	return int(port)
+}
+
+// listen is a port for others.
+func (a addresses) listen(port int) object {
+	address := object{"address": a.wildcard, "port_value": port}
+	if a.both {
+		address["ipv4_compat"] = true
+	}
+	return object{"socket_address": address}
 }
 
 func socketAddress(address string, port int) object {

@@ -34,7 +34,7 @@ type DrainConfig struct {
 	ExitOnZero bool
 	// MinDuration is waited before connections are counted the first time.
 	MinDuration time.Duration
-	// MaxDuration bounds a drain with ExitOnZero. 0: one hour.
+	// MaxDuration bounds a drain with ExitOnZero, MinDuration included. 0: one hour.
 	MaxDuration time.Duration
 	// IgnorePorts are listener ports whose connections do not count: readiness and metrics.
 	IgnorePorts []int
@@ -57,12 +57,42 @@ func (d DrainConfig) withDefaults() (DrainConfig, error) {
 	return d, nil
 }
 
-// drain has Envoy drain its listeners and returns when the time for that is
-// over, when Envoy has ended or when Drain.Now is closed.
+// Drain has Envoy drain its listeners as the configuration says and returns
+// when that is over; Envoy goes on serving. There is one drain: whoever calls
+// meanwhile waits for the same, and afterwards Drain returns at once. That ctx
+// is done ends a wait, never the drain.
+func (p *Process) Drain(ctx context.Context) {
+	if p.draining.Swap(true) {
+		select {
+		case <-p.drained:
+		case <-ctx.Done():
+		}
+		return
+	}
+	defer close(p.drained)
+	var ended <-chan struct{}
+	if c := p.current.Load(); c != nil {
+		ended = c.ended
+	}
+	p.drain(context.WithoutCancel(ctx), ended)
+}
+
+// Draining tells whether a drain has begun.
+func (p *Process) Draining() bool { return p.draining.Load() }
+
+// drain returns when the time for the drain is over, when Envoy has ended or
+// when Drain.Now is closed.
 func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 	d, log := p.cfg.Drain, p.cfg.Logger
 	begin := time.Now()
-	log.Info("envoy drains", "pid", p.PID(), "duration", d.Duration)
+	limit := d.Duration
+	if d.ExitOnZero && p.cfg.Admin != nil {
+		limit = max(d.MaxDuration, d.MinDuration)
+	}
+	// The one deadline: nothing below waits longer.
+	ctx, cancel := context.WithDeadline(ctx, begin.Add(max(limit, drainCallTimeout)))
+	defer cancel()
+	log.Info("envoy drains", "pid", p.PID(), "duration", limit)
 	if p.cfg.Admin != nil {
 		call, cancel := context.WithTimeout(ctx, drainCallTimeout)
 		err := p.cfg.Admin.DrainListeners(call, d.InboundOnly)
@@ -72,28 +102,30 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 		}
 	}
 	if !d.ExitOnZero || p.cfg.Admin == nil {
-		wait(d.Duration, ended, d.Now)
+		wait(limit-time.Since(begin), ended, d.Now)
 		return
 	}
 	wait(d.MinDuration, ended, d.Now)
-	failures := 0
+	failures, open := 0, uint64(0)
 	for !closed(ended) && !closed(d.Now) {
-		open, err := p.cfg.Admin.ActiveConnections(ctx, d.IgnorePorts...)
+		n, err := p.cfg.Admin.ActiveConnections(ctx, d.IgnorePorts...)
+		if err == nil {
+			failures, open = 0, n
+		} else {
+			failures++
+		}
+		left := limit - time.Since(begin)
 		switch {
-		case err != nil:
-			if failures++; failures == pollFailures {
-				log.Warn("envoy's connections cannot be counted: the drain ends", "err", err)
-				return
-			}
-		case open == 0:
+		case left <= 0:
+			log.Warn("envoy still has open connections, but the time for the drain is over", "count", open, "duration", limit)
+			return
+		case failures == pollFailures:
+			log.Warn("envoy's connections cannot be counted: the drain ends", "err", err)
+			return
+		case err == nil && open == 0:
 			log.Info("envoy has no open connection left", "duration", time.Since(begin))
 			return
-		case time.Since(begin) >= d.MaxDuration:
-			log.Warn("envoy still has open connections, but the time for the drain is over", "count", open, "duration", d.MaxDuration)
-			return
-		default:
-			failures = 0
 		}
-		wait(pollEvery, ended, d.Now)
+		wait(min(pollEvery, left), ended, d.Now)
 	}
 }

@@ -46,10 +46,15 @@ func printVersion() int {
 	return 0
 }
 
-// runAsAgent runs a child that never ends, prints its process id and waits to be killed.
+// runAsAgent runs a child that never ends, the one of its arguments if there
+// are any, prints its process id and waits to be killed.
 func runAsAgent() {
+	child := []string{"/bin/sleep", "1000"}
+	if len(os.Args) > 1 {
+		child = os.Args[1:]
+	}
 	p, err := New(Config{
-		Binary: "/bin/sleep", Args: []string{"1000"},
+		Binary: child[0], Args: child[1:],
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

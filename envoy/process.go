@@ -37,22 +37,28 @@ type Config struct {
 	Admin *Admin
 	// Drain says how Envoy ends.
 	Drain DrainConfig
+	// Restart says how often an Envoy that crashed is started again. Zero: never.
+	Restart Restart
 	// Stdout and Stderr take Envoy's output. nil discards it. An *os.File is
 	// handed to Envoy as it is.
 	Stdout, Stderr io.Writer
 	// Logger is required.
 	Logger *slog.Logger
-	// Registerer takes the metric. nil: none.
+	// Registerer takes the metrics. nil: none.
 	Registerer prometheus.Registerer
 }
 
-// Process is one Envoy, started once.
+// Process is the one Envoy of the agent: the same one until it ends, or, within
+// the budget of Restart, one after the other.
 type Process struct {
-	cfg     Config
-	exits   *prometheus.CounterVec
-	pid     atomic.Int64
-	started chan struct{}
-	run     atomic.Bool
+	cfg      Config
+	exits    *prometheus.CounterVec
+	restarts prometheus.Counter
+	current  atomic.Pointer[child] // nil before the first start
+	started  chan struct{}
+	run      atomic.Bool
+	draining atomic.Bool   // a drain has begun; there is only one
+	drained  chan struct{} // closed when it is over
 }
 
 // New checks the configuration. It starts nothing.
@@ -68,31 +74,47 @@ func New(cfg Config) (*Process, error) {
 		return nil, err
 	}
 	cfg.Drain = drain
+	if err := cfg.Restart.check(); err != nil {
+		return nil, err
+	}
 	p := &Process{
 		cfg: cfg,
 		exits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_agent_envoy_exits_total",
 			Help: "Ends of the Envoy process, by cause: stopped (asked to), unstopped (killed by the agent), exited (by itself, code 0), failed (other code), signal, oom.",
 		}, []string{"cause"}),
+		restarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "outrigger_agent_envoy_restarts_total", Help: "Starts of Envoy after it had crashed.",
+		}),
 		started: make(chan struct{}),
+		drained: make(chan struct{}),
 	}
-	if cfg.Registerer != nil {
-		if err := cfg.Registerer.Register(p.exits); err != nil {
-			return nil, fmt.Errorf("register the metric of envoy's exits: %w", err)
+	if cfg.Registerer == nil {
+		return p, nil
+	}
+	for _, c := range []prometheus.Collector{p.exits, p.restarts} {
+		if err := cfg.Registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("register the metrics of the envoy process: %w", err)
 		}
 	}
 	return p, nil
 }
 
 // PID returns the process id of Envoy, 0 before it has started.
-func (p *Process) PID() int { return int(p.pid.Load()) }
+func (p *Process) PID() int {
+	if c := p.current.Load(); c != nil {
+		return c.process.Pid
+	}
+	return 0
+}
 
 // Started is closed once Envoy has been started.
 func (p *Process) Started() <-chan struct{} { return p.started }
 
 // Run starts Envoy and returns when it has ended. When ctx is done, Envoy is
 // drained and stopped as the configuration says, and Run returns nil. When Envoy
-// ends by itself, Run returns an *ExitError. Run can be called once.
+// ends by itself, Run starts it again within the budget of Restart, or returns
+// an error that holds an *ExitError. Run can be called once.
 func (p *Process) Run(ctx context.Context) error {
 	if p.run.Swap(true) {
 		return errors.New("this envoy process has been run before")
@@ -100,35 +122,64 @@ func (p *Process) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	before := oomKills()
+	if limit, err := raiseFileLimit(); err != nil {
+		p.cfg.Logger.Warn("the soft limit of open files stays as it is for envoy", "err", err)
+	} else {
+		p.cfg.Logger.Info("envoy may open as many files as the hard limit allows", "count", limit)
+	}
+	budget := budget{Restart: p.cfg.Restart}
+	for {
+		begin := time.Now()
+		err := p.once(ctx)
+		var crash *ExitError
+		// Code 0: somebody told Envoy to end, over its admin port or by SIGTERM.
+		if !errors.As(err, &crash) || crash.Code == 0 || budget.Count == 0 || ctx.Err() != nil || closed(p.cfg.Drain.Now) {
+			return err
+		}
+		left, delay, within := budget.take(begin, time.Now())
+		if !within {
+			return fmt.Errorf("the budget of envoy's restarts, %s, is used up: %w", p.cfg.Restart, err)
+		}
+		p.cfg.Logger.Error("envoy has crashed and is started again; count says how many restarts of the budget are left",
+			"err", err, "count", left, "duration", budget.Window)
+		if wait(delay, ctx.Done(), p.cfg.Drain.Now); ctx.Err() != nil || closed(p.cfg.Drain.Now) {
+			return nil
+		}
+		p.restarts.Inc()
+	}
+}
+
+// once runs one Envoy from its start to its end.
+func (p *Process) once(ctx context.Context) error {
 	c, err := p.start()
 	if err != nil {
 		return fmt.Errorf("start envoy %s: %w", p.cfg.Binary, err)
 	}
-	p.pid.Store(int64(c.process.Pid))
-	close(p.started)
+	if before := p.current.Swap(c); before == nil {
+		close(p.started)
+	}
 	p.cfg.Logger.Info("envoy started", "pid", c.process.Pid, "path", p.cfg.Binary)
 
 	// Ended by itself, asked to end, or asked to end at once.
 	select {
 	case <-c.ended:
-		return p.ended(c, before)
+		return p.ended(c)
 	case <-ctx.Done():
 	case <-p.cfg.Drain.Now:
 	}
-	return p.stop(ctx, c, before)
+	return p.stop(ctx, c)
 }
 
 // stop takes Envoy down in its three steps, each cut short by Drain.Now.
-func (p *Process) stop(ctx context.Context, c *child, oomBefore uint64) error {
+func (p *Process) stop(ctx context.Context, c *child) error {
 	// The context is done, but what follows needs one that is not.
 	ctx = context.WithoutCancel(ctx)
 	drain := p.cfg.Drain
 	if !closed(drain.Now) {
-		p.drain(ctx, c.ended)
+		p.Drain(ctx)
 	}
 	if closed(c.ended) && !obeyed(c.state) {
-		return p.ended(c, oomBefore)
+		return p.ended(c)
 	}
 	if !closed(c.ended) && !closed(drain.Now) {
 		p.signal(c, syscall.SIGTERM)
@@ -157,13 +208,12 @@ func obeyed(state *os.ProcessState) bool {
 }
 
 // ended reports an Envoy that ended without having been asked to.
-func (p *Process) ended(c *child, oomBefore uint64) error {
-	if c.state == nil {
+func (p *Process) ended(c *child) error {
+	if c.crash == nil {
 		return fmt.Errorf("wait for envoy: %w", c.err)
 	}
-	err := exitError(c.state, oomKills() > oomBefore)
-	p.count(err.cause())
-	return err
+	p.count(c.crash.cause())
+	return c.crash
 }
 
 func (p *Process) count(cause string) { p.exits.WithLabelValues(cause).Inc() }
@@ -174,12 +224,18 @@ func (p *Process) signal(c *child, sig syscall.Signal) {
 	}
 }
 
-// child is a started Envoy. state and err may be read once ended is closed.
+// child is a started Envoy.
 type child struct {
 	process *os.Process
-	ended   chan struct{}
-	state   *os.ProcessState
-	err     error
+	// previous is how the Envoy before this one crashed, nil if there was none.
+	previous *ExitError
+	ready    atomic.Bool // it was ready once
+
+	// What follows may be read once ended is closed.
+	ended chan struct{}
+	state *os.ProcessState
+	crash *ExitError // how it ended, should nobody have asked it to; nil when that is not known
+	err   error
 }
 
 // start starts Envoy from a goroutine that stays on one thread until Envoy has
@@ -193,6 +249,10 @@ func (p *Process) start() (*child, error) {
 	cmd.WaitDelay = pipeGrace
 
 	c := &child{ended: make(chan struct{})}
+	if before := p.current.Load(); before != nil {
+		c.previous = before.crash
+	}
+	oomBefore := oomKills()
 	started := make(chan error, 1)
 	go func() {
 		defer close(c.ended)
@@ -205,7 +265,9 @@ func (p *Process) start() (*child, error) {
 		c.process = cmd.Process
 		started <- nil
 		err := cmd.Wait()
-		c.state, c.err = cmd.ProcessState, err
+		if c.state, c.err = cmd.ProcessState, err; c.state != nil {
+			c.crash = exitError(c.state, oomKills() > oomBefore)
+		}
 	}()
 	if err := <-started; err != nil {
 		return nil, err

@@ -7,10 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // readinessFilter selects everything that readiness depends on, so that one request answers it.
 const readinessFilter = `^((cluster_manager\.cds|listener_manager\.lds)\.update_(success|rejected)|server\.state|listener_manager\.workers_started)$`
+
+// deathNotice is how long Ready waits to learn of Envoy's end once its admin port has refused.
+const deathNotice = 100 * time.Millisecond
 
 // The values of the gauge server.state.
 const (
@@ -92,4 +96,48 @@ func (r Readiness) Err() error {
 
 func rejected(what string, times uint64) error {
 	return fmt.Errorf("envoy has rejected every configuration of its %s so far (%d): its log and the control plane's status name the resource and the reason", what, times)
+}
+
+// Ready returns nil when the Envoy that runs now is ready, and otherwise a
+// sentence. An Envoy that has ended is not, from the moment of its end; what
+// an earlier Envoy said does not count for this one: the error of one that was
+// started again and was not ready since is never a context.DeadlineExceeded.
+func (p *Process) Ready(ctx context.Context) error {
+	c := p.current.Load()
+	if c == nil {
+		return errors.New("envoy has not been started yet")
+	}
+	if p.cfg.Admin == nil {
+		return errors.New("envoy has no admin port that could be asked whether it is ready")
+	}
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.ended:
+			cancel() // nobody is there to answer any more
+		case <-asking.Done():
+		}
+	}()
+	state, err := p.cfg.Admin.Readiness(asking)
+	if err != nil && ctx.Err() == nil && c.ready.Load() {
+		// Its connections end a moment before its process does, whose end tells why.
+		wait(deathNotice, c.ended, ctx.Done())
+	}
+	if err == nil {
+		err = state.Err()
+	}
+	switch {
+	case closed(c.ended) && c.crash != nil:
+		return fmt.Errorf("envoy is down: %w", c.crash)
+	case closed(c.ended):
+		return fmt.Errorf("envoy is down: %w", c.err)
+	case err == nil:
+		c.ready.Store(true)
+		return nil
+	case c.previous != nil && !c.ready.Load():
+		return fmt.Errorf("%w; it was started again and is not ready yet: %s", c.previous, err)
+	default:
+		return err
+	}
 }

@@ -19,7 +19,9 @@
 //	/app-health/<container>/{livez,readyz,startupz}
 //	                                            any     anybody   what the application answered
 //	/quitquitquit                               POST    loopback  200, then the agent ends
+//	/drain                                      POST    loopback  200 when Envoy has drained; Envoy goes on
 //	/debug/pprof/...                            any     loopback  with profiling only
+//	Loopback.Debug                              GET     loopback  what the agent shows of itself
 //	anything else                               any     anybody   404
 //
 // "Loopback" is the address of the TCP peer, and not one of those from which

@@ -44,6 +44,30 @@ func (s *Server) serveQuit(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Loopback.Quit()
 }
 
+// serveDrain answers when the drain is over. That the peer goes away does not end it.
+func (s *Server) serveDrain(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		answer(w, http.StatusMethodNotAllowed, "only POST is allowed")
+		return
+	}
+	s.cfg.Logger.Info("asked to drain", "address", r.RemoteAddr)
+	s.cfg.Loopback.Drain(r.Context())
+	answer(w, http.StatusOK, "drained")
+}
+
+// getOnly refuses what is not there to read.
+func getOnly(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			answer(w, http.StatusMethodNotAllowed, "only GET is allowed")
+			return
+		}
+		next.ServeHTTP(w, r)
+	}
+}
+
 func handleProfiles(mux *http.ServeMux) {
 	for path, handler := range map[string]http.HandlerFunc{
 		"/debug/pprof/":        pprof.Index,

@@ -83,7 +83,7 @@ func (r *readiness) run(ctx context.Context, c *check) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil && ctx.Err() != nil {
+	if errors.Is(err, context.DeadlineExceeded) {
 		// Envoy's main thread is busy, most likely with new configuration. A
 		// recent answer is better than none, an old one is not.
 		if !r.lastAt.IsZero() && time.Since(r.lastAt) <= readyMemory {

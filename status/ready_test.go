@@ -114,6 +114,28 @@ func TestBusyEnvoy(t *testing.T) {
 	})
 }
 
+// Why Envoy is gone is an answer, however late; the last good one does not stand in for it.
+func TestLateReasonIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("envoy is down")
+		var reason error
+		r := &readiness{first: func() {}, ask: func(ctx context.Context) error {
+			if reason != nil {
+				<-ctx.Done()
+			}
+			return reason
+		}}
+		if err := r.check(t.Context()); err != nil {
+			t.Errorf("check() = %v, want nil", err)
+		}
+		reason = down
+		if err := r.check(t.Context()); !errors.Is(err, down) {
+			t.Errorf("check() = %v, want %v", err, down)
+		}
+	})
+}
+
 func TestReadinessSurvivesPanic(t *testing.T) {
 	t.Parallel()
 	broken := true

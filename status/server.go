@@ -58,8 +58,13 @@ type Config struct {
 type Loopback struct {
 	// Quit is called after POST /quitquitquit has been answered. nil: there is no such path.
 	Quit func()
+	// Drain is called by POST /drain, which is answered when it returns. That
+	// its context is done means that nobody waits any more. nil: there is no such path.
+	Drain func(ctx context.Context)
 	// Profiling serves /debug/pprof/.
 	Profiling bool
+	// Debug are more paths to look into the agent, GET only. nil: none.
+	Debug map[string]http.Handler
 }
 
 // Server serves the status port.
@@ -145,8 +150,14 @@ func (s *Server) handler() http.Handler {
 	if s.cfg.Loopback.Quit != nil {
 		mux.HandleFunc("/quitquitquit", loopbackOnly(s.serveQuit))
 	}
+	if s.cfg.Loopback.Drain != nil {
+		mux.HandleFunc("/drain", loopbackOnly(s.serveDrain))
+	}
 	if s.cfg.Loopback.Profiling {
 		handleProfiles(mux)
+	}
+	for path, handler := range s.cfg.Loopback.Debug {
+		mux.HandleFunc(path, loopbackOnly(getOnly(handler)))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusNotFound, "there is nothing at "+strconv.Quote(r.URL.Path)+" of the status port")

@@ -43,6 +43,32 @@ func TestPathsThatAreOff(t *testing.T) {
 	_, address := serve(t, nil)
 	wantAnswer(t, address, "/debug/pprof/", http.StatusNotFound, "")
 	wantAnswer(t, address, "/quitquitquit", http.StatusNotFound, "")
+	wantAnswer(t, address, "/drain", http.StatusNotFound, "")
+}
+
+func TestDrainAnswersWhenItIsOver(t *testing.T) {
+	t.Parallel()
+	begun, over := make(chan struct{}), make(chan struct{})
+	_, address := serve(t, func(c *Config) {
+		c.Loopback.Drain = func(context.Context) { close(begun); <-over }
+	})
+	wantAnswer(t, address, "/drain", http.StatusMethodNotAllowed, "only POST")
+	answered := make(chan int)
+	go func() {
+		code, _, _ := do(t, http.MethodPost, address, "/drain", nil)
+		answered <- code
+	}()
+	<-begun
+	select {
+	case code := <-answered:
+		t.Errorf("answered %d before the drain was over", code)
+		return
+	case <-time.After(100 * time.Millisecond): // it would have been there
+	}
+	close(over)
+	if code := <-answered; code != http.StatusOK {
+		t.Errorf("POST /drain = %d, want 200", code)
+	}
 }
 
 // from gives every connection of a listener the same peer.
@@ -73,13 +99,13 @@ func TestLoopbackOnly(t *testing.T) {
 			t.Parallel()
 			_, address := serve(t, func(c *Config) {
 				c.Listener = from{c.Listener, &net.TCPAddr{IP: net.ParseIP(ip), Port: 1234}}
-				c.Loopback = Loopback{Quit: func() {}, Profiling: true}
+				c.Loopback = Loopback{Quit: func() {}, Drain: func(context.Context) {}, Profiling: true}
 			})
 			want := http.StatusForbidden
 			if allowed {
 				want = http.StatusOK
 			}
-			for method, path := range map[string]string{http.MethodPost: "/quitquitquit", http.MethodGet: "/debug/pprof/cmdline"} {
+			for path, method := range map[string]string{"/quitquitquit": http.MethodPost, "/drain": http.MethodPost, "/debug/pprof/cmdline": http.MethodGet} {
 				if code, body, _ := do(t, method, address, path, nil); code != want {
 					t.Errorf("%s %s = %d %q, want %d", method, path, code, body, want)
 				}

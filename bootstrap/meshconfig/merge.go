@@ -70,6 +70,29 @@ func ApplyProxyConfig(base *meshv1alpha1.ProxyConfig, doc string) (*meshv1alpha1
 	return result, nil
 }
 
+// HasField tells whether a document sets a field; the path names its parents
+// first, as in "defaultConfig", "tracing". A document that cannot be read has none.
+func HasField(doc []byte, path ...string) bool {
+	value, err := decode(doc)
+	if err != nil || len(path) == 0 {
+		return false
+	}
+	var field any = value
+	for _, name := range path {
+		value, ok := field.(map[string]any)
+		if !ok {
+			return false
+		}
+		field = nil
+		for key, set := range value {
+			if set != nil && strings.EqualFold(strings.ReplaceAll(key, "_", ""), name) {
+				field = set
+			}
+		}
+	}
+	return field != nil
+}
+
 // overlaySub lays one field of a document over a message of its own.
 func overlaySub(message protoreflect.Message, value any, path string) error {
 	if value == nil {

@@ -167,3 +167,15 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestHasField(t *testing.T) {
+	t.Parallel()
+	for doc, want := range map[string]bool{
+		"": false, "[": false, "defaultConfig: {tracing: {}}": true, "default_config: {tracing: {}}": true, "defaultConfig: {tracing: null}": false,
+		"defaultConfig: 1": false, "tracing: {}": false,
+	} {
+		if got := HasField([]byte(doc), "defaultConfig", "tracing"); got != want {
+			t.Errorf("%q: %v", doc, got)
+		}
+	}
+}

@@ -29,9 +29,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
+// envoyLife is what the command line says of Envoy's life.
+type envoyLife struct {
+	restart  envoy.Restart
+	maxDrain time.Duration
+	// now is closed by a second signal: end without draining.
+	now <-chan struct{}
+}
+
 // runAgent binds what the agent listens on, builds its parts and runs them
 // until ctx is done or a part ends.
-func runAgent(ctx context.Context, cfg *config, log *slog.Logger, now <-chan struct{}) error {
+func runAgent(ctx context.Context, cfg *config, log *slog.Logger, life envoyLife) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	socks, err := bind(cfg)
@@ -39,12 +47,16 @@ func runAgent(ctx context.Context, cfg *config, log *slog.Logger, now <-chan str
 		return err
 	}
 	defer socks.close()
-	if err := writeFile(cfg.bootstrapFile, cfg.bootstrap, 0o600); err != nil {
+	removeBootstrap, err := writeBootstrap(cfg)
+	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(cfg.bootstrapFile) }() // what is left is overwritten at the next start
-	parts, err := build(ctx, cfg, socks, builder{log: log, now: now, quit: quit})
+	defer removeBootstrap()
+	parts, err := build(ctx, cfg, socks, builder{log: log, life: life, quit: quit})
 	if err != nil {
+		return err
+	}
+	if err := writeGRPCBootstrap(cfg, log); err != nil {
 		return err
 	}
 	return parts.run(ctx, log)
@@ -135,7 +147,7 @@ func checkVersion(ctx context.Context, binary string, ended <-chan struct{}) err
 // builder is what building the parts needs beside the configuration.
 type builder struct {
 	log  *slog.Logger
-	now  <-chan struct{}
+	life envoyLife
 	quit func()
 }
 
@@ -185,15 +197,17 @@ func build(ctx context.Context, cfg *config, socks *sockets, b builder) (*parts,
 		return nil, err
 	}
 	admin := envoy.NewAdmin(cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())))
+	drain := cfg.drain(b.life.now)
+	drain.MaxDuration = b.life.maxDrain
 	p.envoy, err = envoy.New(envoy.Config{
-		Binary: p.binary, Args: cfg.envoyArgs, Admin: admin, Drain: cfg.drain(b.now),
+		Binary: p.binary, Args: cfg.envoyArgs, Admin: admin, Drain: drain, Restart: b.life.restart,
 		Stdout: os.Stdout, Stderr: os.Stderr, Logger: scope("envoy"), Registerer: registry,
 	})
 	if err != nil || socks.status == nil {
 		return p, err
 	}
 	p.status, err = newStatus(ctx, cfg, statusParts{
-		socks: socks, ready: readiness(admin, p.workload), registry: registry, log: scope("status"), quit: b.quit,
+		socks: socks, envoy: p.envoy, workload: p.workload, registry: registry, log: scope("status"), quit: b.quit,
 	})
 	return p, err
 }
@@ -201,7 +215,8 @@ func build(ctx context.Context, cfg *config, socks *sockets, b builder) (*parts,
 // statusParts is what the status server is built from.
 type statusParts struct {
 	socks    *sockets
-	ready    func(context.Context) error
+	envoy    *envoy.Process
+	workload *sds.Workload
 	registry *prometheus.Registry
 	log      *slog.Logger
 	quit     func()
@@ -221,8 +236,8 @@ func newStatus(ctx context.Context, cfg *config, s statusParts) (*status.Server,
 	}
 	return status.New(status.Config{
 		Listener: s.socks.status,
-		Ready:    s.ready,
-		Draining: func() bool { return ctx.Err() != nil },
+		Ready:    readiness(s.envoy, s.workload),
+		Draining: func() bool { return ctx.Err() != nil || s.envoy.Draining() },
 		// Through Envoy's own listener, as everybody else sees it.
 		EnvoyMetricsURL: "http://" + cfg.address(cfg.env.prometheusPort) + "/stats/prometheus",
 		AppScrape:       cfg.appScrape,
@@ -230,14 +245,14 @@ func newStatus(ctx context.Context, cfg *config, s statusParts) (*status.Server,
 		Probers:         cfg.probers,
 		InstanceIP:      instance,
 		ProbeSourceIP:   source,
-		Loopback:        status.Loopback{Quit: s.quit, Profiling: cfg.profiling},
+		Loopback:        status.Loopback{Quit: s.quit, Drain: s.envoy.Drain, Profiling: cfg.profiling, Debug: debugHandlers(cfg)},
 		Logger:          s.log,
 		Registerer:      s.registry,
 	})
 }
 
 // readiness answers nil when Envoy serves and the workload can prove who it is.
-func readiness(admin *envoy.Admin, workload *sds.Workload) func(context.Context) error {
+func readiness(proxy *envoy.Process, workload *sds.Workload) func(context.Context) error {
 	return func(ctx context.Context) error {
 		identity := workload.Current()
 		switch {
@@ -246,11 +261,7 @@ func readiness(admin *envoy.Admin, workload *sds.Workload) func(context.Context)
 		case workload.Certificate() == nil:
 			return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
 		}
-		state, err := admin.Readiness(ctx)
-		if err != nil {
-			return err
-		}
-		return state.Err()
+		return proxy.Ready(ctx)
 	}
 }
 

@@ -89,7 +89,7 @@ func TestRun(t *testing.T) {
 		"proxy ztunnel": exitError, "nonsense": exitError, "version --foo": exitError, "proxy --stsPort 1": exitError, "proxy --templateFile x": exitError,
 		"proxy --log_output_level loud": exitError, "wait --periodMillis 0": exitError, "wait --timeoutSeconds 1 --url http://127.0.0.1:1/": exitError,
 	} {
-		if got := run(strings.Fields(in), nil); got != want {
+		if got := run(append([]string{ownName}, strings.Fields(in)...), nil); got != want {
 			t.Errorf("%q: exit code %d, want %d", in, got, want)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -51,6 +50,7 @@ type config struct {
 	// local is where the local ports of agent and Envoy are found.
 	local string
 	// bootstrap is Envoy's configuration, bootstrapFile where it is written.
+	// Without the former, the latter is a file of the user's own.
 	bootstrap     []byte
 	bootstrapFile string
 	envoyArgs     []string
@@ -71,6 +71,8 @@ type sources struct {
 	// interfaces: tests have their own.
 	read      func(string) ([]byte, error)
 	addresses func() []string
+	// lookup gives the addresses of a name; nil asks the system.
+	lookup func(host string) ([]string, error)
 }
 
 // resolve puts the configuration together: flags win over the pod's
@@ -80,7 +82,7 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	labels := podInfo(src.read, labelsFile, warn)
 	annotations := podInfo(src.read, annotationsFile, warn)
-	pc, err := resolveProxyConfig(src, annotations)
+	pc, tracingSet, err := resolveProxyConfig(src, annotations, warn)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,18 +112,11 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 		return nil, nil, err
 	}
 	warnings = append(warnings, left...)
-	cfg.bootstrap, err = bootstrap.Render(bootstrap.Input{
-		Node: cfg.node, Metadata: cfg.metadata, ProxyConfig: pc, BindAddress: src.env.bindAddress, StateOfTheWorld: !src.env.deltaXDS,
-	})
-	if err != nil {
+	if left, err = setBootstrap(src, cfg, tracingSet); err != nil {
 		return nil, nil, err
 	}
-	if cfg.local = src.env.bindAddress; cfg.local == "" {
-		if cfg.local = "127.0.0.1"; bootstrap.OnlyIPv6(ips) {
-			cfg.local = "::1"
-		}
-	}
-	cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
+	warnings = append(warnings, left...)
+	cfg.local = bootstrap.LocalAddress(src.env.bindAddress, ips, src.env.dualStack)
 	cfg.envoyArgs = envoyArgs(src, cfg, ips, warn)
 	if cfg.xds, cfg.ca, err = upstreams(src, pc); err != nil {
 		return nil, nil, err
@@ -137,26 +132,30 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	return cfg, warnings, nil
 }
 
-// resolveProxyConfig lays the sources of the ProxyConfig over each other.
-func resolveProxyConfig(src sources, annotations map[string]string) (*meshv1alpha1.ProxyConfig, error) {
-	pc := meshconfig.DefaultProxyConfig()
+// resolveProxyConfig lays the sources of the ProxyConfig over each other, and
+// tells whether one of them sets tracing.
+func resolveProxyConfig(src sources, annotations map[string]string, warn func(string, ...any)) (pc *meshv1alpha1.ProxyConfig, tracingSet bool, err error) {
+	pc = meshconfig.DefaultProxyConfig()
 	doc, err := src.read(src.flags.meshConfig)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("--meshConfig: %w", err)
+		return nil, false, fmt.Errorf("--meshConfig: %w", err)
 	default:
 		mesh, err := meshconfig.Parse(doc)
 		if err != nil {
-			return nil, fmt.Errorf("--meshConfig %s: %w", src.flags.meshConfig, err)
+			return nil, false, fmt.Errorf("--meshConfig %s: %w", src.flags.meshConfig, err)
 		}
 		pc = mesh.GetDefaultConfig()
 	}
+	const tracing = "tracing"
+	tracingSet = meshconfig.HasField(doc, "defaultConfig", tracing) || meshconfig.HasField([]byte(src.env.proxyConfig), tracing) ||
+		meshconfig.HasField([]byte(annotations[annotationProxyConfig]), tracing)
 	if pc, err = meshconfig.ApplyProxyConfig(pc, src.env.proxyConfig); err != nil {
-		return nil, fmt.Errorf("environment variable PROXY_CONFIG: %w", err)
+		return nil, false, fmt.Errorf("environment variable PROXY_CONFIG: %w", err)
 	}
 	if pc, err = meshconfig.ApplyProxyConfig(pc, annotations[annotationProxyConfig]); err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", annotationProxyConfig, err)
+		return nil, false, fmt.Errorf("annotation %s: %w", annotationProxyConfig, err)
 	}
 	if pc.GetConcurrency() == nil && src.env.cpuLimit > 0 {
 		pc.Concurrency = wrapperspb.Int32(int32(min(src.env.cpuLimit, 1<<16)))
@@ -167,20 +166,23 @@ func resolveProxyConfig(src sources, annotations map[string]string) (*meshv1alph
 	if _, ok := pc.GetClusterName().(*meshv1alpha1.ProxyConfig_ServiceCluster); ok && pc.GetServiceCluster() == "" {
 		pc.ClusterName = &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: src.flags.serviceCluster}
 	}
+	if err := resolveStatsd(src, pc, warn); err != nil {
+		return nil, false, err
+	}
 	if address := annotations[annotationDiscovery]; address != "" {
 		pc.DiscoveryAddress = address
 	}
 	if text := annotations[annotationStatusPort]; text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return nil, fmt.Errorf("annotation %s is %q, it must be a port from 0 (no status port) to 65535", annotationStatusPort, text)
+			return nil, false, fmt.Errorf("annotation %s is %q, it must be a port from 0 (no status port) to 65535", annotationStatusPort, text)
 		}
 		pc.StatusPort = int32(port)
 	}
 	if err := meshconfig.ValidateProxyConfig(pc); err != nil {
-		return nil, fmt.Errorf("ProxyConfig: %w", err)
+		return nil, false, fmt.Errorf("ProxyConfig: %w", err)
 	}
-	return pc, nil
+	return pc, tracingSet, nil
 }
 
 // podInfo reads a file of the downward API. One that is missing or damaged

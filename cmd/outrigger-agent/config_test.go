@@ -37,6 +37,7 @@ func testSources(files map[string]string, environ ...string) sources {
 			return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
 		},
 		addresses: func() []string { return []string{"10.0.0.1", "10.0.0.2"} },
+		lookup:    func(string) ([]string, error) { return nil, errors.New("no such host") },
 	}
 }
 
@@ -148,6 +149,10 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 		"ECC_SIGNATURE_ALGORITHM=ED25519":       "ECC_SIGNATURE_ALGORITHM",
 		"WORKLOAD_RSA_KEY_SIZE=1024":            "WORKLOAD_RSA_KEY_SIZE is 1024",
 		"ISTIO_META_DNS_CAPTURE=yes":            "DNS_CAPTURE",
+		"PROXY_CONFIG={customConfigFile: none}": `ProxyConfig customConfigFile is "none"`,
+		"ISTIO_BOOTSTRAP=/x":                    `ISTIO_BOOTSTRAP is "/x": templates of the bootstrap are not supported`,
+		"PROXY_CONFIG={statsdUdpAddress: x}":    `ProxyConfig statsdUdpAddress is "x": it must be host:port`,
+		"PROXY_CONFIG={envoyMetricsService: {address: 'a:1', tlsSettings: {mode: SIMPLE, caCertificates: none}}}": `envoyMetricsService.tlsSettings.caCertificates is "none", it must be a file`,
 		"POD_NAMESPACE=":                        "POD_NAMESPACE is not set",
 		`ISTIO_PROMETHEUS_ANNOTATIONS={"port":`: "ISTIO_PROMETHEUS_ANNOTATIONS",
 	} {
@@ -264,7 +269,7 @@ func TestClientCertificate(t *testing.T) {
 
 func TestRedacted(t *testing.T) {
 	t.Parallel()
-	cfg, _, err := resolve(testSources(nil, `PROXY_CONFIG={proxyMetadata: {PASSWORD: hunter2}, tracing: {lightstep: {accessToken: hunter2, address: 'a:1'}}}`))
+	cfg, _, err := resolve(testSources(nil, `PROXY_CONFIG={proxyMetadata: {PASSWORD: hunter2}, tracing: {zipkin: {address: 'hunter2:1'}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

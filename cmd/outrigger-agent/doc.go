@@ -6,6 +6,7 @@
 // environment, files, sockets and ports are the same.
 //
 // This package holds flags (flags.go), environment (env.go), the resolution of
-// both into one frozen configuration (config.go) and the wiring (agent.go),
-// nothing else. Each part of the agent is a package of its own.
+// both into one frozen configuration (config.go), the wiring (agent.go) and the
+// commands that only ask (wait.go, request.go, version.go), nothing else. Each
+// part of the agent is a package of its own.
 package main

@@ -25,7 +25,11 @@ type environment struct {
 	deltaXDS                   bool
 	exitOnZero                 bool
 	minDrain                   time.Duration
+	bootstrapTemplate          string
 	bootstrapOverride          string
+	hostIP                     string
+	dualStack                  bool
+	grpcBootstrap              string
 	bindAddress                string
 
 	xdsRoot, caAddress, caRoot  string
@@ -43,6 +47,9 @@ type environment struct {
 	// metadata holds ISTIO_META_* and ISTIO_METAJSON_*, headers what follows
 	// XDS_HEADER_.
 	metadata, headers map[string]string
+	// shown are the values in force that are not empty, by name, for people:
+	// without what may hold a secret.
+	shown map[string]string
 	// unserved are the variables that are set and have no effect yet.
 	unserved []string
 }
@@ -90,7 +97,11 @@ func variables() []variable {
 		{"ISTIO_DELTA_XDS", kindBool, "true", "incremental ADS between Envoy and the control plane; false selects the state of the world", boolean(func(e *environment) *bool { return &e.deltaXDS })},
 		{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS", kindBool, "false", "drain until no connection is open instead of for terminationDrainDuration", boolean(func(e *environment) *bool { return &e.exitOnZero })},
 		{"MINIMUM_DRAIN_DURATION", kindDuration, "5s", "shortest drain; only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS", duration(func(e *environment) *time.Duration { return &e.minDrain })},
+		{"HOST_IP", kindText, "", "address of the node: stands for the host `$(HOST_IP)` in the addresses of tracers, statsd, metrics and access log service", text(func(e *environment) *string { return &e.hostIP })},
+		{"ISTIO_DUAL_STACK", kindBool, "false", "with addresses of both families, the first one chooses that of the local ports, and Envoy looks up both", boolean(func(e *environment) *bool { return &e.dualStack })},
+		{"ISTIO_BOOTSTRAP", kindPath, "", "template of the bootstrap: refused, except for the path of Istio's own template; use ISTIO_BOOTSTRAP_OVERRIDE or customConfigFile of ProxyConfig", text(func(e *environment) *string { return &e.bootstrapTemplate })},
 		{"ISTIO_BOOTSTRAP_OVERRIDE", kindPath, "", "file that Envoy merges over the bootstrap", text(func(e *environment) *string { return &e.bootstrapOverride })},
+		{nameGRPCBootstrap, kindPath, defaultGRPCBootstrap, "where the bootstrap of applications with gRPC of their own is written; set but empty: nowhere", text(func(e *environment) *string { return &e.grpcBootstrap })},
 		{"OUTRIGGER_BIND_ADDRESS", kindText, "", "IP address that all ports of agent and Envoy bind to, and that all local targets have (default: loopback for the admin port, all addresses for the others)", text(func(e *environment) *string { return &e.bindAddress })},
 		{"XDS_ROOT_CA", kindPath, "", "root certificates to verify the control plane with, or SYSTEM", text(func(e *environment) *string { return &e.xdsRoot })},
 		{"CA_ADDR", kindAddress, "", "certificate authority; with port 15010 in plaintext and without the token (default: discoveryAddress of ProxyConfig)", text(func(e *environment) *string { return &e.caAddress })},
@@ -120,6 +131,13 @@ func variables() []variable {
 	}
 }
 
+// nameGRPCBootstrap is set in the application's container too: gRPC's libraries
+// read it.
+const (
+	nameGRPCBootstrap    = "GRPC_XDS_BOOTSTRAP"
+	defaultGRPCBootstrap = "etc/istio/proxy/grpc-bootstrap.json"
+)
+
 // The families of variables: everything that begins so.
 const (
 	prefixMetadata     = "ISTIO_META_"
@@ -132,8 +150,8 @@ const (
 func unservedVariables() map[string][]string {
 	off := []string{"", "false", "0"}
 	return map[string][]string{
-		"DISABLE_ENVOY": off, "FILE_MOUNTED_CERTS": off, "BOOTSTRAP_XDS_AGENT": off, "PROXY_CONFIG_XDS_AGENT": off, "ISTIO_DUAL_STACK": off,
-		"ISTIO_META_DNS_CAPTURE": off, "OUTPUT_CERTS": {""}, "ISTIO_BOOTSTRAP": {""}, "XDS_AUTH_PROVIDER": {""},
+		"DISABLE_ENVOY": off, "FILE_MOUNTED_CERTS": off, "BOOTSTRAP_XDS_AGENT": off, "PROXY_CONFIG_XDS_AGENT": off,
+		"ISTIO_META_DNS_CAPTURE": off, "OUTPUT_CERTS": {""}, "XDS_AUTH_PROVIDER": {""},
 		"CA_PROVIDER": {"", "Citadel"}, "CREDENTIAL_FETCHER_TYPE": {"", "JWT"},
 	}
 }
@@ -142,7 +160,7 @@ func unservedVariables() map[string][]string {
 // read does not keep a workload from starting: the default takes its place, and
 // a warning says so.
 func readEnvironment(environ []string) (e environment, warnings []string) {
-	e = environment{metadata: map[string]string{}, headers: map[string]string{}}
+	e = environment{metadata: map[string]string{}, headers: map[string]string{}, shown: map[string]string{}}
 	values := map[string]string{}
 	unserved := unservedVariables()
 	for _, entry := range environ {
@@ -159,15 +177,23 @@ func readEnvironment(environ []string) (e environment, warnings []string) {
 		}
 	}
 	for _, v := range variables() {
-		value := values[v.name]
-		if value == "" {
+		value, given := values[v.name]
+		if value == "" && !(given && v.name == nameGRPCBootstrap) { // whose empty value means something
 			value = v.fallback
 		}
 		if err := v.set(&e, value); err != nil {
 			warnings = append(warnings, fmt.Sprintf("environment variable %s: %s; the default %q is used", v.name, err, v.fallback))
-			if err := v.set(&e, v.fallback); err != nil {
+			value = v.fallback
+			if err := v.set(&e, value); err != nil {
 				warnings = append(warnings, fmt.Sprintf("environment variable %s: the default cannot be read: %s", v.name, err))
 			}
+		}
+		switch {
+		case value == "":
+		case v.kind == kindJSON, v.kind == kindYAML: // headers of probes, proxyMetadata
+			e.shown[v.name] = hidden
+		default:
+			e.shown[v.name] = value
 		}
 	}
 	return e, warnings

@@ -4,17 +4,22 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
 // process is what the commands get from the process they run in.
 type process struct {
+	// name is that of the program as it was called. Empty: its own.
+	name    string
 	environ []string
 	// now is closed by a second signal: end without draining.
 	now <-chan struct{}
@@ -30,18 +35,22 @@ nobody had asked it to, 255 after any other error.`
 
 func newRootCommand(p process) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "outrigger-agent",
+		Use:   ownName,
 		Short: "The node agent of a service mesh with stock Envoy",
 		Long:  rootLong,
 		Example: "  outrigger-agent proxy sidecar --domain default.svc.cluster.local\n" +
 			"  outrigger-agent wait --timeoutSeconds 30\n" +
+			"  outrigger-agent request GET config_dump\n" +
 			"  outrigger-agent version -o json",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	logs := &logFlags{}
 	logs.add(root.PersistentFlags())
-	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newVersionCommand())
+	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newVersionCommand())
+	if p.name != "" {
+		rename(root, p.name)
+	}
 	return root
 }
 
@@ -57,6 +66,8 @@ type proxyFlags struct {
 	serviceCluster        string
 	concurrency           int
 	componentLogLevel     string
+	envoyRestart          string
+	maxDrain              time.Duration
 	deprecated, ineffects []string
 }
 
@@ -66,13 +77,27 @@ func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.meshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
 	fs.StringVar(&f.proxyLogLevel, "proxyLogLevel", "warning,misc:error", "log level of Envoy, and component:level")
 	fs.StringVar(&f.outlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
+	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often a crashed Envoy is started again: N/duration, such as 3/10m; off ends the agent with it")
+	fs.DurationVar(&f.maxDrain, "max-drain", time.Hour, "longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS")
 	fs.BoolVar(&f.profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
 	fs.IntVar(&f.stsPort, "stsPort", 0, "port of the token exchange; not served yet, only 0 is accepted")
-	fs.StringVar(&f.templateFile, "templateFile", "", "bootstrap template; not served yet, only empty is accepted")
+	fs.StringVar(&f.templateFile, "templateFile", "", "bootstrap template; refused, use ISTIO_BOOTSTRAP_OVERRIDE")
 	fs.StringVar(&f.tokenManagerPlugin, "tokenManagerPlugin", "GoogleTokenExchange", "accepted, without effect")
 	fs.StringVar(&f.serviceCluster, "serviceCluster", "istio-proxy", "deprecated: use serviceCluster of ProxyConfig")
 	fs.IntVar(&f.concurrency, "concurrency", 0, "deprecated: use concurrency of ProxyConfig")
 	fs.StringVar(&f.componentLogLevel, "proxyComponentLogLevel", "", "deprecated: use component:level in --proxyLogLevel")
+}
+
+// life reads what the flags say of Envoy's life.
+func (f *proxyFlags) life(now <-chan struct{}) (envoyLife, error) {
+	restart, err := envoy.ParseRestart(f.envoyRestart)
+	if err != nil {
+		return envoyLife{}, fmt.Errorf("--envoy-restart: %w", err)
+	}
+	if f.maxDrain <= 0 {
+		return envoyLife{}, fmt.Errorf("--max-drain is %s: it must be longer than 0", f.maxDrain)
+	}
+	return envoyLife{restart: restart, maxDrain: f.maxDrain, now: now}, nil
 }
 
 // note remembers which flags were given that have no or no long future.

@@ -27,11 +27,13 @@ const (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], processEnvironment()))
+	os.Exit(run(os.Args, processEnvironment()))
 }
 
-// run executes the command line and gives the exit code.
-func run(args, environ []string) int {
+// run executes the command line, which begins with the program's name, and
+// gives the exit code.
+func run(argv, environ []string) int {
+	name, args := programName(argv), argv[min(1, len(argv)):]
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	now := make(chan struct{})
@@ -54,21 +56,21 @@ func run(args, environ []string) int {
 		}
 	}()
 
-	root := newRootCommand(process{environ: environ, now: now})
+	root := newRootCommand(process{name: name, environ: environ, now: now})
 	kept, dropped := tolerate(root, args)
 	root.SetArgs(kept)
 	for _, flag := range dropped {
-		fmt.Fprintf(os.Stderr, "outrigger-agent: unknown flag %s is ignored\n", flag)
+		fmt.Fprintf(os.Stderr, "%s: unknown flag %s is ignored\n", name, flag)
 	}
-	return exitCode(root.ExecuteContext(ctx))
+	return exitCode(name, root.ExecuteContext(ctx))
 }
 
 // exitCode reports an error and maps it to a code.
-func exitCode(err error) int {
+func exitCode(name string, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(os.Stderr, "outrigger-agent:", err)
+	fmt.Fprintln(os.Stderr, name+":", err)
 	var crash *envoy.ExitError
 	if errors.As(err, &crash) {
 		return exitEnvoyCrashed

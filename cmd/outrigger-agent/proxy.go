@@ -11,13 +11,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
 const proxyLong = `proxy runs the agent and its Envoy until SIGTERM or SIGINT. Then readiness goes off,
 Envoy drains for terminationDrainDuration of ProxyConfig, and both end with code 0. A
-second signal ends them at once. When Envoy ends by itself, the agent says why and ends
-with code 1; other errors end with 255.
+second signal ends them at once, and so does the first one after POST /drain of the
+status port has drained. When Envoy ends by itself, the agent says why and ends with
+code 1; other errors end with 255. With --envoy-restart=N/duration a crashed Envoy is
+started again instead, up to N times in any such duration.
 
 The role is sidecar (the default) or router. The configuration comes from flags, the
 pod's annotations, the environment (docs/ENV-agent.md) and the mesh config file, in
@@ -29,6 +32,8 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 		Use:   "proxy [sidecar|router]",
 		Short: "Run the agent and its Envoy",
 		Long:  proxyLong,
+		// For completion only: parseRole says what is wrong with others.
+		ValidArgs: []string{node.Sidecar, node.Router},
 		Example: "  # in a pod, as the entrypoint of the istio-proxy container\n" +
 			"  outrigger-agent proxy sidecar --domain default.svc.cluster.local\n\n" +
 			"  # a gateway with a mesh config file\n" +
@@ -41,8 +46,12 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 			if f.stsPort != 0 {
 				return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", f.stsPort)
 			}
-			if f.templateFile != "" {
-				return fmt.Errorf("--templateFile is %q: bootstrap templates are not supported yet, remove the flag", f.templateFile)
+			if f.templateFile != "" && f.templateFile != istioTemplate {
+				return fmt.Errorf("--templateFile is %q: %s", f.templateFile, bootstrap.TemplateRefused)
+			}
+			life, err := f.life(p.now)
+			if err != nil {
+				return err
 			}
 			f.note(cmd.Flags())
 			log, err := logs.logger()
@@ -65,7 +74,7 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 				return err
 			}
 			logConfig(log, cfg)
-			return runAgent(cmd.Context(), cfg, log, p.now)
+			return runAgent(cmd.Context(), cfg, log, life)
 		},
 	}
 	f.add(cmd.Flags())

@@ -24,7 +24,7 @@ import (
 // signals and the working directory are the real ones.
 func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "agent" {
-		os.Exit(run(os.Args[1:], processEnvironment()))
+		os.Exit(run(os.Args, processEnvironment()))
 	}
 	os.Exit(m.Run())
 }
@@ -56,7 +56,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// startAgent starts an agent with an address of its own on loopback.
+// startAgent starts an agent with an address of its own on loopback. extra are
+// variables, and flags, which begin with --.
 func startAgent(t *testing.T, address, proxyConfig string, cp *controlPlane, extra ...string) *agent {
 	t.Helper()
 	envoy := findEnvoy()
@@ -84,6 +85,11 @@ func startAgent(t *testing.T, address, proxyConfig string, cp *controlPlane, ext
 		"ISTIO_META_INTERCEPTION_MODE=NONE", "XDS_HEADER_X-EXTRA=yes",
 		fmt.Sprintf(`PROXY_CONFIG={"discoveryAddress":%q,"binaryPath":%q,"concurrency":1%s}`, cp.address, envoy, proxyConfig),
 	}, extra...)
+	for _, entry := range extra {
+		if strings.HasPrefix(entry, "--") {
+			a.cmd.Args = append(a.cmd.Args, entry)
+		}
+	}
 	a.cmd.Stdout, a.cmd.Stderr = a.out, a.out
 	if err := a.cmd.Start(); err != nil {
 		t.Fatal(err)

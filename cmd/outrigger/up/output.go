@@ -26,8 +26,9 @@ type output struct {
 	path string
 	// quiet leaves out lines of a level below warning.
 	quiet bool
-	// muted, when not nil, leaves out everything as long as it is true.
-	muted *atomic.Bool
+	// muted is true from the begin of the end: what agents and Envoys say of
+	// their own end is no news.
+	muted atomic.Bool
 	show  func(level level, text string)
 	// translate, when not nil, gives lines that are for the user, however
 	// quiet, a form for the user.
@@ -110,7 +111,7 @@ func (o *output) line(text string) {
 		}
 	}
 	switch {
-	case o.muted != nil && o.muted.Load():
+	case o.quiet && o.muted.Load():
 	case !o.quiet:
 		o.show(l, text)
 	case l != levelInfo:

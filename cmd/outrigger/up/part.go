@@ -140,6 +140,7 @@ func (p *part) live(ctx context.Context, life int) exit {
 	select {
 	case <-proc.exited:
 	case <-ctx.Done():
+		p.out.muted.Store(true)
 		proc.stop(p.grace, p.kill)
 	}
 	cancel()

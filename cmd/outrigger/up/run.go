@@ -83,9 +83,6 @@ func (u *Up) newPart(s *state, name string, r role, c command) (*part, error) {
 		return nil, err
 	}
 	out.quiet = r != roleApp && !u.cfg.Verbose
-	if out.quiet {
-		out.muted = &u.stopping
-	}
 	out.show = func(l level, text string) { u.screen.child(label, l, text) }
 	if r == roleControl {
 		out.translate = u.configProblem

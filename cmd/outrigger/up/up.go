@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -52,9 +51,6 @@ type Up struct {
 	screen *screen
 	client *http.Client
 	issuer *issuer
-	// stopping is true from the begin of the end: what agents and Envoys say
-	// of their own end is no news.
-	stopping atomic.Bool
 }
 
 // New reads the mesh file and checks it and the machine. Its error is an
@@ -127,7 +123,6 @@ func (u *Up) Run(ctx context.Context) (err error) {
 	// The end: says so as soon as it begins.
 	group.Go(func() error {
 		<-ctx.Done()
-		u.stopping.Store(true)
 		u.screen.settle()
 		u.screen.say(colorCyan, "outrigger: stopping")
 		return nil

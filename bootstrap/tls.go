@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+// tlsSocket returns the transport socket of a telemetry cluster, or nil for
+// plaintext. Certificates of SIMPLE and MUTUAL are read from their files,
+// those of ISTIO_MUTUAL are the workload's own.
+func tlsSocket(s *networkingv1alpha3.ClientTLSSettings, r remote) (object, error) {
+	if s == nil || s.GetMode() == networkingv1alpha3.ClientTLSSettings_DISABLE {
+		return nil, nil
+	}
+	fail := func(field, value, cure string) error {
+		return fmt.Errorf("ProxyConfig %s.%s is %q, %s", r.tlsField, field, value, cure)
+	}
+	if name := s.GetCredentialName(); name != "" {
+		return nil, fail("credentialName", name, "the bootstrap has no secrets of the cluster; name files with caCertificates, clientCertificate, privateKey")
+	}
+	common, sni := object{}, s.GetSni()
+	switch s.GetMode() {
+	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
+		if sni == "" {
+			sni = r.sni
+		}
+		common["tls_certificate_sds_secret_configs"] = []any{sdsSecret("default")}
+		common["combined_validation_context"] = object{
+			"default_validation_context":           validation(s.GetSubjectAltNames()),
+			"validation_context_sds_secret_config": sdsSecret("ROOTCA"),
+		}
+	case networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		if s.GetClientCertificate() == "" {
+			return nil, fail("clientCertificate", "", "mode MUTUAL needs the path of a certificate chain")
+		}
+		if s.GetPrivateKey() == "" {
+			return nil, fail("privateKey", "", "mode MUTUAL needs the path of a private key")
+		}
+		common["tls_certificates"] = []any{object{
+			"certificate_chain": object{"filename": s.GetClientCertificate()},
+			"private_key":       object{"filename": s.GetPrivateKey()},
+		}}
+		fallthrough
+	case networkingv1alpha3.ClientTLSSettings_SIMPLE:
+		if !s.GetInsecureSkipVerify().GetValue() {
+			context, err := fileValidation(s, r, sni)
+			if err != nil {
+				return nil, fail("caCertificates", "", err.Error())
+			}
+			common["validation_context"] = context
+		}
+	default:
+		return nil, fail("mode", s.GetMode().String(), "it must be DISABLE, SIMPLE, MUTUAL or ISTIO_MUTUAL")
+	}
+	if r.http2 {
+		common["alpn_protocols"] = []any{"h2"}
+		if s.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
+			common["alpn_protocols"] = []any{"istio", "h2"}
+		}
+	}
+	context := object{
+		"@type":              "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+		"common_tls_context": common,
+	}
+	if sni != "" {
+		context["sni"] = sni
+	}
+	return object{"name": "envoy.transport_sockets.tls", "typed_config": context}, nil
+}
+
+// fileValidation trusts the roots of a file, or those of the system. Of the
+// latter anybody can have a certificate, so the name is always checked there.
+func fileValidation(s *networkingv1alpha3.ClientTLSSettings, r remote, sni string) (object, error) {
+	names := s.GetSubjectAltNames()
+	if s.GetCaCertificates() != "" {
+		context := validation(names)
+		context["trusted_ca"] = object{"filename": s.GetCaCertificates()}
+		if s.GetCaCrl() != "" {
+			context["crl"] = object{"filename": s.GetCaCrl()}
+		}
+		return context, nil
+	}
+	if r.systemRoots == "" {
+		return nil, errors.New("and this system has no root certificates where they usually are: name a file of root certificates")
+	}
+	if len(names) == 0 {
+		if names = []string{sni}; sni == "" {
+			names = []string{r.host}
+		}
+	}
+	context := validation(names)
+	context["trusted_ca"] = object{"filename": r.systemRoots}
+	return context, nil
+}
+
+// validation wants one of the names in the peer's certificate; none means any.
+func validation(names []string) object {
+	var matchers []any
+	for _, name := range names {
+		kind := "DNS"
+		if _, err := netip.ParseAddr(name); err == nil {
+			kind = "IP_ADDRESS"
+		} else if strings.Contains(name, "://") {
+			kind = "URI"
+		}
+		matchers = append(matchers, object{"san_type": kind, "matcher": object{"exact": name}})
+	}
+	if matchers == nil {
+		return object{}
+	}
+	return object{"match_typed_subject_alt_names": matchers}
+}
+
+// sdsSecret names a secret that the agent serves. Envoy waits a second for it
+// with everything else: telemetry must not hold up the start. A secret that
+// comes later is taken all the same.
+func sdsSecret(name string) object {
+	return object{
+		"name": name,
+		"sds_config": object{
+			"initial_fetch_timeout": "1s",
+			"resource_api_version":  "V3",
+			"api_config_source": object{
+				"api_type":                       "GRPC",
+				"transport_api_version":          "V3",
+				"set_node_on_first_message_only": true,
+				"grpc_services":                  []any{object{"envoy_grpc": object{"cluster_name": SDSCluster}}},
+			},
+		},
+	}
+}
+
+// File is a file that Envoy reads at its start, and the field that names it.
+type File struct{ Field, Path string }
+
+// Files are the files that the TLS settings of the ProxyConfig name. Envoy
+// does not start without them.
+func Files(pc *meshv1alpha1.ProxyConfig) []File {
+	var files []File
+	add := func(field string, s *networkingv1alpha3.ClientTLSSettings) {
+		mutual := s.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
+		if !mutual && s.GetMode() != networkingv1alpha3.ClientTLSSettings_SIMPLE {
+			return
+		}
+		all := []File{}
+		if !s.GetInsecureSkipVerify().GetValue() {
+			all = append(all, File{"caCertificates", s.GetCaCertificates()}, File{"caCrl", s.GetCaCrl()})
+		}
+		if mutual {
+			all = append(all, File{"clientCertificate", s.GetClientCertificate()}, File{"privateKey", s.GetPrivateKey()})
+		}
+		for _, f := range all {
+			if f.Path != "" {
+				files = append(files, File{"ProxyConfig " + field + ".tlsSettings." + f.Field, f.Path})
+			}
+		}
+	}
+	if pc.GetTracing().GetTracer() != nil {
+		add("tracing", pc.GetTracing().GetTlsSettings())
+	}
+	add("envoyMetricsService", pc.GetEnvoyMetricsService().GetTlsSettings())
+	add("envoyAccessLogService", pc.GetEnvoyAccessLogService().GetTlsSettings())
+	return files
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap"
+)
+
+// istioTemplate is where Istio's images have the template of their own
+// bootstrap; whoever names it asks for nothing special.
+const istioTemplate = "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json"
+
+// setBootstrap gives the configuration Envoy's bootstrap: one of the user's
+// own, as it is, or a rendered one.
+func setBootstrap(src sources, cfg *config, tracingSet bool) (warnings []string, err error) {
+	pc := cfg.proxyConfig
+	if path := src.env.bootstrapTemplate; path != "" && path != istioTemplate {
+		return nil, fmt.Errorf("environment variable ISTIO_BOOTSTRAP is %q: %s", path, bootstrap.TemplateRefused)
+	}
+	if path := pc.GetCustomConfigFile(); path != "" {
+		doc, err := src.read(path)
+		if err != nil {
+			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: %w", path, err)
+		}
+		if len(doc) == 0 {
+			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: the file is empty", path)
+		}
+		cfg.bootstrapFile = path
+		return nil, nil
+	}
+	for _, file := range bootstrap.Files(pc) {
+		if _, err := src.read(file.Path); err != nil {
+			return nil, fmt.Errorf("%s is %q, it must be a file that Envoy can read: %w", file.Field, file.Path, err)
+		}
+	}
+	cfg.bootstrap, err = bootstrap.Render(bootstrap.Input{
+		Node: cfg.node, Metadata: cfg.metadata, ProxyConfig: pc, BindAddress: src.env.bindAddress, StateOfTheWorld: !src.env.deltaXDS,
+		TracingSet: tracingSet, HostIP: src.env.hostIP, DualStack: src.env.dualStack, SystemRoots: rootsFile(src.read, pc),
+	})
+	cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
+	return bootstrap.Replaced(pc), err
+}
+
+// rootsFile is the file of the system's root certificates, empty when it is
+// in none of the usual places, or when no server is reached over TLS.
+func rootsFile(read func(string) ([]byte, error), pc *meshv1alpha1.ProxyConfig) string {
+	if pc.GetTracing().GetTlsSettings() == nil && pc.GetEnvoyMetricsService().GetTlsSettings() == nil && pc.GetEnvoyAccessLogService().GetTlsSettings() == nil {
+		return ""
+	}
+	for _, path := range []string{
+		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Alpine
+		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora
+		"/etc/pki/tls/certs/ca-bundle.crt",                  // older ones
+		"/etc/ssl/ca-bundle.pem",                            // openSUSE
+		"/etc/ssl/cert.pem",
+	} {
+		if _, err := read(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// lookupTimeout is how long the start waits for the address of statsd.
+const lookupTimeout = 5 * time.Second
+
+// resolveStatsd puts the IP address in place of the name: Envoy looks up none
+// for statsd. Without it the sink is left out, which harms no traffic.
+func resolveStatsd(src sources, pc *meshv1alpha1.ProxyConfig, warn func(string, ...any)) error {
+	const field = "statsdUdpAddress"
+	address := pc.GetStatsdUdpAddress()
+	if address == "" {
+		return nil
+	}
+	host, port, err := bootstrap.SplitAddress(field, address, src.env.hostIP)
+	if err != nil {
+		return err
+	}
+	ip := host
+	if net.ParseIP(host) == nil {
+		lookup := src.lookup
+		if lookup == nil {
+			lookup = lookupHost
+		}
+		ips, err := lookup(host)
+		if err == nil && len(ips) == 0 {
+			err = errors.New("the name has no address")
+		}
+		if err != nil {
+			warn("ProxyConfig %s is %q: Envoy is started without statsd: %s", field, address, err)
+			pc.StatsdUdpAddress = ""
+			return nil
+		}
+		ip = ips[0]
+		for _, other := range ips {
+			if parsed := net.ParseIP(other); parsed != nil && parsed.To4() != nil {
+				ip = other
+				break
+			}
+		}
+	}
+	pc.StatsdUdpAddress = net.JoinHostPort(ip, port)
+	return nil
+}
+
+func lookupHost(host string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	return net.DefaultResolver.LookupHost(ctx, host)
+}
+
+// writeBootstrap writes the rendered bootstrap; the function it returns
+// removes it. A file of the user's own stays as it is.
+func writeBootstrap(cfg *config) (remove func(), err error) {
+	if cfg.bootstrap == nil {
+		return func() {}, nil
+	}
+	remove = func() { _ = os.Remove(cfg.bootstrapFile) } // what is left is overwritten at the next start
+	return remove, writeFile(cfg.bootstrapFile, cfg.bootstrap, 0o600)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap"
+)
+
+// writeGRPCBootstrap writes the bootstrap of applications that speak xDS
+// themselves. It stays when the agent ends: an application that starts
+// meanwhile waits for the socket, but would not start without the file.
+//
+// Where a path was asked for, an error ends the agent; at the default one
+// nobody may want the file.
+func writeGRPCBootstrap(cfg *config, log *slog.Logger) error {
+	path := cfg.env.grpcBootstrap
+	if path == "" {
+		return nil
+	}
+	err := writeGRPCBootstrapTo(path, cfg)
+	switch {
+	case err == nil:
+		return nil
+	case path == defaultGRPCBootstrap:
+		log.Warn("the bootstrap of applications with gRPC of their own is not written", "path", path, "err", err)
+		return nil
+	default:
+		return fmt.Errorf("environment variable %s: %w; set it to a file that can be written, or to nothing", nameGRPCBootstrap, err)
+	}
+}
+
+func writeGRPCBootstrapTo(path string, cfg *config) error {
+	// The application has another working directory.
+	socket, err := filepath.Abs(filepath.Join(cfg.proxyConfig.GetConfigPath(), bootstrap.XDSSocketName))
+	if err != nil {
+		return err
+	}
+	doc, err := bootstrap.RenderGRPC(bootstrap.GRPCInput{Node: cfg.node, Metadata: cfg.metadata, Socket: socket})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return writeFile(path, doc, 0o644)
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// secretUser is laid over the bootstrap: a cluster that needs the workload's certificate.
+const secretUser = `static_resources:
+  clusters:
+  - name: needs-a-secret
+    type: STATIC
+    transport_socket:
+      name: tls
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        common_tls_context:
+          tls_certificate_sds_secret_configs:
+          - name: default
+            sds_config:
+              resource_api_version: V3
+              api_config_source: {api_type: GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]}
+`
+
+// hasSecret tells whether the Envoy that runs now was given its certificate.
+func (a *agent) hasSecret() bool {
+	_, body := a.get(15000, "/certs")
+	return strings.Contains(body, "spiffe://cluster.local/ns/default/sa/shop")
+}
+
+func (a *agent) killEnvoy(pid int) time.Time {
+	a.t.Helper()
+	killed := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		a.t.Fatal(err)
+	}
+	return killed
+}
+
+// lastEnvoyPID finds the newest child of the agent.
+func (a *agent) lastEnvoyPID() int {
+	out := a.out.String()
+	last := &agent{t: a.t, out: &lockedBuffer{}}
+	_, _ = last.out.Write([]byte(out[max(strings.LastIndex(out, "envoy started\tpid="), 0):])) // a buffer takes all
+	return last.envoyPID()
+}
+
+// A crash takes readiness off at once and says why; within its budget Envoy
+// comes back and is given everything again over the same sockets; beyond it the agent ends.
+func TestProxyEnvoyRestart(t *testing.T) {
+	t.Parallel()
+	override := filepath.Join(t.TempDir(), "override.yaml")
+	if err := os.WriteFile(override, []byte(secretUser), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cp := newControlPlane(t)
+	a := startAgent(t, "127.77.0.20", "", cp, "--envoy-restart=1/1h", "ISTIO_BOOTSTRAP_OVERRIDE="+override)
+	a.waitReady()
+	eventually(t, "envoy has its certificate", a.hasSecret)
+	if code, body := a.get(15020, "/healthz/ready"); code != http.StatusOK {
+		t.Fatalf("not ready: %d %s", code, body)
+	}
+	sockets := []string{filepath.Join(a.dir, "etc/istio/proxy/XDS"), filepath.Join(a.dir, "var/run/secrets/workload-spiffe-uds/socket")}
+	before := make([]os.FileInfo, len(sockets))
+	for i, path := range sockets {
+		var err error
+		if before[i], err = os.Stat(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signed, streams, _ := cp.calls()
+	first := a.envoyPID()
+
+	killed := a.killEnvoy(first)
+	code, body := http.StatusOK, ""
+	for code == http.StatusOK && time.Since(killed) < 2*time.Second {
+		code, body = a.get(15020, "/healthz/ready")
+	}
+	if off := time.Since(killed); code != http.StatusServiceUnavailable || off > 200*time.Millisecond || !strings.Contains(body, "envoy was killed by signal 9") {
+		t.Errorf("%s after the kill: %d %s, want 503 and the cause within 200ms", off, code, body)
+	} else {
+		t.Logf("readiness was off %s after the kill: %s", off, body)
+	}
+	eventually(t, "the proxy is ready again", func() bool {
+		code, body := a.get(15020, "/healthz/ready")
+		if code == http.StatusServiceUnavailable && !strings.Contains(body, "envoy was killed by signal 9") {
+			t.Errorf("meanwhile not ready: %s, want the cause", body)
+		}
+		return code == http.StatusOK
+	})
+	t.Logf("ready again %s after the kill", time.Since(killed))
+	eventually(t, "envoy has its certificate again", a.hasSecret)
+
+	signedThen, streamsThen, _ := cp.calls()
+	if len(streamsThen) != len(streams)+1 || len(signedThen) != len(signed) {
+		t.Errorf("%d streams and %d certificates, want one stream more than %d, and still %d", len(streamsThen), len(signedThen), len(streams), len(signed))
+	}
+	for i, path := range sockets {
+		if after, err := os.Stat(path); err != nil || !os.SameFile(before[i], after) {
+			t.Errorf("%s is another one: %v", path, err)
+		}
+	}
+	if _, body := a.get(15020, "/metrics"); !strings.Contains(body, "\noutrigger_agent_envoy_restarts_total 1\n") {
+		t.Error("the restart is not counted")
+	}
+	if out := a.out.String(); !strings.Contains(out, "started again") || !strings.Contains(out, "count=0") {
+		t.Error("the log has no line with what is left of the budget")
+	}
+
+	second := a.lastEnvoyPID()
+	if second == first {
+		t.Fatal("there is no second envoy")
+	}
+	a.killEnvoy(second)
+	a.waitEnd(exitEnvoyCrashed)
+	if out := a.out.String(); !strings.Contains(out, "the budget of envoy's restarts, 1/1h0m0s, is used up: envoy was killed by signal 9") {
+		t.Error("the last line does not say that the budget is used up, and the cause")
+	}
+}
+
+// The order of a native sidecar: drain first, the end later, and then at once.
+func TestProxyDrainsBeforeItsEnd(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.0.21", `,"terminationDrainDuration":"3s"`, newControlPlane(t))
+	a.waitReady()
+	begun := time.Now()
+	answered := make(chan int, 1)
+	go func() {
+		resp, err := http.Post("http://127.77.0.21:15020/drain", "", nil)
+		if err != nil {
+			answered <- 0
+			return
+		}
+		_ = resp.Body.Close() // only the code matters
+		answered <- resp.StatusCode
+	}()
+	eventually(t, "readiness goes off", func() bool {
+		code, body := a.get(15020, "/healthz/ready")
+		return code == http.StatusServiceUnavailable && body == "draining\n"
+	})
+	if code := <-answered; code != http.StatusOK || time.Since(begun) < 3*time.Second {
+		t.Errorf("POST /drain answers %d after %s, want 200 after 3s", code, time.Since(begun))
+	}
+	if code, _ := a.get(15000, "/ready"); code == 0 {
+		t.Error("envoy has gone before anybody asked it to")
+	}
+	ending := time.Now()
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+	// The race detector alone sleeps for a second when the process exits.
+	if took := time.Since(ending); took > 2*time.Second {
+		t.Errorf("the end took %s although the drain was over", took)
+	}
+	if n := strings.Count(a.out.String(), "envoy drains"); n != 1 {
+		t.Errorf("envoy was drained %d times, want once", n)
+	}
+}
+
+func TestProxyRefusesLifeFlags(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{
+		"--envoy-restart=often": `--envoy-restart: "often" is no budget of restarts: write how many (1 to 1000) in which time, such as 3/10m, or off`,
+		"--envoy-restart=0/1m":  `--envoy-restart: "0/1m" is no budget`,
+		"--max-drain=0s":        "--max-drain is 0s: it must be longer than 0",
+	} {
+		cmd := newRootCommand(process{})
+		cmd.SetArgs([]string{"proxy", "sidecar", flag})
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", flag, err, want)
+		}
+	}
+}
+
+// Probes and scrapes that stay connected do not count as connections to wait for.
+func TestProxyExitsOnZeroConnections(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.0.22", `,"terminationDrainDuration":"60s"`, newControlPlane(t),
+		"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=300ms")
+	a.waitReady()
+	for _, port := range []string{"15021", "15090"} {
+		conn, err := net.Dial("tcp", net.JoinHostPort(a.address, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+	}
+	eventually(t, "envoy counts the connections", func() bool {
+		_, body := a.get(15000, "/stats?filter=downstream_cx_active$")
+		return len(regexp.MustCompile(`(?m)^listener\..*_(15021|15090)\.downstream_cx_active: [1-9]`).FindAllString(body, -1)) == 2
+	})
+	begun := time.Now()
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+	if took := time.Since(begun); took < 300*time.Millisecond || took > 5*time.Second {
+		t.Errorf("the end took %s, want MINIMUM_DRAIN_DURATION or a little more", took)
+	}
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// requestTimeout bounds a request with its answer.
+const requestTimeout = 60 * time.Second
+
+// debugPorts are the local ports that request may ask: Envoy's admin port, the
+// agent's debug port, the status port, and Envoy's own of readiness.
+func debugPorts() []int { return []int{15000, 15004, 15020, 15021} }
+
+const requestLong = `request sends an HTTP request to a local port of the agent or of its Envoy and prints
+the body of the answer. The address is localhost, or OUTRIGGER_BIND_ADDRESS.
+
+An answer with a status above 399 is an error: the status and the beginning of the
+body go to standard error, nothing goes to standard output.`
+
+func newRequestCommand(p process) *cobra.Command {
+	var port int
+	cmd := &cobra.Command{
+		Use:   "request <METHOD> <PATH> [BODY]",
+		Short: "Send an HTTP request to a local port of agent or Envoy",
+		Long:  requestLong,
+		Example: "  outrigger-agent request GET config_dump\n" +
+			"  outrigger-agent request GET 'stats?filter=^cluster_manager'\n" +
+			"  outrigger-agent request POST 'logging?level=debug'\n" +
+			"  outrigger-agent request GET healthz/ready --debug-port 15020",
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) < 2:
+				return fmt.Errorf("request needs a method and a path, for example: request GET config_dump; %d arguments are given", len(args))
+			case len(args) > 3:
+				return fmt.Errorf("request takes a method, a path and a body, %d arguments are given: put the body in quotes", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(debugPorts(), port) {
+				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(debugPorts()), "[]"))
+			}
+			env, _ := readEnvironment(p.environ) // other variables are not this command's
+			host := env.bindAddress
+			if host == "" {
+				host = "localhost"
+			} else if _, err := netip.ParseAddr(host); err != nil {
+				return fmt.Errorf("environment variable OUTRIGGER_BIND_ADDRESS is %q, it must be an IP address", host)
+			}
+			body := ""
+			if len(args) == 3 {
+				body = args[2]
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
+			defer cancel()
+			return request(ctx, cmd.OutOrStdout(), question{
+				address: net.JoinHostPort(host, strconv.Itoa(port)), method: strings.ToUpper(args[0]), path: args[1], body: body,
+			})
+		},
+	}
+	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug, not served yet), 15020 (status) or 15021 (readiness)")
+	return cmd
+}
+
+// question is one request to a local port.
+type question struct {
+	address, method, path, body string
+}
+
+// request asks and writes the body of the answer to out.
+func request(ctx context.Context, out io.Writer, q question) error {
+	target := "http://" + q.address + "/" + strings.TrimPrefix(q.path, "/")
+	req, err := http.NewRequestWithContext(ctx, q.method, target, strings.NewReader(q.body))
+	if err != nil {
+		return fmt.Errorf("request %s %q: %w", q.method, q.path, err)
+	}
+	// The answer of a local port: no proxy of the environment stands between.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: sameHost}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("request %s %s: %w", q.method, target, unanswered(err))
+	}
+	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	if resp.StatusCode >= http.StatusBadRequest {
+		// Without the body the status has to do.
+		reason, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason))
+		if text := strings.TrimSpace(string(reason)); text != "" {
+			return fmt.Errorf("request %s %s: the answer is %s: %s", q.method, target, resp.Status, text)
+		}
+		return fmt.Errorf("request %s %s: the answer is %s", q.method, target, resp.Status)
+	}
+	if _, err := io.Copy(out, resp.Body); err != nil {
+		return fmt.Errorf("request %s %s: copy the answer: %w", q.method, target, unanswered(err))
+	}
+	return nil
+}
+
+// unanswered turns what the network says into what it means here.
+func unanswered(err error) error {
+	var inner *url.Error
+	if errors.As(err, &inner) {
+		err = inner.Err // the URL stands before it already
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no complete answer within %s", requestTimeout)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nothing listens there: is the proxy running, and is it --debug-port that you mean? (%w)", err)
+	}
+	return err
+}
+
+// sameHost follows redirections on the port that was asked only.
+func sameHost(next *http.Request, before []*http.Request) error {
+	switch {
+	case next.URL.Host != before[0].URL.Host:
+		return fmt.Errorf("the answer sends to another address, %s", next.URL.Redacted())
+	case len(before) >= 5:
+		return errors.New("the answer sends in circles")
+	}
+	return nil
+}

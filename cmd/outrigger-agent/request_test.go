@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRequest(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/none":
+			http.NotFound(w, r)
+		case "/silent":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/cut":
+			w.Header().Set("Content-Length", "100")
+		case "/here":
+			http.Redirect(w, r, "/there?a=b", http.StatusFound)
+		case "/away":
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		case "/round":
+			http.Redirect(w, r, "/round", http.StatusFound)
+		default:
+			body, _ := io.ReadAll(r.Body) // a part shows in the answer
+			_, _ = fmt.Fprintf(w, "%s %s %s\n", r.Method, r.URL, body)
+		}
+	}))
+	t.Cleanup(server.Close)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := free.Addr().String()
+	_ = free.Close() // nothing listens there any more
+	address := strings.TrimPrefix(server.URL, "http://")
+	for name, tc := range map[string]struct {
+		q             question
+		want, wantErr string
+	}{
+		"plain":           {q: question{method: "GET", path: "stats"}, want: "GET /stats \n"},
+		"slash and query": {q: question{method: "GET", path: "/stats?filter=^a&b"}, want: "GET /stats?filter=^a&b \n"},
+		"one slash only":  {q: question{method: "GET", path: "//stats"}, want: "GET //stats \n"},
+		"body":            {q: question{method: "POST", path: "logging", body: "the body"}, want: "POST /logging the body\n"},
+		"redirected":      {q: question{method: "GET", path: "here"}, want: "GET /there?a=b \n"},
+		"sent away":       {q: question{method: "GET", path: "away"}, wantErr: "sends to another address, http://127.0.0.1:1/"},
+		"sent round":      {q: question{method: "GET", path: "round"}, wantErr: "sends in circles"},
+		"not found":       {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the answer is 404 Not Found: 404 page not found"},
+		"error, no body":  {q: question{method: "GET", path: "silent"}, wantErr: "the answer is 503 Service Unavailable"},
+		"cut off":         {q: question{method: "GET", path: "cut"}, wantErr: "copy the answer: unexpected EOF"},
+		"bad method":      {q: question{method: "G T", path: "x"}, wantErr: `request G T "x": net/http: invalid method`},
+		"bad path":        {q: question{method: "GET", path: "%zz"}, wantErr: `request GET "%zz": parse`},
+		"nobody":          {q: question{address: closed, method: "GET", path: "x"}, wantErr: "nothing listens there: is the proxy running"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.q.address == "" {
+				tc.q.address = address
+			}
+			var out bytes.Buffer
+			err := request(t.Context(), &out, tc.q)
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want one with %q", err, tc.wantErr)
+			}
+			if out.String() != tc.want {
+				t.Errorf("output %q, want %q", out.String(), tc.want)
+			}
+		})
+	}
+}
+
+func TestRequestTimeout(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(release) })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := request(ctx, io.Discard, question{address: strings.TrimPrefix(server.URL, "http://"), method: "GET", path: "x"})
+	if err == nil || !strings.Contains(err.Error(), "no complete answer within 1m0s") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// program runs the program under a name, and gives what it printed.
+func program(t *testing.T, name string, environ []string, args ...string) (out, errs string, code int) {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), name)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, link); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(link, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = append([]string{"OUTRIGGER_TEST_ROLE=agent"}, environ...), &stdout, &stderr
+	_ = cmd.Run() // the exit code tells
+	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+// The command as people type it, at the address that the environment names.
+func TestRequestCommand(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.77.9.1:15004")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Method+" "+r.URL.Path) // read by the test
+	})}
+	go func() { _ = server.Serve(listener) }() // ends by Close
+	t.Cleanup(func() { _ = server.Close() })
+	here := []string{"OUTRIGGER_BIND_ADDRESS=127.77.9.1", "HTTP_PROXY=http://127.77.9.1:1"}
+	for name, tc := range map[string]struct {
+		environ   []string
+		args      string
+		out, errs string
+		code      int
+	}{
+		"answer":      {environ: here, args: "request get healthz --debug-port 15004", out: "GET /healthz"},
+		"nobody":      {environ: here, args: "request GET x", errs: "http://127.77.9.1:15000/x: nothing listens there", code: exitError},
+		"other port":  {environ: here, args: "request GET x --debug-port 8080", errs: "--debug-port is 8080, it must be one of 15000 15004 15020 15021", code: exitError},
+		"no path":     {args: "request GET", errs: "needs a method and a path", code: exitError},
+		"many words":  {args: "request POST a b c", errs: "put the body in quotes", code: exitError},
+		"bad address": {environ: []string{"OUTRIGGER_BIND_ADDRESS=here"}, args: "request GET x", errs: `OUTRIGGER_BIND_ADDRESS is "here"`, code: exitError},
+		"help":        {args: "request --help", out: "outrigger-agent request GET config_dump"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, errs, code := program(t, ownName, tc.environ, strings.Fields(tc.args)...)
+			if !strings.Contains(out, tc.out) || !strings.Contains(errs, tc.errs) || code != tc.code {
+				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+			}
+			if code != 0 && out != "" {
+				t.Errorf("an error has the output %q", out)
+			}
+		})
+	}
+}
+
+// By the name of the program whose place it takes it does the same, and calls
+// itself so.
+func TestNameOfThePeer(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string]string{
+		"version": "version -s", "unknown command": "nonsense", "unknown flag": "proxy --new ztunnel", "no proxy": "request GET x --debug-port 1",
+		"help": "--help", "help of proxy": "proxy --help", "help of wait": "help wait", "words": "__complete proxy --proxyLog",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, errs, code := program(t, ownName, nil, strings.Fields(args)...)
+			peerOut, peerErrs, peerCode := program(t, peerName, nil, strings.Fields(args)...)
+			if peerCode != code {
+				t.Errorf("exit code %d, want %d", peerCode, code)
+			}
+			same := func(own, peer string) {
+				if normal := strings.NewReplacer(ownName, "X", "outrigger_agent", "X", peerName, "X", "pilot_agent", "X"); normal.Replace(own) != normal.Replace(peer) {
+					t.Errorf("%q differs from %q", peer, own)
+				}
+			}
+			same(out, peerOut)
+			same(errs, peerErrs)
+			if strings.Contains(peerErrs, ownName) {
+				t.Errorf("its messages are those of another program: %q", peerErrs)
+			}
+		})
+	}
+	if out, _, _ := program(t, peerName, nil, "proxy", "--help"); !strings.Contains(out, "pilot-agent proxy sidecar --domain") || !strings.Contains(out, "pilot-agent proxy [sidecar|router]") {
+		t.Errorf("the usage is\n%s", out)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, errs, code := program(t, ownName, nil, "completion", shell, "--no-descriptions"); code != exitOK || !strings.Contains(out, ownName) || errs != "" {
+			t.Errorf("%s: exit code %d, %d bytes, errors %q", shell, code, len(out), errs)
+		}
+	}
+	if out, _, code := program(t, peerName, nil, "completion", "bash"); code != exitOK || !strings.Contains(out, "complete -o default -F __start_pilot-agent pilot-agent") {
+		t.Errorf("by the peer's name: exit code %d, %d bytes", code, len(out))
+	}
+	for args, want := range map[string]string{
+		"re": "request", "proxy ro": "router", "proxy --outl": "--outlierLogPath", "request GET x --deb": "--debug-port",
+	} {
+		if out, _, code := program(t, ownName, nil, append([]string{"__complete"}, strings.Fields(args)...)...); code != exitOK || !strings.HasPrefix(out, want) {
+			t.Errorf("%q is completed to %q, want %s", args, out, want)
+		}
+	}
+}

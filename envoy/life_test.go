@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRealEnvoyIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	e, cancel, result := startEnvoy(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })
+	if err := e.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := e.PID()
+	killed := time.Now()
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for err == nil && time.Since(killed) < time.Second {
+		err = e.Ready(t.Context())
+	}
+	if off := time.Since(killed); err == nil || off > 200*time.Millisecond || !strings.Contains(err.Error(), "envoy was killed by signal 9") {
+		t.Errorf("%s after the kill, Ready() = %v, want the cause within 200ms", off, err)
+	}
+	eventually(t, "the new envoy to be ready", func() bool {
+		err := e.Ready(t.Context())
+		if err != nil && !strings.Contains(err.Error(), "killed by signal 9") {
+			t.Errorf("meanwhile, Ready() = %v, want the cause in it", err)
+		}
+		return err == nil
+	})
+	if e.PID() == first || restarts(e.Process) != 1 {
+		t.Errorf("process %d after %d, %v restarts", e.PID(), first, restarts(e.Process))
+	}
+	if err := e.get(t, 8080); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-result; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
+// A question that is on its way when Envoy ends is answered at once.
+func TestReadyEndsWithEnvoy(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}), make(chan struct{})
+	admin := fakeAdmin(t, func(http.ResponseWriter, *http.Request) {
+		close(asked)
+		<-release
+	})
+	t.Cleanup(func() { close(release) })
+	p, out := shell(t, `echo up; exec sleep 1000`, func(c *Config) { c.Admin = admin })
+	_, result := begin(t, p)
+	eventually(t, "the start", isUp(out))
+	answer := make(chan error, 1)
+	go func() { answer <- p.Ready(t.Context()) }()
+	<-asked
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-answer:
+		if err == nil || !strings.Contains(err.Error(), "envoy is down: envoy was killed by signal 9") {
+			t.Errorf("Ready() = %v", err)
+		}
+	case <-time.After(time.Second):
+		t.Error("readiness waits for an envoy that has ended")
+	}
+	if err := <-result; err == nil {
+		t.Error("Run() = nil after a crash")
+	}
+}
+
+// A drain that comes before the end leaves nothing for the end to wait for.
+func TestRealEnvoyDrainsBeforeItsEnd(t *testing.T) {
+	t.Parallel()
+	const duration = 2 * time.Second
+	e, cancel, result := startEnvoy(t, func(c *Config) { c.Drain = DrainConfig{InboundOnly: true, Duration: duration} })
+	begun := time.Now()
+	gone, leave := context.WithCancel(t.Context())
+	go e.Drain(gone) // who asked first goes away: the drain goes on
+	eventually(t, "the drain", e.Draining)
+	leave()
+	e.Drain(t.Context())
+	if lasted := time.Since(begun); lasted < duration || lasted > 2*duration {
+		t.Errorf("the drain lasted %s, want %s", lasted, duration)
+	}
+	for _, port := range []int{8080, 15001} {
+		if err := e.get(t, port); err != nil {
+			t.Errorf("after the drain: %v", err)
+		}
+	}
+	ending := time.Now()
+	cancel()
+	if err := <-result; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if took := time.Since(ending); took > duration/2 {
+		t.Errorf("the end took %s although the drain was over", took)
+	}
+}
+
+// An end in the middle of a drain waits for the rest of it, no longer.
+func TestEndDuringDrain(t *testing.T) {
+	t.Parallel()
+	const duration = 600 * time.Millisecond
+	p, out := shell(t, obedient, func(c *Config) { c.Drain.Duration = duration })
+	cancel, result := begin(t, p)
+	eventually(t, "the start", isUp(out))
+	begun := time.Now()
+	go p.Drain(t.Context())
+	eventually(t, "the drain", p.Draining)
+	cancel()
+	if err := <-result; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if lasted := time.Since(begun); lasted < duration || lasted > 3*duration {
+		t.Errorf("the end came after %s, want %s", lasted, duration)
+	}
+}
+
+// Probes that hold IPv6 listeners open do not hold up the end, and what never closes does so for a while only.
+func TestRealEnvoyOnIPv6LeavesInTime(t *testing.T) {
+	t.Parallel()
+	port := freeIPv6Port(t)
+	for name, ignore := range map[string][]int{"the probe's connection does not count": {port}, "the bound": nil} {
+		const bound = 1500 * time.Millisecond
+		listener := fmt.Sprintf("{static_resources: {listeners: [%s]}}", ipv6Listener(port))
+		e, cancel, result := startEnvoy(t, func(c *Config) {
+			c.Args = append(c.Args, "--config-yaml", listener)
+			c.Drain = DrainConfig{ExitOnZero: true, MaxDuration: bound, IgnorePorts: ignore}
+		})
+		conn, err := net.Dial("tcp", fmt.Sprintf("[::1]:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the connection to be counted", func() bool {
+			n, err := e.admin.ActiveConnections(t.Context())
+			return err == nil && n == 1
+		})
+		begun := time.Now()
+		cancel()
+		if err := <-result; err != nil {
+			t.Errorf("%s: Run() = %v, want nil", name, err)
+		}
+		if lasted := time.Since(begun); (lasted >= bound) != (ignore == nil) || lasted > 3*bound {
+			t.Errorf("%s: the drain lasted %s", name, lasted)
+		}
+		_ = conn.Close() // envoy has ended
+	}
+}
+
+func freeIPv6Port(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("this machine has no IPv6: " + err.Error())
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func ipv6Listener(port int) string {
+	return fmt.Sprintf(`{name: six, address: {socket_address: {address: "::1", port_value: %d}}, filter_chains: [{filters: [{name: echo,
+  typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}]}]}`, port)
+}
+
+// Envoy gets the hard limit of open files though the agent was given less.
+func TestRealEnvoyGetsTheHardLimitOfFiles(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := exec.Command("/bin/sh", "-c", `ulimit -Sn 256 && ulimit -Hn 4096 && exec "$0" "$@"`, self, findEnvoy(t), "--config-yaml", "{}", "--disable-hot-restart")
+	agent.Env = append(os.Environ(), roleVariable+"=agent")
+	stdout, err := agent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = agent.Process.Kill() // it never ends by itself
+		_ = agent.Wait()
+	}()
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits, err := os.ReadFile("/proc/" + strings.TrimSpace(line) + "/limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(limits)) {
+		if fields := strings.Fields(text); strings.HasPrefix(text, "Max open files") && (fields[3] != "4096" || fields[4] != "4096") {
+			t.Errorf("limit of open files: soft %s, hard %s, want 4096", fields[3], fields[4])
+		}
+	}
+}
