@@ -98,6 +98,10 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	if p.status != nil {
 		start("status", p.status.Run) // reads Envoy's admin port, the identity and the application, feeds probes and scrapes
 	}
+	g.Go(func() error { // reads nothing, feeds the system: memory that only the start needed
+		giveBackMemory(helping)
+		return nil
+	})
 	ended, tooOld := make(chan struct{}), make(chan error, 1)
 	g.Go(func() error { // reads Envoy's version, feeds the one sentence that an Envoy too old needs
 		err := checkVersion(proxying, p.binary, ended)
@@ -284,6 +288,21 @@ func tuneRuntime(env environment) {
 	// Above this, what a large configuration left behind goes back to the
 	// system at once.
 	debug.SetMemoryLimit(32 << 20)
+}
+
+// startOver is when what the start needed is not needed any more.
+const startOver = 1500 * time.Millisecond
+
+// giveBackMemory gives the system what the start left free. Go would do so by
+// and by, or never in an agent that allocates next to nothing.
+func giveBackMemory(ctx context.Context) {
+	t := time.NewTimer(startOver)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+		debug.FreeOSMemory()
+	}
 }
 
 // logConfig logs what the agent runs by, without anything that may be secret.
