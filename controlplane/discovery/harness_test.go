@@ -45,7 +45,7 @@ func (g *table) Generate(_ *snapshot.Mesh, _ *model.Proxy, typeURL string) *gene
 	if s := g.sets[typeURL]; s != nil {
 		return s
 	}
-	return &generate.Set{}
+	return noResources
 }
 
 // set replaces the resources of a type.
@@ -232,6 +232,22 @@ func (p *peer) want(line string) string {
 		return typeURL
 	case <-time.After(10 * time.Second):
 		p.t.Fatalf("no response within 10 s, want %q", line)
+	}
+	return ""
+}
+
+// any receives one response, whatever it holds, and gives its type.
+func (p *peer) any() string {
+	p.t.Helper()
+	select {
+	case m, ok := <-p.got:
+		if ok {
+			typeURL, _ := p.describe(m)
+			return typeURL
+		}
+		p.t.Fatalf("stream ended with %v", p.err.Load())
+	case <-time.After(10 * time.Second):
+		p.t.Fatal("no response within 10 s")
 	}
 	return ""
 }

@@ -23,10 +23,20 @@ type shared struct {
 	// names are the lists that some stream uses.
 	names   map[namesKey]weak.Pointer[nameSet]
 	sweepAt int
-	// updates and bodies are of the snapshot in force; reset forgets them.
+	// updates, unions and bodies are of the snapshot in force; reset forgets
+	// them. A map that is full takes no more: what is not in it is made anew.
 	updates map[updateKey]update
+	unions  map[unionKey]*generate.Set
 	bodies  map[bodyKey]mem.Buffer
 }
+
+// Bounds of what is remembered for one snapshot. A body is as large as all
+// resources of a type.
+const (
+	maxUpdates = 4096
+	maxUnions  = 256
+	maxBodies  = 64
+)
 
 func newShared() *shared {
 	s := &shared{names: map[namesKey]weak.Pointer[nameSet]{}, sweepAt: 1024}
@@ -38,7 +48,7 @@ func newShared() *shared {
 func (s *shared) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updates, s.bodies = map[updateKey]update{}, map[bodyKey]mem.Buffer{}
+	s.updates, s.unions, s.bodies = map[updateKey]update{}, map[unionKey]*generate.Set{}, map[bodyKey]mem.Buffer{}
 }
 
 // nameSet is a sorted list of names. It is never written to.
@@ -49,7 +59,11 @@ type nameSet struct {
 	hash uint64
 }
 
-var noNames = &nameSet{}
+// What every subscriber begins with. They are never written to.
+var (
+	noNames     = &nameSet{}
+	noResources = &generate.Set{}
+)
 
 func (n *nameSet) contains(name string) bool {
 	_, ok := slices.BinarySearch(n.list, name)
@@ -61,22 +75,35 @@ type namesKey struct {
 	count int
 }
 
-// nameSet gives the set of a number of names with a hash; list is called when
-// no stream has it.
-func (s *shared) nameSet(hash uint64, count int, list func() []string) *nameSet {
-	if count == 0 {
+// holds reports whether the set is that of names, among which are no two equal
+// ones.
+func (n *nameSet) holds(names []string) bool {
+	return len(names) == len(n.list) && !slices.ContainsFunc(names, func(name string) bool { return !n.contains(name) })
+}
+
+// nameSet gives the set of names with a hash. The hash finds it, the names
+// decide: a proxy that makes up names with the hash of others' gets a set of
+// its own.
+func (s *shared) nameSet(hash uint64, names []string) *nameSet {
+	if len(names) == 0 {
 		return noNames
 	}
-	key := namesKey{hash, count}
+	key := namesKey{hash, len(names)}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.names[key].Value(); n != nil {
+	n := s.names[key].Value()
+	s.mu.Unlock()
+	if n != nil && n.holds(names) {
 		return n
 	}
-	names := slices.Clone(list())
+	names = slices.Clone(names)
 	slices.Sort(names)
-	n := &nameSet{list: slices.Compact(names), hash: hash}
-	s.names[key] = weak.Make(n)
+	mine := &nameSet{list: slices.Compact(names), hash: hash}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n != nil {
+		return mine
+	}
+	s.names[key] = weak.Make(mine)
 	if len(s.names) >= s.sweepAt {
 		for k, p := range s.names {
 			if p.Value() == nil {
@@ -85,7 +112,7 @@ func (s *shared) nameSet(hash uint64, count int, list func() []string) *nameSet 
 		}
 		s.sweepAt = max(1024, 2*len(s.names))
 	}
-	return n
+	return mine
 }
 
 // with gives a set with more names, without one with fewer.
@@ -101,7 +128,7 @@ func (s *shared) with(n *nameSet, more []string) *nameSet {
 	if len(added) == 0 {
 		return n
 	}
-	return s.nameSet(hash, len(n.list)+len(added), func() []string { return slices.Concat(n.list, added) })
+	return s.nameSet(hash, slices.Concat(n.list, added))
 }
 
 func (s *shared) without(n *nameSet, less []string) *nameSet {
@@ -116,7 +143,7 @@ func (s *shared) without(n *nameSet, less []string) *nameSet {
 	if len(left) == len(n.list) {
 		return n
 	}
-	return s.nameSet(hash, len(left), func() []string { return left })
+	return s.nameSet(hash, left)
 }
 
 type updateKey struct {
@@ -145,8 +172,28 @@ func (s *shared) update(key updateKey) update {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updates[key] = u
+	if len(s.updates) < maxUpdates {
+		s.updates[key] = u
+	}
 	return u
+}
+
+type unionKey struct{ from, to *generate.Set }
+
+// union is the union of two sets, made once: streams that share a set go on
+// sharing.
+func (s *shared) union(from, to *generate.Set) *generate.Set {
+	key := unionKey{from, to}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all, ok := s.unions[key]; ok {
+		return all
+	}
+	all := union(from, to)
+	if len(s.unions) < maxUnions {
+		s.unions[key] = all
+	}
+	return all
 }
 
 // longAnswer is the number of resources from which the body of an answer that
@@ -171,7 +218,9 @@ func (s *shared) body(set *generate.Set, resources []*generate.Resource, delta b
 	if !ok {
 		b = mem.SliceBuffer(encode(resources, delta).Materialize())
 		s.mu.Lock()
-		s.bodies[key] = b
+		if len(s.bodies) < maxBodies {
+			s.bodies[key] = b
+		}
 		s.mu.Unlock()
 	}
 	return mem.BufferSlice{b}

@@ -200,7 +200,7 @@ func (s *stream) push() error {
 		}
 		set := s.generate(typeURL)
 		if typeURL == generate.TypeCluster && !settled {
-			set = union(sub.base, set)
+			set = sub.keeping(set)
 		}
 		if sub.at == set {
 			continue // compared before
@@ -281,7 +281,7 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	}
 	r := &response{
 		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36), version: sub.version(set),
-		body: s.server.shared.body(set, resources, s.delta), removed: removed,
+		body: sub.body(set, resources, s.delta), removed: removed,
 	}
 	out := r.frame()
 	label := shortType(sub.typeURL)

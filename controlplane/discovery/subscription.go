@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
 
@@ -25,6 +27,11 @@ type subscription struct {
 	wildcard bool
 	names    *nameSet
 	base     *generate.Set
+	// own is true while base belongs to this subscriber alone, for it came
+	// back with it; nothing that is made of it is remembered for others.
+	// ownUnion is what keeping made of such a base.
+	own      bool
+	ownUnion *generate.Set
 	// over is, by name, where the subscriber's state is not that of base.
 	over map[string]want
 	// at is the set that the subscriber was last brought to or compared
@@ -61,7 +68,7 @@ func wantOf(res *generate.Resource) want {
 }
 
 func newSubscription(typeURL string, s *shared) *subscription {
-	return &subscription{shared: s, typeURL: typeURL, names: noNames, base: &generate.Set{}}
+	return &subscription{shared: s, typeURL: typeURL, names: noNames, base: noResources}
 }
 
 // state gives what the subscriber has under one name.
@@ -114,6 +121,9 @@ func (u *update) compare(name string, had want, res *generate.Resource, fill boo
 
 // diff compares without changing the subscription.
 func (s *subscription) diff(set *generate.Set) update {
+	if s.own {
+		return diffSets(s.base, set) // only a wildcard comes back with a set
+	}
 	if s.wildcard {
 		return s.shared.update(updateKey{from: s.base, to: set})
 	}
@@ -164,11 +174,15 @@ func diffSets(from, to *generate.Set) update {
 }
 
 // union gives the resources of to, and those of from that are gone from it.
-// It is to itself when nothing is gone.
+// It is to itself when nothing is gone, and from itself when nothing changed.
 func union(from, to *generate.Set) *generate.Set {
-	gone := diffSets(from, to).removed
-	if len(gone) == 0 {
+	u := diffSets(from, to)
+	gone := u.removed
+	switch {
+	case len(gone) == 0:
 		return to
+	case len(u.changed) == 0:
+		return from
 	}
 	all := &generate.Set{Resources: slices.Clone(to.Resources)}
 	for _, name := range gone {
@@ -214,6 +228,7 @@ func (s *subscription) has(set *generate.Set, u update) {
 			}
 		}
 	}
+	s.own, s.ownUnion = s.own && (set == s.base || set == s.ownUnion), nil
 	s.over, s.base, s.at = over, set, set
 }
 
@@ -272,7 +287,29 @@ func (s *subscription) resume(versions map[string]string) {
 		all.Resources = append(all.Resources, &generate.Resource{Name: name, Hash: hashOf(v)})
 	}
 	slices.SortFunc(all.Resources, byResourceName)
-	s.base = all
+	s.base, s.own = all, true
+}
+
+// body gives the encoded resources of an answer that brings the subscriber to
+// a set.
+func (s *subscription) body(set *generate.Set, resources []*generate.Resource, delta bool) mem.BufferSlice {
+	if s.own && (set == s.base || set == s.ownUnion) {
+		return encode(resources, delta)
+	}
+	return s.shared.body(set, resources, delta)
+}
+
+// keeping gives the resources of a set and those that the subscriber has and
+// that are gone from it.
+func (s *subscription) keeping(set *generate.Set) *generate.Set {
+	if !s.own {
+		return s.shared.union(s.base, set)
+	}
+	all := union(s.base, set)
+	if all != set {
+		s.ownUnion = all
+	}
+	return all
 }
 
 // setNames replaces the names of a state-of-the-world subscription and
@@ -282,7 +319,7 @@ func (s *subscription) setNames(q *request) (grown bool) {
 		return false // the same again, as in most answers
 	}
 	before := s.names
-	s.names, s.asked, s.named = s.shared.nameSet(q.asked, q.named, q.names), q.asked, q.named
+	s.names, s.asked, s.named = s.shared.nameSet(q.asked, q.names()), q.asked, q.named
 	for _, n := range s.names.list {
 		if before.contains(n) {
 			continue

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+)
+
+// remembered gives how many updates, unions and bodies are held for streams.
+func (h *harness) remembered() string {
+	s := h.server.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprint(len(s.updates), len(s.unions), len(s.bodies))
+}
+
+// Streams that ask for the same share the work, also while clusters wait for
+// their removal.
+func TestStreamsShare(t *testing.T) {
+	each(t, func(t *testing.T, h *harness, p *peer) {
+		many := map[string]string{"a": "a=1", "b": "b=1"}
+		for i := range longAnswer {
+			many[fmt.Sprintf("c%d", i)] = "c"
+		}
+		h.set(generate.TypeCluster, many)
+		h.push()
+		gone := map[string]string{"b": "b=2"}
+		for name, content := range many {
+			if name != "a" && name != "b" {
+				gone[name] = content
+			}
+		}
+		connect := func(p *peer) {
+			p.subscribe(generate.TypeCluster)
+			p.ack(p.any())
+			p.subscribe(generate.TypeListener)
+			p.wantAck("lds l=1")
+			p.subscribe(generate.TypeRoute, "r")
+			p.wantAck("rds r=1")
+			p.quiet()
+		}
+		others := []*peer{p}
+		connect(p)
+		one := h.remembered()
+		for range 5 {
+			other := h.connect(t, p.delta)
+			connect(other)
+			others = append(others, other)
+		}
+		if all := h.remembered(); all != one {
+			t.Errorf("six streams hold %s updates, unions and bodies, one holds %s", all, one)
+		}
+		h.set(generate.TypeCluster, gone)
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.push()
+		for i, other := range others {
+			other.ack(other.any())
+			other.wantAck("rds r=2")
+			other.ack(other.any()) // without a
+			other.quiet()
+			if i == 0 {
+				one = h.remembered()
+			}
+		}
+		if all := h.remembered(); all != one {
+			t.Errorf("after a removal six streams hold %s updates, unions and bodies, one holds %s", all, one)
+		}
+	})
+}
+
+// What a proxy comes back with belongs to it alone and is not remembered.
+func TestResumedSetsAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	h := start(t, nil)
+	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.push()
+	before := h.remembered()
+	for i := range 5 {
+		p := h.connect(t, true)
+		p.must(&discoveryv3.DeltaDiscoveryRequest{
+			Node: p.node, TypeUrl: generate.TypeCluster, InitialResourceVersions: map[string]string{"a": fmt.Sprint(i), "gone": "1"},
+		})
+		p.wantAck("cds a=1 -gone")
+		p.quiet()
+	}
+	if after := h.remembered(); after != before {
+		t.Errorf("%s updates, unions and bodies are held, %s before", after, before)
+	}
+}
+
+// Names with the hash of other names are not taken for them.
+func TestNamesDecide(t *testing.T) {
+	t.Parallel()
+	s := newShared()
+	first := s.nameSet(7, []string{"b", "a"})
+	for name, tc := range map[string]struct {
+		names []string
+		same  bool
+	}{
+		"in another order":      {[]string{"a", "b"}, true},
+		"others, the same hash": {[]string{"c", "d"}, false},
+		"twice the same":        {[]string{"c", "c"}, false},
+	} {
+		got := s.nameSet(7, tc.names)
+		if (got == first) != tc.same {
+			t.Errorf("%s: shared is %t, want %t", name, got == first, tc.same)
+		}
+		for _, n := range tc.names {
+			if !got.contains(n) {
+				t.Errorf("%s: the set lacks %s: %v", name, n, got.list)
+			}
+		}
+	}
+	if s.nameSet(7, []string{"a", "b"}) != first {
+		t.Error("the first set was replaced")
+	}
+}
