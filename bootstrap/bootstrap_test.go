@@ -103,7 +103,6 @@ func TestRenderRefuses(t *testing.T) {
 	t.Parallel()
 	for config, want := range map[string]string{
 		"customConfigFile: /x.json":                                                              `customConfigFile is "/x.json": nothing is rendered`,
-		"proxyBootstrapTemplatePath: /x":                                                         `proxyBootstrapTemplatePath is "/x": templates of the bootstrap are not supported`,
 		"tracing: {stackdriver: {}}":                                                             "Envoy has no Stackdriver tracer any more; send spans to an OpenTelemetry collector",
 		"tracing: {lightstep: {accessToken: secret}}":                                            "tracing.lightstep.accessToken is set: Envoy has no Lightstep tracer",
 		"tracing: {zipkin: {address: x}}":                                                        `ProxyConfig tracing.zipkin.address is "x": it must be host:port`,
@@ -173,9 +172,9 @@ func TestDefaultTracing(t *testing.T) {
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	got := Files(proxyConfig(t, "tracing: {zipkin: {}, tlsSettings: {mode: MUTUAL, caCertificates: ca, clientCertificate: c, privateKey: k}}\n"+
-		"envoyMetricsService: {tlsSettings: {mode: SIMPLE}}\nenvoyAccessLogService: {tlsSettings: {mode: ISTIO_MUTUAL, caCertificates: unused}}"))
+		"envoyMetricsService: {tlsSettings: {mode: SIMPLE}}\nenvoyAccessLogService: {tlsSettings: {mode: ISTIO_MUTUAL, caCertificates: unused}}"), &node.Metadata{TLSClientKey: "own"})
 	const prefix = "ProxyConfig tracing.tlsSettings."
-	if diff := cmp.Diff([]File{{prefix + "caCertificates", "ca"}, {prefix + "clientCertificate", "c"}, {prefix + "privateKey", "k"}}, got); diff != "" {
+	if diff := cmp.Diff([]File{{prefix + "caCertificates", "ca"}, {prefix + "clientCertificate", "c"}, {"node metadata TLS_CLIENT_KEY (ISTIO_META_TLS_CLIENT_KEY)", "own"}}, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -40,6 +40,10 @@ type goldenInput struct {
 	StateOfTheWorld bool              `json:"stateOfTheWorld"`
 	HostIP          string            `json:"hostIP"`
 	DualStack       bool              `json:"dualStack"`
+	Locality        Locality          `json:"locality"`
+	PlatformLabels  map[string]string `json:"platformLabels"`
+	XDSRootCert     string            `json:"xdsRootCert"`
+	Template        string            `json:"template"`
 }
 
 func TestGolden(t *testing.T) {
@@ -53,7 +57,7 @@ func TestGolden(t *testing.T) {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
-			got := renderGolden(t, file)
+			got := renderUsual(t, file)
 			want := filepath.Join(dir, "want.json")
 			if *update {
 				if err := os.WriteFile(want, got, 0o644); err != nil {
@@ -67,7 +71,7 @@ func TestGolden(t *testing.T) {
 			if diff := cmp.Diff(string(golden), string(got)); diff != "" {
 				t.Errorf("differs from %s, run with -update if that is meant:\n%s", want, diff)
 			}
-			if again := renderGolden(t, file); !bytes.Equal(got, again) {
+			if again := renderUsual(t, file); !bytes.Equal(got, again) {
 				t.Error("a second run gives other bytes")
 			}
 			t.Run("envoy", func(t *testing.T) {
@@ -81,21 +85,31 @@ func TestGolden(t *testing.T) {
 }
 
 // A user's settings merge over what is rendered, as ISTIO_BOOTSTRAP_OVERRIDE
-// has them.
+// has them. docs/COMPAT.md names the files as examples.
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()
 	if envoy == "" {
 		t.Skip("no Envoy found: run `make envoy` or set ENVOY")
 	}
-	override, err := os.ReadFile("testdata/override.yaml")
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("testdata/override*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("overrides: %v, %v", files, err)
 	}
-	validate(t, envoy, "testdata/kubernetes/want.json", "--config-yaml", string(override))
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			override, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			validate(t, envoy, "testdata/kubernetes/want.json", "--config-yaml", string(override))
+		})
+	}
 }
 
-func renderGolden(t *testing.T, file string) []byte {
+// readInput is the input that a golden case describes.
+func readInput(t *testing.T, file string) Input {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -112,15 +126,21 @@ func renderGolden(t *testing.T, file string) []byte {
 		t.Fatal(err)
 	}
 	metadata, warnings, err := NodeMetadata(MetadataInput{
-		Variables: in.Variables, Labels: in.Labels, Annotations: in.Annotations, Own: in.Own, ProxyConfig: pc,
+		Variables: in.Variables, Labels: in.Labels, Annotations: in.Annotations, Own: in.Own, ProxyConfig: pc, PlatformLabels: in.PlatformLabels,
 	})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}
-	rendered, err := Render(Input{
+	return Input{
 		Node: in.ID, Metadata: metadata, ProxyConfig: pc, BindAddress: in.BindAddress, StateOfTheWorld: in.StateOfTheWorld,
 		TracingSet: meshconfig.HasField(in.ProxyConfig, "tracing"), HostIP: in.HostIP, SystemRoots: "ca.pem", DualStack: in.DualStack,
-	})
+		Locality: in.Locality, XDSRootCert: in.XDSRootCert,
+	}
+}
+
+func renderUsual(t *testing.T, file string) []byte {
+	t.Helper()
+	rendered, err := Render(readInput(t, file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +174,16 @@ func validate(t *testing.T, envoy, file string, args ...string) {
 			t.Errorf("envoy complains about %s: %s", file, line)
 		}
 	}
+}
+
+// refused tells why Envoy does not take a bootstrap.
+func refused(t *testing.T, envoy, doc string) error {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "x.json")
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command(envoy, "--mode", "validate", "-c", file, "-l", "off", "--use-dynamic-base-id").Run()
 }
 
 // writeCertificate writes the files that the golden cases name.

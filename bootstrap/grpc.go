@@ -18,6 +18,9 @@ type GRPCInput struct {
 	Node node.ID
 	// Metadata is the metadata of the proxy; keys without a type are left out.
 	Metadata *node.Metadata
+	// Locality is where the cloud says the proxy is: it counts when no label
+	// does.
+	Locality Locality
 	// Socket is the absolute path of the agent's ADS socket.
 	Socket string
 	// CertDir is where the agent keeps key and certificates as files. Empty:
@@ -46,7 +49,7 @@ func RenderGRPC(in GRPCInput) ([]byte, error) {
 		}},
 		"node": object{
 			"id":       in.Node.String(),
-			"locality": locality(in.Metadata.Labels),
+			"locality": localityOf(Input{Metadata: in.Metadata, Locality: in.Locality}),
 			"metadata": metadata,
 		},
 		"server_listener_resource_name_template": "xds.istio.io/grpc/lds/inbound/%s",

@@ -33,6 +33,9 @@ type MetadataInput struct {
 	Variables map[string]string
 	// Labels and Annotations are those of the pod.
 	Labels, Annotations map[string]string
+	// PlatformLabels are those of the machine in its cloud: they count as
+	// static labels, over those of ISTIO_METAJSON_LABELS.
+	PlatformLabels map[string]string
 	// Own are the fields that the agent knows itself; a field that is set
 	// here wins over a variable.
 	Own node.Metadata
@@ -60,6 +63,12 @@ func NodeMetadata(in MetadataInput) (*node.Metadata, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (from the environment variable %s<key>, a member of %s*, or proxyMetadata)", err, metaPrefix, metaJSONPrefix)
 	}
+	if len(in.PlatformLabels) > 0 {
+		if static == nil {
+			static = map[string]string{}
+		}
+		maps.Copy(static, in.PlatformLabels)
+	}
 	m.StaticLabels = static
 	m.Labels = labels(static, in.Labels)
 	m.Annotations = in.Annotations
@@ -69,7 +78,30 @@ func NodeMetadata(in MetadataInput) (*node.Metadata, []string, error) {
 	if len(m.PilotSAN) == 0 && in.ProxyConfig.GetControlPlaneAuthPolicy() == meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS {
 		m.PilotSAN = []string{ServerName(in.ProxyConfig.GetDiscoveryAddress())}
 	}
-	return m, warnings, nil
+	return m, warnings, keepEmpty(m, raw)
+}
+
+// keepEmpty has the metadata render what was given for a key whose field is
+// empty all the same: control planes tell "false" from nothing.
+func keepEmpty(m *node.Metadata, raw map[string]any) error {
+	doc, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("node metadata: %w", err)
+	}
+	var rendered map[string]json.RawMessage
+	if err := json.Unmarshal(doc, &rendered); err != nil {
+		return fmt.Errorf("node metadata: %w", err)
+	}
+	for key, value := range raw {
+		if _, ok := rendered[key]; ok {
+			continue
+		}
+		if m.Raw == nil {
+			m.Raw = map[string]any{}
+		}
+		m.Raw[key] = value
+	}
+	return nil
 }
 
 // ServerName is the name that a control plane at this address has in its
@@ -107,9 +139,15 @@ func rawMetadata(variables map[string]string) (raw map[string]any, static map[st
 					static[key] = fmt.Sprint(value)
 				}
 			}
-			continue
+		} else {
+			maps.Copy(raw, members)
 		}
-		maps.Copy(raw, members)
+	}
+	// Istio has the labels at the top level too; whatever else is there wins.
+	for key, value := range static {
+		if _, ok := raw[key]; !ok {
+			raw[key] = value
+		}
 	}
 	for name, value := range variables {
 		if key, ok := strings.CutPrefix(name, metaPrefix); ok && key != "" {
@@ -154,6 +192,20 @@ func locality(labels map[string]string) object {
 	for i, key := range []string{"region", "zone", "sub_zone"} {
 		if i < len(parts) && parts[i] != "" {
 			result[key] = parts[i]
+		}
+	}
+	return result
+}
+
+// localityOf is the locality of the labels, else that of the cloud.
+func localityOf(in Input) object {
+	if in.Metadata.Labels[localityLabel] != "" {
+		return locality(in.Metadata.Labels)
+	}
+	result := object{}
+	for key, value := range map[string]string{"region": in.Locality.Region, "zone": in.Locality.Zone, "sub_zone": in.Locality.SubZone} {
+		if value != "" {
+			result[key] = value
 		}
 	}
 	return result

@@ -61,12 +61,22 @@ type Input struct {
 	// DualStack lets the first address of the proxy choose the family of the
 	// local ports when it has addresses of both.
 	DualStack bool
+	// Locality is where the cloud says the proxy is: it counts when no label
+	// does.
+	Locality Locality
+	// XDSRootCert is the file that the control plane is verified with, for
+	// templates.
+	XDSRootCert string
 }
+
+// Locality is a place in a cloud.
+type Locality struct{ Region, Zone, SubZone string }
 
 // object is a JSON object; json.Marshal sorts its keys.
 type object = map[string]any
 
-// Render returns Envoy's bootstrap as JSON.
+// Render returns Envoy's bootstrap as JSON. A template that the ProxyConfig
+// names is up to the caller, and RenderTemplate.
 func Render(in Input) ([]byte, error) {
 	pc := in.ProxyConfig
 	switch {
@@ -74,8 +84,6 @@ func Render(in Input) ([]byte, error) {
 		return nil, errors.New("render bootstrap: the input has no ProxyConfig or no metadata")
 	case pc.GetCustomConfigFile() != "":
 		return nil, fmt.Errorf("ProxyConfig customConfigFile is %q: nothing is rendered when Envoy has a bootstrap of its own", pc.GetCustomConfigFile())
-	case pc.GetProxyBootstrapTemplatePath() != "":
-		return nil, fmt.Errorf("ProxyConfig proxyBootstrapTemplatePath is %q: "+TemplateRefused, pc.GetProxyBootstrapTemplatePath())
 	}
 	runtime, maxConnections, err := runtimeLayer(pc.GetRuntimeValues())
 	if err != nil {
@@ -93,7 +101,7 @@ func Render(in Input) ([]byte, error) {
 		"node": object{
 			"id":       in.Node.String(),
 			"cluster":  serviceCluster(pc, in.Metadata),
-			"locality": locality(in.Metadata.Labels),
+			"locality": localityOf(in),
 			"metadata": in.Metadata,
 		},
 		"layered_runtime": object{"layers": []any{
@@ -107,9 +115,17 @@ func Render(in Input) ([]byte, error) {
 				"max_active_downstream_connections": maxConnections,
 			},
 		}}},
+		// For listeners without a socket, which the control plane may send.
+		"bootstrap_extensions": []any{object{
+			"name": "envoy.bootstrap.internal_listener",
+			"typed_config": object{
+				"@type":          "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener",
+				"buffer_size_kb": 64,
+			},
+		}},
 		"stats_config":      statsConfig(pc, in.Metadata),
 		"admin":             object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
-		"dynamic_resources": dynamicResources(in.StateOfTheWorld),
+		"dynamic_resources": dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
 		"static_resources": object{
 			"clusters":  append(clusters(pc, addrs), telemetry.clusters...),
 			"listeners": listeners(in.Metadata, addrs),
@@ -142,11 +158,6 @@ func Unserved(pc *meshv1alpha1.ProxyConfig) []string {
 	}
 	return sentences
 }
-
-// TemplateRefused is why there are no templates, and what there is instead.
-const TemplateRefused = "templates of the bootstrap are not supported, they would make the agent 2.6 MB larger; " +
-	"have Envoy merge your settings over the bootstrap with the environment variable ISTIO_BOOTSTRAP_OVERRIDE, " +
-	"or name a whole bootstrap with customConfigFile of ProxyConfig"
 
 // addresses are the two sides of the ports of agent and Envoy: where a
 // listener for others binds, and where the local ports are found.

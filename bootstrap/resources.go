@@ -27,12 +27,7 @@ const maxConnectionsKey = "overload.global_downstream_max_connections"
 // runtimeLayer returns the static runtime layer and the limit on downstream
 // connections. A user's value replaces ours; an empty one removes the key.
 func runtimeLayer(values map[string]string) (object, int64, error) {
-	layer := object{
-		// Routes and matchers of a mesh may hold long regular expressions.
-		"re2.max_program_size.error_level": "32768",
-		// A fragment in a path is cut off, not answered with 400.
-		"envoy.reloadable_features.http_reject_path_with_fragment": "false",
-	}
+	layer := defaultRuntime()
 	limit := int64(1<<31 - 1)
 	for key, value := range values {
 		switch {
@@ -46,10 +41,29 @@ func runtimeLayer(values map[string]string) (object, int64, error) {
 		case value == "":
 			delete(layer, key)
 		default:
-			layer[key] = value
+			layer[key] = runtimeValue(value)
 		}
 	}
 	return layer, limit, nil
+}
+
+// runtimeValue is a value as Envoy reads it: a guard is switched by a boolean,
+// the text "false" leaves it on.
+func runtimeValue(value string) any {
+	switch value {
+	case "true", "false":
+		return value == "true"
+	}
+	return value
+}
+
+func defaultRuntime() object {
+	return object{
+		// Routes and matchers of a mesh may hold long regular expressions.
+		"re2.max_program_size.error_level": "32768",
+		// A fragment in a path is cut off, not answered with 400.
+		"envoy.reloadable_features.http_reject_path_with_fragment": false,
+	}
 }
 
 func clusters(pc *meshv1alpha1.ProxyConfig, addrs addresses) []any {

@@ -52,11 +52,8 @@ func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 		tag("http_conn_manager_prefix", `^http\.(`+httpPrefix+`\.)`),
 		tag("listener_address", `^listener\.(`+address+`\.)`),
 	}
-	extra := slices.Concat(pc.GetExtraStatTags(), split(m.Annotations[annotationTags]))
-	for i, name := range extra {
-		if name != "" && !slices.Contains(extra[:i], name) {
-			tags = append(tags, tag(name, `(`+name+`=\.=(.*?);\.;)`))
-		}
+	for _, name := range statsOf(pc, m).tags {
+		tags = append(tags, tag(name, `(`+name+`=\.=(.*?);\.;)`))
 	}
 	return append(
 		tags,
@@ -72,8 +69,11 @@ func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 
 func tag(name, regex string) object { return object{"tag_name": name, "regex": regex} }
 
-// inclusions are the stats that Envoy keeps; all others are not even made.
-func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
+// stats are the names that become labels, and the stats that Envoy keeps:
+// those of the user, and those that something here needs.
+type stats struct{ tags, prefixes, suffixes, regexps []string }
+
+func statsOf(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) stats {
 	matcher := pc.GetProxyStatsMatcher()
 	user := func(annotation string, configured []string) []string {
 		if value, ok := m.Annotations[annotation]; ok {
@@ -81,6 +81,29 @@ func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 		}
 		return expandPodIP(configured, m.InstanceIPs)
 	}
+	s := stats{
+		prefixes: append(user(annotationPrefixes, matcher.GetInclusionPrefixes()),
+			"cluster_manager", "listener_manager", "server", "cluster."+XDSCluster, "wasm"),
+		suffixes: append(user(annotationSuffixes, matcher.GetInclusionSuffixes()),
+			"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied",
+			// The requests of each listener, inbound and outbound.
+			".downstream_rq_total", ".downstream_rq_2xx", ".downstream_rq_3xx", ".downstream_rq_4xx", ".downstream_rq_5xx"),
+		regexps: user(annotationRegexps, matcher.GetInclusionRegexps()),
+	}
+	if m.ExitOnZeroActiveConnections {
+		s.suffixes = append(s.suffixes, "downstream_cx_active")
+	}
+	for _, name := range slices.Concat(pc.GetExtraStatTags(), split(m.Annotations[annotationTags])) {
+		if name != "" && !slices.Contains(s.tags, name) {
+			s.tags = append(s.tags, name)
+		}
+	}
+	return s
+}
+
+// inclusions are the stats that Envoy keeps; all others are not even made.
+func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
+	s := statsOf(pc, m)
 	var patterns []any
 	add := func(kind string, values ...string) {
 		for _, value := range values {
@@ -88,16 +111,9 @@ func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 		}
 	}
 	add("prefix", "reporter=")
-	add("prefix", user(annotationPrefixes, matcher.GetInclusionPrefixes())...)
-	add("prefix", "cluster_manager", "listener_manager", "server", "cluster."+XDSCluster, "wasm")
-	add("suffix", user(annotationSuffixes, matcher.GetInclusionSuffixes())...)
-	add("suffix", "rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied")
-	// The requests of each listener, inbound and outbound.
-	add("suffix", ".downstream_rq_total", ".downstream_rq_2xx", ".downstream_rq_3xx", ".downstream_rq_4xx", ".downstream_rq_5xx")
-	if m.ExitOnZeroActiveConnections {
-		add("suffix", "downstream_cx_active")
-	}
-	for _, regex := range user(annotationRegexps, matcher.GetInclusionRegexps()) {
+	add("prefix", s.prefixes...)
+	add("suffix", s.suffixes...)
+	for _, regex := range s.regexps {
 		patterns = append(patterns, object{"safe_regex": object{"regex": regex}})
 	}
 	add("prefix", "component", "istio")

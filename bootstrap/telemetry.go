@@ -37,8 +37,9 @@ type remote struct {
 	http2   bool
 	refresh string // of its address; empty is Envoy's default
 
-	host        string // from address
-	systemRoots string
+	host         string // from address
+	systemRoots  string
+	certificates certificates
 }
 
 // telemetry is what the bootstrap has of tracing, metrics and access logs.
@@ -83,7 +84,7 @@ func telemetryOf(in Input, dnsFamily string) (telemetry, error) {
 		remotes = append(remotes, service(accessLogCluster, "envoyAccessLogService", s))
 	}
 	for _, r := range remotes {
-		r.systemRoots = in.SystemRoots
+		r.systemRoots, r.certificates = in.SystemRoots, ownCertificates(in.Metadata)
 		cluster, err := remoteCluster(r, in.HostIP, dnsFamily)
 		if err != nil {
 			return t, err

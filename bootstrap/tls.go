@@ -4,6 +4,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
 // tlsSocket returns the transport socket of a telemetry cluster, or nil for
@@ -38,15 +41,16 @@ func tlsSocket(s *networkingv1alpha3.ClientTLSSettings, r remote) (object, error
 			"validation_context_sds_secret_config": sdsSecret("ROOTCA"),
 		}
 	case networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		if s.GetClientCertificate() == "" {
+		chain, key := cmp.Or(r.certificates.chain, s.GetClientCertificate()), cmp.Or(r.certificates.key, s.GetPrivateKey())
+		if chain == "" {
 			return nil, fail("clientCertificate", "", "mode MUTUAL needs the path of a certificate chain")
 		}
-		if s.GetPrivateKey() == "" {
+		if key == "" {
 			return nil, fail("privateKey", "", "mode MUTUAL needs the path of a private key")
 		}
 		common["tls_certificates"] = []any{object{
-			"certificate_chain": object{"filename": s.GetClientCertificate()},
-			"private_key":       object{"filename": s.GetPrivateKey()},
+			"certificate_chain": object{"filename": chain},
+			"private_key":       object{"filename": key},
 		}}
 		fallthrough
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE:
@@ -80,9 +84,9 @@ func tlsSocket(s *networkingv1alpha3.ClientTLSSettings, r remote) (object, error
 // latter anybody can have a certificate, so the name is always checked there.
 func fileValidation(s *networkingv1alpha3.ClientTLSSettings, r remote, sni string) (object, error) {
 	names := s.GetSubjectAltNames()
-	if s.GetCaCertificates() != "" {
+	if roots := cmp.Or(r.certificates.roots, s.GetCaCertificates()); roots != "" {
 		context := validation(names)
-		context["trusted_ca"] = object{"filename": s.GetCaCertificates()}
+		context["trusted_ca"] = object{"filename": roots}
 		if s.GetCaCrl() != "" {
 			context["crl"] = object{"filename": s.GetCaCrl()}
 		}
@@ -138,29 +142,40 @@ func sdsSecret(name string) object {
 	}
 }
 
+// certificates are files that the metadata of the node names: they win over
+// those of TLS settings.
+type certificates struct{ chain, key, roots string }
+
+func ownCertificates(m *node.Metadata) certificates {
+	return certificates{chain: m.TLSClientCertChain, key: m.TLSClientKey, roots: m.TLSClientRootCert}
+}
+
 // File is a file that Envoy reads at its start, and the field that names it.
 type File struct{ Field, Path string }
 
-// Files are the files that the TLS settings of the ProxyConfig name. Envoy
-// does not start without them.
-func Files(pc *meshv1alpha1.ProxyConfig) []File {
+// Files are the files that the TLS settings of the ProxyConfig name, or the
+// metadata in their place. Envoy does not start without them.
+func Files(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []File {
 	var files []File
 	add := func(field string, s *networkingv1alpha3.ClientTLSSettings) {
+		file := func(name, path, key, own string) {
+			if own != "" {
+				files = append(files, File{"node metadata " + key + " (ISTIO_META_" + key + ")", own})
+			} else if path != "" {
+				files = append(files, File{"ProxyConfig " + field + ".tlsSettings." + name, path})
+			}
+		}
 		mutual := s.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
 		if !mutual && s.GetMode() != networkingv1alpha3.ClientTLSSettings_SIMPLE {
 			return
 		}
-		all := []File{}
 		if !s.GetInsecureSkipVerify().GetValue() {
-			all = append(all, File{"caCertificates", s.GetCaCertificates()}, File{"caCrl", s.GetCaCrl()})
+			file("caCertificates", s.GetCaCertificates(), "TLS_CLIENT_ROOT_CERT", m.TLSClientRootCert)
+			file("caCrl", s.GetCaCrl(), "", "")
 		}
 		if mutual {
-			all = append(all, File{"clientCertificate", s.GetClientCertificate()}, File{"privateKey", s.GetPrivateKey()})
-		}
-		for _, f := range all {
-			if f.Path != "" {
-				files = append(files, File{"ProxyConfig " + field + ".tlsSettings." + f.Field, f.Path})
-			}
+			file("clientCertificate", s.GetClientCertificate(), "TLS_CLIENT_CERT_CHAIN", m.TLSClientCertChain)
+			file("privateKey", s.GetPrivateKey(), "TLS_CLIENT_KEY", m.TLSClientKey)
 		}
 	}
 	if pc.GetTracing().GetTracer() != nil {

@@ -110,14 +110,13 @@ func overlaySub(message protoreflect.Message, value any, path string) error {
 // zero value from one not set, and an error can name the field.
 func overlay(message protoreflect.Message, fields map[string]any, path string) error {
 	options := protojson.UnmarshalOptions{DiscardUnknown: true}
-	descriptors := message.Descriptor().Fields()
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		field := descriptors.ByJSONName(key)
-		if field == nil {
-			field = descriptors.ByName(protoreflect.Name(key))
-		}
+		field := fieldOf(message.Descriptor(), key)
 		if field == nil || fields[key] == nil {
 			continue
+		}
+		if err := checkEnums(field, fields[key], path+key); err != nil {
+			return err
 		}
 		one, err := json.Marshal(map[string]any{key: fields[key]})
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -35,7 +36,7 @@ func ValidateProxyConfig(pc *meshv1alpha1.ProxyConfig) error {
 	if d := pc.GetTerminationDrainDuration(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
 		fail("terminationDrainDuration is %s, it must not be negative", spell(d))
 	}
-	if err := checkAddress(pc.GetDiscoveryAddress()); err != nil {
+	if err := CheckAddress(pc.GetDiscoveryAddress()); err != nil {
 		fail("discoveryAddress is %q: %w", pc.GetDiscoveryAddress(), err)
 	}
 	if p := pc.GetProxyAdminPort(); p < 1 || p > 65535 {
@@ -75,10 +76,10 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 	return errors.Join(errs...)
 }
 
-// checkAddress wants host:port with a port from 1 to 65535.
-func checkAddress(address string) error {
+// CheckAddress wants host:port with a port from 1 to 65535.
+func CheckAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" {
+	if err != nil || host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
 		return errors.New("it must be host:port (an IPv6 address in brackets)")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {

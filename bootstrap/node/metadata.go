@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 )
@@ -73,7 +74,8 @@ type Metadata struct {
 	Credential          string   `json:"credential,omitempty"`
 
 	// Raw holds the keys that have no field above, in their natural JSON
-	// types. A key that has a field is never rendered from here.
+	// types. A key that has a field is rendered from here only while the field
+	// is empty, which tells "false" from nothing.
 	Raw map[string]any `json:"-"`
 }
 
@@ -89,12 +91,7 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 		return fields, err
 	}
 	all := make(map[string]any, len(m.Raw)+16)
-	known := keys()
-	for k, v := range m.Raw {
-		if _, ok := known[k]; !ok {
-			all[k] = v
-		}
-	}
+	maps.Copy(all, m.Raw)
 	var set map[string]json.RawMessage
 	if err := json.Unmarshal(fields, &set); err != nil {
 		return nil, err

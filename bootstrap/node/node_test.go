@@ -96,6 +96,15 @@ func TestMetadataShapes(t *testing.T) {
 	}
 }
 
+// What was given for a field that is empty is rendered all the same.
+func TestMetadataEmptyFields(t *testing.T) {
+	t.Parallel()
+	got, err := json.Marshal(&Metadata{NodeName: "n", Raw: map[string]any{"DNS_CAPTURE": "false", "NODE_NAME": "loses"}})
+	if want := `{"DNS_CAPTURE":"false","NODE_NAME":"n"}`; err != nil || string(got) != want {
+		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+}
+
 func TestParseMetadata(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

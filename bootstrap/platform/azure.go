@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package platform
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+const (
+	// azurePath is asked in the oldest version that has all fields below: later
+	// ones add user data, which is nobody's business here.
+	azurePath   = "/metadata/instance/compute?api-version=2019-08-15"
+	azurePrefix = "azure_"
+)
+
+// azureCompute is what is read of Azure's answer.
+type azureCompute struct {
+	Name     string `json:"name"`
+	Location string `json:"location"`
+	Zone     string `json:"zone"`
+	VMID     string `json:"vmId"`
+	// Tags are name:value with semicolons between them, which neither may hold;
+	// TagsList is the same without that limit.
+	Tags     string `json:"tags"`
+	TagsList []struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	} `json:"tagsList"`
+}
+
+// askAzure asks the instance metadata service.
+func (c Config) askAzure(ctx context.Context) (Result, error) {
+	s := newService(c.Endpoints.Azure, linkLocal)
+	s.header = http.Header{"Metadata": {"true"}}
+	doc, err := s.do(ctx, http.MethodGet, azurePath, maxDocument)
+	if err != nil {
+		return Result{Name: Azure}, err
+	}
+	return parseAzure(doc)
+}
+
+// parseAzure reads Azure's answer. With an error the result holds what could
+// be read.
+func parseAzure(doc []byte) (Result, error) {
+	result := Result{Name: Azure}
+	var vm azureCompute
+	err := json.Unmarshal(doc, &vm)
+	var mismatch *json.UnmarshalTypeError // of one field: the others were read
+	if err != nil {
+		err = fmt.Errorf("the answer of %s: %w", azurePath, err)
+		if !errors.As(err, &mismatch) {
+			return result, err
+		}
+	}
+	keep := func(key, value string) {
+		value, ok := printable(value)
+		if key, keyOK := printable(key); !ok || !keyOK {
+			err = errors.Join(err, fmt.Errorf("%.64q is left out: it is no line of text", key))
+			return
+		}
+		if result.Metadata == nil {
+			result.Metadata = map[string]string{}
+		}
+		result.Metadata[azurePrefix+key] = value
+	}
+	for _, field := range [][2]string{{"name", vm.Name}, {"location", vm.Location}, {"vmId", vm.VMID}} {
+		if field[1] != "" {
+			keep(field[0], field[1])
+		}
+	}
+	for name, value := range vm.tags() {
+		keep(name, value)
+	}
+	if place(vm.Location) {
+		result.Locality.Region = vm.Location
+		if place(vm.Zone) {
+			result.Locality.Zone = vm.Zone
+		}
+	}
+	if err == nil && result.Metadata == nil {
+		err = fmt.Errorf("the answer of %s says nothing of a machine", azurePath)
+	}
+	return result, err
+}
+
+// tags yields the tags of the machine in the order of the answer.
+func (vm azureCompute) tags() func(yield func(name, value string) bool) {
+	return func(yield func(string, string) bool) {
+		if vm.TagsList != nil {
+			for _, tag := range vm.TagsList {
+				if tag.Name != "" && !yield(tag.Name, tag.Value) {
+					return
+				}
+			}
+			return
+		}
+		for tag := range strings.SplitSeq(vm.Tags, ";") {
+			if name, value, _ := strings.Cut(tag, ":"); name != "" && !yield(name, value) {
+				return
+			}
+		}
+	}
+}

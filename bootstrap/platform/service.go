@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package platform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// linkLocal is where all three clouds have their metadata service. It is an
+	// address, so that nothing has to be looked up.
+	linkLocal = "http://169.254.169.254"
+	// maxValue bounds a value, maxDocument an answer that holds several, and
+	// maxHeader the head of either.
+	maxValue    = 1 << 10
+	maxDocument = 256 << 10
+	maxHeader   = 16 << 10
+)
+
+// statusError is an answer other than 200.
+type statusError struct {
+	path string
+	code int
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("%s answers %d %s", e.path, e.code, http.StatusText(e.code))
+}
+
+// refused tells whether an error is an answer, and so no fault on the way.
+func refused(err error, codes ...int) bool {
+	var status *statusError
+	if !errors.As(err, &status) {
+		return false
+	}
+	for _, code := range codes {
+		if status.code == code {
+			return true
+		}
+	}
+	return len(codes) == 0
+}
+
+// service is a metadata service.
+type service struct {
+	base string
+	// header is sent with each request, wanted must be in each answer.
+	header, wanted http.Header
+	client         *http.Client
+}
+
+func newService(base, fallback string) service {
+	if base == "" {
+		base = fallback
+	}
+	return service{base: strings.TrimSuffix(base, "/"), header: http.Header{}, client: &http.Client{
+		Transport: &http.Transport{
+			// Proxy stays nil: no proxy has the metadata of this machine.
+			DialContext:            (&net.Dialer{}).DialContext,
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxHeader,
+		},
+		// A metadata service sends nobody elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// do asks for a path and gives the body of the answer.
+func (s service) do(ctx context.Context, method, path string, limit int64) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header = s.header
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	if resp.StatusCode != http.StatusOK {
+		return nil, &statusError{path: path, code: resp.StatusCode}
+	}
+	for name := range s.wanted {
+		if got, want := resp.Header.Get(name), s.wanted.Get(name); got != want {
+			return nil, fmt.Errorf("%s answers without the header %s: %s, so it is another server", path, name, want)
+		}
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
+	case int64(len(body)) > limit:
+		return nil, fmt.Errorf("the answer of %s has more than %d bytes", path, limit)
+	}
+	return body, nil
+}
+
+// value asks for a path whose answer is one value.
+func (s service) value(ctx context.Context, method, path string) (string, error) {
+	body, err := s.do(ctx, method, path, maxValue)
+	if err != nil {
+		return "", err
+	}
+	text, ok := printable(string(body))
+	if !ok {
+		return "", fmt.Errorf("the answer of %s is no line of text", path)
+	}
+	return text, nil
+}
+
+// answer is what came of one request.
+type answer struct {
+	value string
+	err   error
+}
+
+// values asks for several paths at once.
+func (s service) values(ctx context.Context, paths ...string) []answer {
+	answers := make([]answer, len(paths))
+	var wg sync.WaitGroup
+	for i, path := range paths {
+		wg.Go(func() { answers[i].value, answers[i].err = s.value(ctx, http.MethodGet, path) })
+	}
+	wg.Wait()
+	return answers
+}
+
+// joined gives the error of several answers. Those without one do not count;
+// equal causes, such as the deadline, are told once.
+func joined(answers []answer, ignore func(error) bool) error {
+	var first error
+	more := 0
+	for _, a := range answers {
+		switch {
+		case a.err == nil, ignore != nil && ignore(a.err):
+		case first == nil:
+			first = a.err
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		return fmt.Errorf("%w (and %d more requests)", first, more)
+	}
+	return first
+}
+
+// printable gives a value that may stand in node metadata: one line of text
+// that is not too long.
+func printable(text string) (string, bool) {
+	text = strings.TrimSpace(text)
+	ok := len(text) <= maxValue && utf8.ValidString(text) && strings.IndexFunc(text, unicode.IsControl) < 0
+	return text, ok
+}
+
+// place tells whether a text may be a region or a zone: nothing else may stand
+// in a locality, whose parts have slashes between them.
+func place(text string) bool {
+	for i, r := range text {
+		alphanumeric := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !alphanumeric && (i == 0 || r != '-' && r != '_' && r != '.') {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// metadata makes PLATFORM_METADATA of keys and values, without empty ones.
+func metadata(pairs ...string) map[string]string {
+	var m map[string]string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if key, value := pairs[i], pairs[i+1]; value != "" {
+			if m == nil {
+				m = map[string]string{}
+			}
+			m[key] = value
+		}
+	}
+	return m
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/template"
+)
+
+// Template is a template of the bootstrap that a user has written.
+type Template struct {
+	// Path is the file it came from. One that ends in .yaml or .yaml.tmpl
+	// makes YAML, any other JSON.
+	Path string
+	Text []byte
+}
+
+// Output is the name of the file that Envoy reads: it knows the language by
+// the name.
+func (t Template) Output() string {
+	if t.yaml() {
+		return "envoy-rev.yaml"
+	}
+	return "envoy-rev.json"
+}
+
+func (t Template) yaml() bool {
+	return strings.HasSuffix(t.Path, ".yaml") || strings.HasSuffix(t.Path, ".yaml.tmpl")
+}
+
+// RenderTemplate returns what a user's template makes of the parameters that
+// it knows from Istio. The warnings are sentences.
+func RenderTemplate(in Input, t Template) (doc []byte, warnings []string, err error) {
+	params, err := templateParams(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	if doc, err = template.Render(t.Path, t.Text, params); err != nil {
+		return nil, nil, err
+	}
+	if err := t.check(doc); err != nil {
+		return nil, nil, err
+	}
+	return doc, t.doubts(doc), nil
+}
+
+// check refuses what Envoy could not even read.
+func (t Template) check(doc []byte) error {
+	const (
+		cure = "mind commas, quotes, and parameters that are not set"
+		// Reading YAML takes many times its size; a longer one is left to Envoy.
+		longest = 1 << 20
+	)
+	if t.yaml() && len(doc) > longest {
+		return nil
+	}
+	if t.yaml() {
+		var value map[string]any
+		if err := yaml.Unmarshal(doc, &value); err != nil {
+			return fmt.Errorf("template %s renders YAML that cannot be read: %w; %s", t.Path, err, cure)
+		}
+		if len(value) == 0 {
+			return fmt.Errorf("template %s renders no YAML mapping, it must be a bootstrap of Envoy", t.Path)
+		}
+		return nil
+	}
+	var value map[string]json.RawMessage
+	err := json.Unmarshal(doc, &value)
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		number, text := lineAt(doc, int(syntax.Offset)-1)
+		return fmt.Errorf("template %s renders JSON that cannot be read: line %d of the output, %q: %w; %s", t.Path, number, text, err, cure)
+	case err != nil || len(value) == 0:
+		return fmt.Errorf("template %s renders no JSON object, it must be a bootstrap of Envoy", t.Path)
+	}
+	return nil
+}
+
+// removed are words of older bootstraps that stock Envoy does not know.
+func removed() []struct{ word, what string } {
+	return []struct{ word, what string }{
+		{"envoy.tracers.opencensus", "the OpenCensus tracer: use envoy.tracers.opentelemetry"},
+		{"envoy.tracers.lightstep", "the Lightstep tracer: use envoy.tracers.opentelemetry"},
+		{"istio.workload.BootstrapExtension", "an extension that only Istio's own Envoy has: leave it out"},
+		{"type.googleapis.com/envoy.api.v2.", "a type of version 2 of its API: use those of version 3"},
+		{"type.googleapis.com/envoy.config.trace.v2", "a type of version 2 of its API: use those of version 3"},
+		{"type.googleapis.com/envoy.config.metrics.v2", "a type of version 2 of its API: use those of version 3"},
+		{"http_connection_manager.v2.", "a type of version 2 of its API: use those of version 3"},
+	}
+}
+
+// doubts are sentences about what Envoy will refuse, or what looks forgotten.
+func (t Template) doubts(doc []byte) []string {
+	var sentences []string
+	add := func(at int, format string, args ...any) {
+		number, _ := lineAt(doc, at)
+		sentences = append(sentences, fmt.Sprintf("template %s: line %d of its output ", t.Path, number)+fmt.Sprintf(format, args...))
+	}
+	if at := bytes.Index(doc, []byte("<no value>")); at >= 0 {
+		add(at, "has <no value>: a parameter there has no value; ask for it with {{ if }} first, or mind its spelling")
+	}
+	for _, r := range removed() {
+		if at := bytes.Index(doc, []byte(r.word)); at >= 0 {
+			add(at, "has %q, and Envoy 1.39 refuses %s", r.word, r.what)
+		}
+	}
+	return sentences
+}
+
+// lineAt is the line of a document that holds a byte: its number from 1, and
+// its beginning.
+func lineAt(doc []byte, at int) (number int, text string) {
+	const most = 120
+	at = min(max(at, 0), len(doc))
+	start := bytes.LastIndexByte(doc[:at], '\n') + 1
+	line, _, _ := bytes.Cut(doc[start:], []byte("\n"))
+	line = bytes.TrimSpace(line[:min(len(line), most)])
+	return bytes.Count(doc[:at], []byte("\n")) + 1, strings.ToValidUTF8(string(line), "")
+}

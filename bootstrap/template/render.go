@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package template
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+
+	text "github.com/DataDog/datadog-agent/pkg/template/text"
+)
+
+// What a template may use. A bootstrap with everything in it has some 30 kB.
+const (
+	maxSource = 1 << 20
+	maxOutput = 16 << 20
+	// maxSteps is how many actions are executed, maxDepth how deeply templates
+	// call each other and lists hold lists.
+	maxSteps = 1 << 18
+	maxDepth = 100
+	// maxMade is the size of all that functions return, in bytes, maxText that
+	// of one text.
+	maxMade = 64 << 20
+	maxText = 4 << 20
+)
+
+// engineName is what the engine calls each template in its errors.
+const engineName = "bootstrap"
+
+// Render executes a template with its parameters. name is the file it came
+// from; each error names it, with the line.
+func Render(name string, source []byte, params map[string]any) ([]byte, error) {
+	if len(source) > maxSource {
+		return nil, fmt.Errorf("template %s has %d bytes, it may have %d", name, len(source), maxSource)
+	}
+	b := &budget{}
+	parsed, err := text.New(engineName).Funcs(b.functions()).Parse(string(source))
+	if err != nil {
+		return nil, shape(name, err)
+	}
+	b.bound(parsed)
+	out := &limited{}
+	if err := parsed.Execute(out, params); err != nil {
+		return nil, shape(name, err)
+	}
+	return out.Bytes(), nil
+}
+
+// limited is a buffer that refuses to grow without end.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > maxOutput {
+		return 0, fmt.Errorf("the output has more than %d bytes: look for a range that does not end", maxOutput)
+	}
+	return l.Buffer.Write(p)
+}
+
+// place is how the engine begins its errors: line, column, the action.
+const place = `^template: ` + engineName + `:(\d+):(?:\d+:)? ?(?:executing ".*?" at (<(?s:.*?)>): )?`
+
+// shape makes an error of the engine one that names the file, the line, the
+// action, and what to do.
+func shape(name string, err error) error {
+	message := err.Error()
+	found := regexp.MustCompile(place).FindStringSubmatch(message)
+	if found == nil {
+		return fmt.Errorf("template %s: %s%s", name, clip(message), cure(message))
+	}
+	message = strings.ReplaceAll(message[len(found[0]):], engineName+":", "line ")
+	for _, prefix := range []string{"error calling " + outName + ": ", "error calling " + stepName + ": ", "error calling " + enterName + ": "} {
+		message = strings.TrimPrefix(message, prefix)
+	}
+	at := found[2]
+	if strings.Contains(at, enterName) || strings.Contains(at, stepName) {
+		at = "" // ours, not the user's
+	}
+	if at != "" {
+		at = " at " + at
+	}
+	return fmt.Errorf("template %s line %s%s: %s%s", name, found[1], at, clip(message), cure(message))
+}
+
+const (
+	noField    = `can't evaluate field (\w+) in type`
+	noFunction = `function "(\w+)" not defined`
+)
+
+// cure says what to write instead, where that is known.
+func cure(message string) string {
+	if found := regexp.MustCompile(noFunction).FindStringSubmatch(message); found != nil {
+		switch found[1] {
+		case "env", "expandenv":
+			return ": templates do not read the environment; set ISTIO_META_<KEY> and write (index .metadata.Raw \"<KEY>\")"
+		default:
+			return ": docs/COMPAT.md says which functions of Sprig are left out"
+		}
+	}
+	if found := regexp.MustCompile(noField).FindStringSubmatch(message); found != nil {
+		if field, ok := strings.CutPrefix(found[1], "Get"); ok && field != "" {
+			return ": templates do not call methods; write the field ." + field
+		}
+		return ": it is no field, and templates do not call methods; names are those of the Go structs"
+	}
+	if strings.Contains(message, "nil pointer evaluating") {
+		return ": it is not set; ask for it with {{ if }} first"
+	}
+	return ""
+}
+
+// clip keeps a message to a line of the log.
+func clip(s string) string {
+	const most = 400
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + " ..."
+	}
+	return strings.ReplaceAll(s, "\n", `\n`)
+}
