@@ -4,17 +4,17 @@
 package status
 
 import (
-	"bufio"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
+	"github.com/outrigger-mesh/outrigger/status/exposition"
 )
 
 const (
@@ -26,17 +26,11 @@ const (
 	scrapeMargin = 500 * time.Millisecond
 	// writeGrace is added for a scraper that reads slowly.
 	writeGrace = 5 * time.Second
-	// maxLine is how long one line of metrics may be. It is all that is held of a part.
-	maxLine = 64 << 10
-	// textOnly asks every part for the one format that can be put together.
-	textOnly = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 )
 
-// errScraperGone says that what was read cannot be handed on; no part is to blame.
-var errScraperGone = errors.New("the scraper has gone")
-
 // serveMetrics writes the agent's metrics, then Envoy's, then the application's,
-// each as it comes. A part that cannot be had is left out and counted.
+// each as it comes, in the format that the scraper asks for. A part that cannot
+// be had is left out and counted.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	s.metrics.scrapes.Inc()
 	limit := scrapeTime(r.Header.Get(timeoutHeader))
@@ -44,28 +38,75 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	// A writer that cannot have a deadline is one of a test.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + writeGrace))
 
-	client := newScrapeClient()
-	envoy, app := s.envoy.begin(ctx, client, r.Header), s.app.begin(ctx, client, r.Header)
+	format := exposition.Negotiate(r.Header)
+	fetch := fetcher{client: newScrapeClient(), accept: format.Accept(), asked: r, stall: limit / 4}
+	parts := make([]*part, len(s.sources))
+	for i, source := range s.sources {
+		parts[i] = source.begin(ctx, fetch)
+	}
 	defer func() {
 		cancel()
-		envoy.discard()
-		app.discard()
+		for _, p := range parts {
+			p.discard()
+		}
 	}()
 
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	out := bufio.NewWriterSize(w, maxLine)
-	if err := s.writeOwn(out); err != nil {
+	w.Header().Set("Content-Type", format.ContentType())
+	w.Header().Add("Vary", "Accept, Accept-Encoding")
+	out, end := compressed(w, r)
+	merger := exposition.NewMerger(out, format)
+	if err := s.writeOwn(merger); err != nil {
 		s.metrics.failures.WithLabelValues("agent").Inc()
 		s.cfg.Logger.Warn("the agent's own metrics are not complete", "err", err)
 	}
-	first, second := envoy, app
-	if !envoy.answered(limit / 2) {
-		// An Envoy that hangs must not cost the application's metrics too.
-		first, second = app, envoy
+	for _, p := range inOrder(parts, time.Now().Add(limit/2)) {
+		if err := s.hand(merger, p); err != nil {
+			// The answer must not look whole: its connection is cut.
+			panic(http.ErrAbortHandler)
+		}
 	}
-	if s.hand(out, first) && s.hand(out, second) {
-		_ = out.Flush() // a scraper that has gone needs no answer
+	if merger.Close() == nil {
+		_ = end() // a scraper that has gone needs no answer
 	}
+}
+
+// compressed returns what to write the answer to, and what ends it.
+func compressed(w http.ResponseWriter, r *http.Request) (out io.Writer, end func() error) {
+	if !accepts(r.Header.Get("Accept-Encoding"), "gzip") {
+		return w, func() error { return nil }
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	// The level exists.
+	zipped, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	return zipped, zipped.Close
+}
+
+// accepts tells whether an Accept-Encoding header takes an encoding.
+func accepts(header, encoding string) bool {
+	for item := range strings.SplitSeq(header, ",") {
+		name, params, _ := strings.Cut(item, ";")
+		if !strings.EqualFold(strings.TrimSpace(name), encoding) {
+			continue
+		}
+		weight, found := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q=")
+		q, err := strconv.ParseFloat(weight, 64)
+		return !found || err == nil && q > 0
+	}
+	return false
+}
+
+// inOrder returns the parts in their order, but those behind that do not
+// answer in time: one that hangs must not cost the others.
+func inOrder(parts []*part, until time.Time) []*part {
+	var quick, slow []*part
+	for _, p := range parts {
+		if p.answered(time.Until(until)) {
+			quick = append(quick, p)
+		} else {
+			slow = append(slow, p)
+		}
+	}
+	return append(quick, slow...)
 }
 
 // scrapeTime returns how long a scrape may take, given the scraper's timeout in seconds.
@@ -79,95 +120,64 @@ func scrapeTime(header string) time.Duration {
 	return limit - min(limit/10, scrapeMargin)
 }
 
-func (s *Server) writeOwn(out io.Writer) error {
+func (s *Server) writeOwn(merger *exposition.Merger) error {
 	if s.cfg.Gatherer == nil {
 		return nil
 	}
 	// Families come even with an error: those that could be gathered.
 	families, err := s.cfg.Gatherer.Gather()
-	encoder := expfmt.NewEncoder(out, expfmt.NewFormat(expfmt.TypeTextPlain))
-	for _, family := range families {
-		if e := encoder.Encode(family); e != nil {
-			return errors.Join(err, e)
-		}
-	}
-	return err
+	return errors.Join(err, merger.Families(families))
 }
 
-// hand writes a part. It returns false when there is nobody left to write to.
-func (s *Server) hand(out *bufio.Writer, p *part) bool {
-	if p == nil {
-		return true
-	}
+// hand writes a part. The error says that nothing more can be written.
+func (s *Server) hand(merger *exposition.Merger, p *part) error {
 	<-p.done
 	err := p.err
 	if err == nil {
-		err = copyLines(out, p.body)
+		err = merger.Copy(p.body, p.contentType)
 	}
-	switch {
-	case errors.Is(err, errScraperGone):
-		return false
-	case err == nil:
+	if err == nil {
 		p.source.failing.Store(false)
-		return true
+		return nil
+	}
+	if errors.Is(err, exposition.ErrGone) {
+		return err
 	}
 	s.metrics.failures.WithLabelValues(p.source.kind).Inc()
 	if !p.source.failing.Swap(true) {
 		s.cfg.Logger.Warn("metrics are left out of scrapes until they can be had again", "source", p.source.kind, "address", p.source.url, "err", err)
 	}
-	return true
-}
-
-// copyLines copies whole lines, so that a part that breaks off leaves no half line
-// behind, and ends the last line if src does not.
-func copyLines(out *bufio.Writer, src io.Reader) error {
-	in := bufio.NewReaderSize(src, maxLine)
-	for {
-		line, err := in.ReadSlice('\n')
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			return fmt.Errorf("a line of its metrics is longer than %d bytes", maxLine)
-		case err != nil && !errors.Is(err, io.EOF):
-			return fmt.Errorf("read its metrics: %w", err)
-		}
-		if _, werr := out.Write(line); werr != nil {
-			return errScraperGone
-		}
-		if err == nil {
-			continue
-		}
-		if len(line) > 0 && out.WriteByte('\n') != nil {
-			return errScraperGone
-		}
-		return nil
+	if errors.Is(err, exposition.ErrTorn) {
+		return err
 	}
+	return nil
 }
 
-// part is a fetch that has begun. body and err may be read once done is closed.
+// part is a fetch that has begun. What follows source may be read once done is closed.
 type part struct {
-	source *source
-	done   chan struct{}
-	body   io.ReadCloser
-	err    error
+	source      *source
+	done        chan struct{}
+	body        io.ReadCloser
+	contentType string
+	err         error
 }
 
-// begin starts to fetch. A nil source gives a nil part.
-func (s *source) begin(ctx context.Context, client *http.Client, header http.Header) *part {
-	if s == nil {
-		return nil
-	}
+// begin starts to fetch.
+func (s *source) begin(ctx context.Context, f fetcher) *part {
 	p := &part{source: s, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.body, p.err = s.fetch(ctx, client, header)
+		p.body, p.contentType, p.err = f.fetch(ctx, s.url)
 	}()
 	return p
 }
 
 // answered waits for the beginning of an answer, for so long.
 func (p *part) answered(within time.Duration) bool {
-	if p == nil {
+	select {
+	case <-p.done:
 		return true
+	default:
 	}
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -181,13 +191,20 @@ func (p *part) answered(within time.Duration) bool {
 
 // discard ends a fetch whose context has ended, handed on or not.
 func (p *part) discard() {
-	if p == nil {
-		return
-	}
 	<-p.done
 	if p.err == nil {
 		_ = p.body.Close() // only read: nothing can be lost
 	}
+}
+
+// fetcher asks sources as the scraper asked.
+type fetcher struct {
+	client *http.Client
+	accept string
+	asked  *http.Request
+	// stall is how long a source may be silent in the middle of its answer, so
+	// that there is time left for the others.
+	stall time.Duration
 }
 
 // newScrapeClient returns a client without proxies of the environment and without
@@ -205,39 +222,64 @@ func newScrapeClient() *http.Client {
 	}
 }
 
-func (s *source) fetch(ctx context.Context, client *http.Client, header http.Header) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+func (f fetcher) fetch(ctx context.Context, url string) (body io.ReadCloser, contentType string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("make a request for its metrics: %w", err)
+		return nil, "", fmt.Errorf("make a request for its metrics: %w", err)
 	}
-	req.Header.Set("Accept", textOnly)
+	if query := f.asked.URL.RawQuery; query != "" {
+		req.URL.RawQuery = strings.TrimPrefix(req.URL.RawQuery+"&"+query, "&")
+	}
+	req.Header.Set("Accept", f.accept)
 	for _, name := range []string{"User-Agent", timeoutHeader} {
-		if value := header.Get(name); value != "" {
+		if value := f.asked.Header.Get(name); value != "" {
 			req.Header.Set(name, value)
 		}
 	}
-	resp, err := client.Do(req)
+	resp, err := f.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("fetch its metrics: %w", err)
+		return nil, "", fmt.Errorf("fetch its metrics: %w", err)
 	}
-	if err := usable(resp); err != nil {
+	if body, err = plain(resp); err != nil {
 		_ = resp.Body.Close() // it is not wanted
-		return nil, err
+		return nil, "", err
 	}
-	return resp.Body, nil
+	return &patient{body, time.AfterFunc(time.Hour, func() { _ = resp.Body.Close() }), f.stall}, resp.Header.Get("Content-Type"), nil
 }
 
-// usable tells whether an answer can be put together with others.
-func usable(resp *http.Response) error {
+// patient reads a body that is closed when one read of it takes too long.
+type patient struct {
+	io.ReadCloser
+	timer *time.Timer
+	stall time.Duration
+}
+
+// Read implements io.Reader.
+func (p *patient) Read(b []byte) (int, error) {
+	p.timer.Reset(p.stall)
+	defer p.timer.Stop()
+	return p.ReadCloser.Read(b)
+}
+
+// plain returns the body of a good answer without its encoding. None was asked
+// for, but some applications compress whatever they answer.
+func plain(resp *http.Response) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answered %s", resp.Status)
+		return nil, fmt.Errorf("it answered %s", resp.Status)
 	}
-	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return fmt.Errorf("it answered in the encoding %q, which was not asked for", encoding)
+	switch encoding := resp.Header.Get("Content-Encoding"); encoding {
+	case "", "identity":
+		return resp.Body, nil
+	case "gzip":
+		zipped, err := gzip.NewReader(resp.Body)
+		if err != nil {
+			return nil, fmt.Errorf("read its metrics, which it compressed: %w", err)
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{zipped, resp.Body}, nil
+	default:
+		return nil, fmt.Errorf("it answered in the encoding %q, which was not asked for", encoding)
 	}
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err == nil && (kind == "application/openmetrics-text" || kind == "application/vnd.google.protobuf") {
-		return fmt.Errorf("it answered with %s although text/plain was asked for, and formats cannot be mixed", kind)
-	}
-	return nil
 }

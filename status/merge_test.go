@@ -4,18 +4,14 @@
 package status
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
+	"compress/gzip"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -44,7 +40,7 @@ func serveMerged(t *testing.T, envoy, app http.HandlerFunc) (*prometheus.Registr
 	envoyURL := upstream(t, envoy).URL + "/stats/prometheus"
 	_, address := serve(t, func(c *Config) {
 		c.Gatherer, c.Registerer = reg, reg
-		c.EnvoyMetricsURL, c.AppScrape = envoyURL, &AppScrape{Port: port, Path: "/metrics?x=1"}
+		c.EnvoyMetricsURL, c.AppScrape = envoyURL, []AppScrape{{Port: port, Path: "/metrics?x=1"}}
 	})
 	return reg, address
 }
@@ -53,7 +49,7 @@ func serveMerged(t *testing.T, envoy, app http.HandlerFunc) (*prometheus.Registr
 func scrape(t *testing.T, address, path string, header http.Header) (body string, names map[string]bool) {
 	t.Helper()
 	code, body, got := do(t, http.MethodGet, address, path, header)
-	if code != http.StatusOK || got.Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
+	if code != http.StatusOK || !strings.HasPrefix(got.Get("Content-Type"), "text/plain; version=0.0.4; charset=utf-8") {
 		t.Errorf("scrape = %d, %q", code, got.Get("Content-Type"))
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -85,7 +81,7 @@ func TestMergedMetrics(t *testing.T) {
 	reg, address := serveMerged(t, recorded(text(envoyText)), recorded(text(appText)))
 	for _, path := range []string{"/stats/prometheus", "/metrics"} {
 		body, names := scrape(t, address, path, http.Header{
-			"Accept": {"application/openmetrics-text"}, "User-Agent": {"Prometheus/3"}, timeoutHeader: {"9.5"}, "Cookie": {"a=b"},
+			"Accept": {"text/html"}, "User-Agent": {"Prometheus/3"}, timeoutHeader: {"9.5"}, "Cookie": {"a=b"},
 		})
 		agent, envoy, app := strings.Index(body, "istio_agent_scrapes_total"), strings.Index(body, "envoy_server_live"), strings.Index(body, "app_requests_total")
 		if agent < 0 || envoy < agent || app < envoy {
@@ -96,7 +92,7 @@ func TestMergedMetrics(t *testing.T) {
 		}
 		for range 2 {
 			r := <-asked
-			if r.Header.Get("Accept") != textOnly || r.UserAgent() != "Prometheus/3" || r.Header.Get(timeoutHeader) != "9.5" || r.Header.Get("Cookie") != "" {
+			if !strings.HasPrefix(r.Header.Get("Accept"), "text/plain;version=0.0.4;escaping=") || r.UserAgent() != "Prometheus/3" || r.Header.Get(timeoutHeader) != "9.5" || r.Header.Get("Cookie") != "" {
 				t.Errorf("%s was asked with %v", r.URL, r.Header)
 			}
 		}
@@ -115,14 +111,16 @@ func TestPartsThatFail(t *testing.T) {
 		"status": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "broken 1", http.StatusInternalServerError)
 		},
-		"openmetrics": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0")
-			_, _ = io.WriteString(w, "broken 1 # {a=\"b\"} 1\n# EOF\n")
+		"another format": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = io.WriteString(w, "broken 1")
 		},
-		"protobuf": func(w http.ResponseWriter, _ *http.Request) {
+		"protobuf that is none": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/vnd.google.protobuf; encoding=delimited")
+			_, _ = io.WriteString(w, "\x06broken")
 		},
-		"compressed": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") },
+		"gzip that is none": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") },
+		"compressed":        func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "br") },
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		},
@@ -131,7 +129,7 @@ func TestPartsThatFail(t *testing.T) {
 			_, _ = io.WriteString(w, "whole 1\nbroken{half=\"")
 		},
 		"long line": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "whole 1\nbroken{half=\""+strings.Repeat("x", maxLine))
+			_, _ = io.WriteString(w, "whole 1\nbroken{half=\""+strings.Repeat("x", 64<<10))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,6 +160,7 @@ func TestPartThatHangs(t *testing.T) {
 		// Long, so that it must be read in time and not only asked for.
 		"envoy":               {hang, text(strings.Repeat("# a comment\n", 50_000) + appText)},
 		"application halfway": {text(envoyText), hangHalfway},
+		"envoy halfway":       {hangHalfway, text(appText)},
 	} {
 		reg, address := serveMerged(t, handlers[0], handlers[1])
 		begin := time.Now()
@@ -187,61 +186,57 @@ func TestScrapeTime(t *testing.T) {
 	}
 }
 
-// long is a long body of equal lines.
-type long struct{ left int }
-
-func (l *long) Read(b []byte) (int, error) {
-	if l.left == 0 {
-		return 0, io.EOF
-	}
-	l.left--
-	return copy(b, "envoy_cluster_upstream_cx_total{cluster=\"a\"} 1\n"), nil
-}
-
-func TestCopyLinesHoldsLittle(t *testing.T) {
-	// Not parallel: it measures allocation.
-	const lines = 200_000
-	allocated := testing.AllocsPerRun(1, func() {
-		out := bufio.NewWriterSize(io.Discard, maxLine)
-		if err := copyLines(out, &long{left: lines}); err != nil {
-			t.Error(err)
-		}
-	})
-	if allocated > 10 {
-		t.Errorf("%v allocations for %d lines: the body is not streamed", allocated, lines)
-	}
-}
-
-func TestCopyLines(t *testing.T) {
+// The formats that a scraper asks for, with several applications.
+func TestMergedFormats(t *testing.T) {
 	t.Parallel()
-	gone := errors.New("gone")
-	for name, c := range map[string]struct {
-		in   io.Reader
-		want string
-		fail bool
-	}{
-		"empty":            {strings.NewReader(""), "", false},
-		"ended":            {strings.NewReader("a 1\nb 2\n"), "a 1\nb 2\n", false},
-		"not ended":        {iotest.OneByteReader(strings.NewReader("a 1\nb 2")), "a 1\nb 2\n", false},
-		"breaks off":       {io.MultiReader(strings.NewReader("a 1\nb"), iotest.ErrReader(gone)), "a 1\n", true},
-		"broken at a line": {io.MultiReader(strings.NewReader("a 1\n"), iotest.ErrReader(gone)), "a 1\n", true},
-	} {
-		var buf bytes.Buffer
-		out := bufio.NewWriter(&buf)
-		err := copyLines(out, c.in)
-		if e := out.Flush(); e != nil {
-			t.Fatal(e)
-		}
-		if diff := cmp.Diff(c.want, buf.String()); diff != "" || (err != nil) != c.fail {
-			t.Errorf("%s: %v, (-want +got):\n%s", name, err, diff)
-		}
+	asked := make(chan string, 4)
+	openMetrics := func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.RawQuery
+		w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
+		w.Header().Set("Content-Encoding", "gzip")
+		zipped := gzip.NewWriter(w)
+		_, _ = io.WriteString(zipped, "# TYPE jobs counter\njobs_total 1 # {id=\"7\"} 1\n# EOF\n")
+		_ = zipped.Close()
 	}
-	full := bufio.NewWriterSize(brokenWriter{}, 1)
-	if err := copyLines(full, strings.NewReader("a 1\nb 2\n")); !errors.Is(err, errScraperGone) {
-		t.Errorf("with nobody to write to: %v, want %v", err, errScraperGone)
+	_, address := serveMerged(t, text(envoyText), openMetrics)
+	const want = "# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n# TYPE jobs counter\njobs_total 1 # {id=\"7\"} 1\n# EOF\n"
+	header := http.Header{"Accept": {"application/openmetrics-text;version=1.0.0"}, "Accept-Encoding": {"gzip;q=0.5"}}
+	code, body, got := do(t, http.MethodGet, address, "/metrics?usedonly", header)
+	zipped, err := gzip.NewReader(strings.NewReader(body))
+	if err != nil {
+		t.Fatalf("%d, %v, %v", code, got, err)
+	}
+	plain, err := io.ReadAll(zipped)
+	if err != nil || !strings.HasSuffix(string(plain), want) || strings.Count(string(plain), "# EOF") != 1 || got.Get("Content-Encoding") != "gzip" {
+		t.Errorf("%v, %v:\n%s", got, err, plain)
+	}
+	if query := <-asked; query != "x=1&usedonly" {
+		t.Errorf("the application was asked with %q", query)
+	}
+	if _, names := scrape(t, address, "/metrics", nil); !names["jobs_total"] || !names["envoy_server_live"] {
+		t.Errorf("as text: %v", names)
 	}
 }
 
-type brokenWriter struct{}
-
-func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("closed") }
+// An answer whose middle is missing must not look whole.
+func TestTornAnswer(t *testing.T) {
+	t.Parallel()
+	torn := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/vnd.google.protobuf; encoding=delimited")
+		_, _ = w.Write(append([]byte{0x80, 0x80, 0x80, 0x01}, make([]byte, 100)...)) // of 2 MiB
+	}
+	_, address := serveMerged(t, torn, text(appText))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+	resp, err := http.DefaultClient.Do(req)
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+	if err == nil {
+		t.Error("the answer looks whole")
+	}
+}

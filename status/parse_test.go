@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/outrigger-mesh/outrigger/status/probe"
 )
 
 func TestParseProbers(t *testing.T) {
@@ -90,8 +92,9 @@ func FuzzParseProbers(f *testing.F) {
 				continue
 			}
 			// Whatever the path is, the probe goes to the address and nowhere else.
-			if u, err := url.Parse(p.HTTPGet.url("10.0.0.1:80")); err != nil || u.Host != "10.0.0.1:80" || u.User != nil {
-				t.Errorf("path %q gives the URL %q", p.HTTPGet.Path, p.HTTPGet.url("10.0.0.1:80"))
+			target := probe.URL("http", "10.0.0.1", 80, p.HTTPGet.Path)
+			if u, err := url.Parse(target.String()); err != nil || u.Host != "10.0.0.1:80" || u.User != nil || target.RequestURI()[0] != '/' {
+				t.Errorf("path %q gives the URL %q", p.HTTPGet.Path, target)
 			}
 		}
 	})
@@ -99,14 +102,15 @@ func FuzzParseProbers(f *testing.F) {
 
 func TestParseScrape(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]*AppScrape{
+	for text, want := range map[string][]AppScrape{
 		``:                    nil,
 		`{"scrape": "false"}`: nil,
-		`{}`:                  {Port: 80, Path: "/metrics"},
-		`{"scrape": "true", "path": "stats?format=text", "port": "8080"}`: {Port: 8080, Path: "/stats?format=text"},
-		`{"scrape": "", "path": "/m", "port": ""}`:                        {Port: 80, Path: "/m"},
+		`{}`:                  {{Port: 80, Path: "/metrics"}},
+		`{"scrape": "true", "path": "stats?format=text", "port": "8080"}`: {{Port: 8080, Path: "/stats?format=text"}},
+		`{"scrape": "", "path": "/m", "port": ""}`:                        {{Port: 80, Path: "/m"}},
+		`{"targets": [{"port": "1", "path": "a"}, {"port": "2"}]}`:        {{Port: 1, Path: "/a"}, {Port: 2, Path: "/metrics"}},
 	} {
-		got, err := ParseScrape(text, 15020)
+		got, err := ParseScrape(text, "", 15020)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("ParseScrape(%s): %v, (-want +got):\n%s", text, err, diff)
 		}
@@ -120,22 +124,43 @@ func TestParseScrape(t *testing.T) {
 		`{"path": "/a b"}`:    "must not hold spaces",
 		`{"path": "/a\r\nb"}`: "must not hold spaces",
 	} {
-		if got, err := ParseScrape(text, 15020); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := ParseScrape(text, "", 15020); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseScrape(%s) = %v, %v, want %q", text, got, err, want)
 		}
 	}
 }
 
+func TestParseScrapeTargets(t *testing.T) {
+	t.Parallel()
+	want := []AppScrape{{Port: 9101, Path: "/metrics"}, {Port: 9102, Path: "/a:b"}, {Port: 9103, Path: "/metrics"}}
+	got, err := ParseScrape(`{"port": "1"}`, "9101:/metrics, 9102:a:b,9103", 15020)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v, (-want +got):\n%s", err, diff)
+	}
+	for targets, want := range map[string]string{
+		"9101:/m,9101:/m": "http://localhost:9101/m is named twice",
+		"http":            `annotation prometheus.istio.io/scrape-targets: port is "http"`,
+		"1,15020:/":       "the agent's own status port",
+		"1:/a b":          "must not hold spaces",
+	} {
+		if got, err := ParseScrape("", targets, 15020); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseScrape(%s) = %v, %v, want %q", targets, got, err, want)
+		}
+	}
+}
+
 func FuzzParseScrape(f *testing.F) {
-	f.Add(`{"scrape": "true", "path": "/metrics", "port": "8080"}`, 15020)
-	f.Add(`{"path": "@example.com/"}`, 15020)
-	f.Fuzz(func(t *testing.T, text string, statusPort int) {
-		scrape, err := ParseScrape(text, statusPort)
-		if err != nil || scrape == nil {
+	f.Add(`{"scrape": "true", "path": "/metrics", "port": "8080"}`, "", 15020)
+	f.Add(`{"path": "@example.com/"}`, "80:@example.com,81", 15020)
+	f.Fuzz(func(t *testing.T, text, targets string, statusPort int) {
+		scrapes, err := ParseScrape(text, targets, statusPort)
+		if err != nil {
 			return
 		}
-		if scrape.Port == statusPort || !strings.HasPrefix(scrape.URL(), "http://localhost:") || scrape.Path[0] != '/' {
-			t.Errorf("ParseScrape(%q, %d) = %+v", text, statusPort, scrape)
+		for _, scrape := range scrapes {
+			if scrape.Port == statusPort || !strings.HasPrefix(scrape.URL(), "http://localhost:") || scrape.Path[0] != '/' {
+				t.Errorf("ParseScrape(%q, %q, %d) = %+v", text, targets, statusPort, scrape)
+			}
 		}
 	})
 }

@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// AppScrape is where the application serves its own metrics.
+// AppScrape is one place where the application serves its own metrics.
 type AppScrape struct {
 	// Port is the application's port on this machine.
 	Port int
@@ -20,46 +21,91 @@ type AppScrape struct {
 }
 
 // URL returns the address to fetch.
-func (a *AppScrape) URL() string {
+func (a AppScrape) URL() string {
 	return "http://" + net.JoinHostPort("localhost", strconv.Itoa(a.Port)) + a.Path
 }
 
-// ParseScrape reads ISTIO_PROMETHEUS_ANNOTATIONS, the scrape annotations of the
-// application: {"scrape": "true", "path": "/metrics", "port": "8080"}. Empty text
-// and a scrape of "false" give nil. statusPort is the agent's own, which must not
-// be scraped by itself.
-func ParseScrape(text string, statusPort int) (*AppScrape, error) {
-	if text == "" {
+// annotations are the scrape annotations of the application, as the injector
+// hands them on.
+type annotations struct {
+	Scrape  string   `json:"scrape"`
+	Path    string   `json:"path"`
+	Port    string   `json:"port"`
+	Targets []target `json:"targets"`
+}
+
+type target struct {
+	Port string `json:"port"`
+	Path string `json:"path"`
+}
+
+// ParseScrape reads where the application serves its metrics.
+//
+// text is ISTIO_PROMETHEUS_ANNOTATIONS: {"scrape": "true", "path": "/metrics",
+// "port": "8080"}, or with several {"targets": [{"port": "8080", "path":
+// "/metrics"}]} in place of path and port. targets is the annotation
+// prometheus.istio.io/scrape-targets: "8080:/metrics,8081:/stats"; it wins over
+// path and port. Neither, or a scrape of "false", give none. statusPort is the
+// agent's own, which must not be scraped by itself.
+func ParseScrape(text, targets string, statusPort int) ([]AppScrape, error) {
+	const variable, annotation = "ISTIO_PROMETHEUS_ANNOTATIONS", "annotation prometheus.istio.io/scrape-targets"
+	var a annotations
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &a); err != nil {
+			return nil, fmt.Errorf(`%s: %w; it must be an object of strings: {"scrape": "true", "path": "/metrics", "port": "8080"}`, variable, err)
+		}
+	}
+	if a.Scrape == "false" || text == "" && targets == "" {
 		return nil, nil
 	}
-	var annotations struct {
-		Scrape string `json:"scrape"`
-		Path   string `json:"path"`
-		Port   string `json:"port"`
+	name, wanted := variable, a.Targets
+	switch {
+	case targets != "":
+		name, wanted = annotation, splitTargets(targets)
+	case len(wanted) == 0:
+		wanted = []target{{Port: a.Port, Path: a.Path}}
 	}
-	const name = "ISTIO_PROMETHEUS_ANNOTATIONS"
-	if err := json.Unmarshal([]byte(text), &annotations); err != nil {
-		return nil, fmt.Errorf(`%s: %w; it must be an object of strings: {"scrape": "true", "path": "/metrics", "port": "8080"}`, name, err)
+	var scrapes []AppScrape
+	for _, t := range wanted {
+		scrape, err := t.parse(name, statusPort)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(scrapes, scrape) {
+			return nil, fmt.Errorf("%s: %s is named twice", name, scrape.URL())
+		}
+		scrapes = append(scrapes, scrape)
 	}
-	if annotations.Scrape == "false" {
-		return nil, nil
+	return scrapes, nil
+}
+
+// splitTargets reads "8080:/metrics,8081:/stats".
+func splitTargets(list string) []target {
+	var targets []target
+	for item := range strings.SplitSeq(list, ",") {
+		port, path, _ := strings.Cut(strings.TrimSpace(item), ":")
+		targets = append(targets, target{Port: port, Path: path})
 	}
-	scrape := &AppScrape{Port: 80, Path: "/metrics"}
-	if annotations.Port != "" {
-		port, err := strconv.Atoi(annotations.Port)
+	return targets
+}
+
+func (t target) parse(name string, statusPort int) (AppScrape, error) {
+	scrape := AppScrape{Port: 80, Path: "/metrics"}
+	if t.Port != "" {
+		port, err := strconv.Atoi(t.Port)
 		if err != nil || port < 1 || port > maxPort {
-			return nil, fmt.Errorf("%s: port is %q: use a number from 1 to %d", name, annotations.Port, maxPort)
+			return AppScrape{}, fmt.Errorf("%s: port is %q: use a number from 1 to %d", name, t.Port, maxPort)
 		}
 		scrape.Port = port
 	}
 	if scrape.Port == statusPort {
-		return nil, fmt.Errorf("%s: port is %d, the agent's own status port: name the application's port, the agent adds its metrics by itself", name, statusPort)
+		return AppScrape{}, fmt.Errorf("%s: port is %d, the agent's own status port: name the application's port, the agent adds its metrics by itself", name, statusPort)
 	}
-	if annotations.Path != "" {
-		scrape.Path = "/" + strings.TrimPrefix(annotations.Path, "/")
+	if t.Path != "" {
+		scrape.Path = "/" + strings.TrimPrefix(t.Path, "/")
 	}
 	if strings.ContainsFunc(scrape.Path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' }) {
-		return nil, fmt.Errorf("%s: path is %q: it must not hold spaces, control characters or #", name, annotations.Path)
+		return AppScrape{}, fmt.Errorf("%s: path is %q: it must not hold spaces, control characters or #", name, t.Path)
 	}
 	return scrape, nil
 }

@@ -35,8 +35,8 @@ type Config struct {
 	Draining func() bool
 	// EnvoyMetricsURL is Envoy's metrics endpoint. Empty: there is no Envoy.
 	EnvoyMetricsURL string
-	// AppScrape is the application's metrics endpoint. nil: none.
-	AppScrape *AppScrape
+	// AppScrape are the application's metrics endpoints.
+	AppScrape []AppScrape
 	// Gatherer holds the agent's own metrics. nil: none.
 	Gatherer prometheus.Gatherer
 	// Probers are the application's probes. nil: none.
@@ -72,8 +72,7 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	ready   *readiness
-	envoy   *source
-	app     *source
+	sources []*source // Envoy first
 }
 
 // New checks the configuration. It starts nothing.
@@ -101,10 +100,10 @@ func New(cfg Config) (*Server, error) {
 	begin := time.Now()
 	s.ready = &readiness{ask: cfg.Ready, first: func() { m.startup.Set(time.Since(begin).Seconds()) }}
 	if cfg.EnvoyMetricsURL != "" {
-		s.envoy = &source{kind: "envoy", url: cfg.EnvoyMetricsURL}
+		s.sources = append(s.sources, &source{kind: "envoy", url: cfg.EnvoyMetricsURL})
 	}
-	if cfg.AppScrape != nil {
-		s.app = &source{kind: "application", url: cfg.AppScrape.URL()}
+	for _, app := range cfg.AppScrape {
+		s.sources = append(s.sources, &source{kind: "application", url: app.URL()})
 	}
 	return s, nil
 }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package exposition
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strconv"
+)
+
+// sample is one line with a value, in parts of the line that it was read from.
+type sample struct {
+	name, labels []byte // labels with their braces, or nothing
+	value, time  []byte // time as its format has it, or nothing
+	exemplar     []byte // what stands behind "# ", or nothing
+}
+
+var errSample = errors.New("one of its lines is no sample: it must be a name, labels and a value")
+
+// splitSample takes a sample apart, without its end of line. Only OpenMetrics
+// has exemplars.
+func splitSample(line []byte) (s sample, err error) {
+	rest := line
+	if i := bytes.IndexAny(rest, "{ \t"); i >= 0 {
+		s.name, rest = rest[:i], rest[i:]
+	} else {
+		return s, errSample
+	}
+	if rest = bytes.TrimLeft(rest, " \t"); len(rest) > 0 && rest[0] == '{' {
+		end := closing(rest)
+		if end < 0 {
+			return s, errSample
+		}
+		s.labels, rest = rest[:end+1], rest[end+1:]
+	}
+	if i := bytes.Index(rest, []byte(" # ")); i >= 0 {
+		rest, s.exemplar = rest[:i], rest[i+3:]
+	}
+	s.value, rest = field(rest)
+	s.time, rest = field(rest)
+	if more, _ := field(rest); len(s.value) == 0 || len(more) > 0 {
+		return s, errSample
+	}
+	return s, nil
+}
+
+// closing finds the brace that ends the labels, -1 if there is none.
+func closing(b []byte) int {
+	quoted := false
+	for i := 1; i < len(b); i++ {
+		switch {
+		case quoted && b[i] == '\\':
+			i++
+		case b[i] == '"':
+			quoted = !quoted
+		case b[i] == '}' && !quoted:
+			return i
+		}
+	}
+	return -1
+}
+
+// field cuts the first word off.
+func field(b []byte) (word, rest []byte) {
+	b = bytes.TrimLeft(b, " \t")
+	if i := bytes.IndexAny(b, " \t"); i >= 0 {
+		return b[:i], b[i:]
+	}
+	return b, nil
+}
+
+// write appends the sample in the spelling that both text formats take.
+func (s sample) write(b []byte) []byte {
+	b = append(b, s.name...)
+	if n := len(s.labels); n > 0 {
+		inner := bytes.TrimRight(s.labels[1:n-1], " \t,") // OpenMetrics takes no last comma
+		b = append(b, '{')
+		b = append(b, inner...)
+		b = append(b, '}')
+	}
+	b = append(b, ' ')
+	b = append(b, s.value...)
+	if len(s.time) > 0 {
+		b = append(b, ' ')
+		b = append(b, s.time...)
+	}
+	if len(s.exemplar) > 0 {
+		b = append(b, " # "...)
+		b = append(b, s.exemplar...)
+	}
+	return append(b, '\n')
+}
+
+// seconds turns a time of text, in milliseconds, into one of OpenMetrics.
+func seconds(ms []byte) ([]byte, error) {
+	if len(ms) == 0 {
+		return nil, nil
+	}
+	n, err := strconv.ParseInt(string(ms), 10, 64)
+	if err != nil {
+		return nil, errSample
+	}
+	return strconv.AppendFloat(nil, float64(n)/1000, 'f', 3, 64), nil
+}
+
+// milliseconds is the way back.
+func milliseconds(s []byte) ([]byte, error) {
+	if len(s) == 0 {
+		return nil, nil
+	}
+	t, err := strconv.ParseFloat(string(s), 64)
+	if err != nil || math.Abs(t) > 1e15 || math.IsNaN(t) {
+		return nil, errSample
+	}
+	return strconv.AppendInt(nil, int64(math.Round(t*1000)), 10), nil
+}
+
+// comment takes "# TYPE name rest" apart. Other comments give no word.
+func comment(line []byte) (word string, name, rest []byte) {
+	first, after := field(bytes.TrimPrefix(line, []byte("#")))
+	switch word = string(first); word {
+	case "TYPE", "HELP", "UNIT":
+	default:
+		return "", nil, nil
+	}
+	after = bytes.TrimLeft(after, " \t")
+	if len(after) > 0 && after[0] == '"' { // a name that is not only letters
+		if end := closingQuote(after); end > 0 {
+			return word, after[:end+1], bytes.TrimLeft(after[end+1:], " \t")
+		}
+	}
+	name, rest = field(after)
+	return word, name, bytes.TrimLeft(rest, " \t")
+}
+
+func closingQuote(b []byte) int {
+	for i := 1; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package exposition
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// maxMessage is how large a family may be that has to be decoded.
+	maxMessage = 16 << 20
+	// maxWhole is up to where a message is read before it is handed on: one
+	// that breaks off then harms nobody. Larger ones are handed on as they come.
+	maxWhole = 1 << 20
+	// maxPassed is how large a message can be at all.
+	maxPassed = 1 << 30
+
+	// chunkSize is how much text of one family is translated at a time; a
+	// histogram is not cut within one set of labels up to maxChunk.
+	chunkSize = 64 << 10
+	maxChunk  = 1 << 20
+)
+
+// copyMessages reads a source that answered in protobuf.
+func (m *Merger) copyMessages(src io.Reader) error {
+	in := bufio.NewReaderSize(src, maxLine)
+	for {
+		size, err := binary.ReadUvarint(in)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read its metrics: %w", err)
+		case size > maxPassed, size > maxMessage && m.format.kind != protobuf:
+			return fmt.Errorf("a family of its metrics has %d bytes, which is too large", size)
+		}
+		if m.format.kind == protobuf && size > maxWhole {
+			if err := m.pass(in, size); err != nil {
+				return err
+			}
+			continue
+		}
+		m.buf = slices.Grow(m.buf[:0], int(size))[:size]
+		if _, err := io.ReadFull(in, m.buf); err != nil {
+			return fmt.Errorf("read its metrics: %w", err)
+		}
+		if m.format.kind == protobuf {
+			err = m.pass(bytes.NewReader(m.buf), size)
+		} else {
+			family := &dto.MetricFamily{}
+			if err := proto.Unmarshal(m.buf, family); err != nil {
+				return fmt.Errorf("one of its families cannot be read: %w", err)
+			}
+			err = m.message(family)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pass hands on one message as it is.
+func (m *Merger) pass(src io.Reader, size uint64) error {
+	if err := m.write(binary.AppendUvarint(nil, size)); err != nil {
+		return err
+	}
+	n, err := io.CopyN(struct{ io.Writer }{m.out}, src, int64(size)) // without ReadFrom, which would take an error of src for one of out
+	switch {
+	case err == nil:
+		return nil
+	case m.out.Flush() != nil:
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return fmt.Errorf("%w: a family broke off after %d of %d bytes: %w", ErrTorn, n, size, err)
+}
+
+// message writes one decoded family.
+func (m *Merger) message(f *dto.MetricFamily) error {
+	if m.format.kind == protobuf {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(f)
+		if err != nil {
+			return fmt.Errorf("write a family in protobuf: %w", err)
+		}
+		return m.pass(bytes.NewReader(b), uint64(len(b)))
+	}
+	if len(f.GetMetric()) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	var err error
+	if m.format.kind == openMetrics {
+		_, err = expfmt.MetricFamilyToOpenMetrics(&b, f)
+	} else {
+		_, err = expfmt.MetricFamilyToText(&b, f)
+	}
+	if err != nil {
+		return fmt.Errorf("write a family as text: %w", err)
+	}
+	return m.copyLines(&b, m.format.kind)
+}
+
+// chunk is text of one family, or of some without comments, on its way into
+// protobuf.
+type chunk struct {
+	header []byte // the comments, which each piece needs
+	groups bool   // several lines make one metric
+	lines  []byte
+}
+
+func (c *chunk) begin(f *family) {
+	kind := f.textKind()
+	c.header, c.groups = f.text(c.header[:0]), kind == "histogram" || kind == "summary"
+}
+
+// add takes one line, and tells whether the chunk should be translated now.
+func (c *chunk) add(line, name []byte) (full bool) {
+	c.lines = append(c.lines, line...)
+	size := len(c.lines)
+	return size > maxChunk || size > chunkSize && (!c.groups || bytes.HasSuffix(name, []byte("_count")))
+}
+
+// flushChunk translates what has been gathered.
+func (m *Merger) flushChunk() error {
+	if len(m.chunk.lines) == 0 {
+		m.chunk.header = m.chunk.header[:0]
+		return nil
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(io.MultiReader(bytes.NewReader(m.chunk.header), bytes.NewReader(m.chunk.lines)))
+	m.chunk.lines = m.chunk.lines[:0]
+	if err != nil {
+		return fmt.Errorf("its metrics cannot be read as text: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		if _, err := protodelim.MarshalTo(m.out, families[name]); err != nil {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+	}
+	return nil
+}
