@@ -33,6 +33,9 @@ type ArgsInput struct {
 	OverrideYAML string
 	// Concurrency is the number of worker threads. 0 leaves it to Envoy: one for each CPU.
 	Concurrency int
+	// HotRestart leaves out the argument that rules hot restart out; Process adds
+	// those that it needs, see HotRestart.
+	HotRestart bool
 }
 
 // Args returns Envoy's arguments, without the program's name.
@@ -69,7 +72,7 @@ func Args(in ArgsInput) []string {
 		// Access logs reach their reader within a second.
 		{true, []string{"--file-flush-interval-msec", "1000"}},
 		// One Envoy for each agent: no shared memory, no base id that two Envoys of a host could fight for.
-		{true, []string{"--disable-hot-restart"}},
+		{!in.HotRestart, []string{"--disable-hot-restart"}},
 		// An older Envoy starts with a newer bootstrap.
 		{true, []string{"--allow-unknown-static-fields"}},
 		{true, []string{"--log-format", format}},

@@ -18,6 +18,8 @@ const (
 	// pollFailures is after how many unanswered counts in a row the wait ends:
 	// an Envoy that does not answer would be waited for in vain.
 	pollFailures = 3
+	// drainAgainEvery is how often an Envoy that is to drain is asked whether it is ready to.
+	drainAgainEvery = 50 * time.Millisecond
 
 	defaultKillAfter   = 5 * time.Second
 	defaultMaxDuration = time.Hour
@@ -70,6 +72,7 @@ func (p *Process) Drain(ctx context.Context) {
 		return
 	}
 	defer close(p.drained)
+	p.settle() // whoever serves afterwards is drained
 	var ended <-chan struct{}
 	if c := p.current.Load(); c != nil {
 		ended = c.ended
@@ -128,4 +131,23 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 		}
 		wait(min(pollEvery, left), ended, d.Now)
 	}
+}
+
+// drainAgain drains an Envoy that came after the one that was drained.
+func (p *Process) drainAgain(ctx context.Context, c *child) {
+	if p.cfg.Admin == nil {
+		return
+	}
+	for p.Ready(ctx) != nil {
+		if wait(drainAgainEvery, c.ended, ctx.Done()); closed(c.ended) || ctx.Err() != nil {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainCallTimeout)
+	defer cancel()
+	if err := p.cfg.Admin.DrainListeners(ctx, p.cfg.Drain.InboundOnly); err != nil {
+		p.cfg.Logger.Warn("envoy's listeners could not be drained: connections end without notice", "err", err)
+		return
+	}
+	p.cfg.Logger.Info("envoy drains, as the one before it did", "pid", c.process.Pid)
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -119,4 +120,10 @@ func (o *output) String() string {
 func testLogger(t *testing.T) *slog.Logger {
 	t.Helper()
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// bothLoggers writes to the test's log and to a buffer.
+func bothLoggers(t *testing.T, to *output) *slog.Logger {
+	t.Helper()
+	return slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), to), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -39,6 +41,8 @@ type Config struct {
 	Drain DrainConfig
 	// Restart says how often an Envoy that crashed is started again. Zero: never.
 	Restart Restart
+	// HotRestart lets another Envoy take over from the one that runs. Zero: never.
+	HotRestart HotRestart
 	// Stdout and Stderr take Envoy's output. nil discards it. An *os.File is
 	// handed to Envoy as it is.
 	Stdout, Stderr io.Writer
@@ -49,16 +53,19 @@ type Config struct {
 }
 
 // Process is the one Envoy of the agent: the same one until it ends, or, within
-// the budget of Restart, one after the other.
+// the budget of Restart and by hot restarts, one after the other.
 type Process struct {
-	cfg      Config
-	exits    *prometheus.CounterVec
-	restarts prometheus.Counter
-	current  atomic.Pointer[child] // nil before the first start
-	started  chan struct{}
-	run      atomic.Bool
-	draining atomic.Bool   // a drain has begun; there is only one
-	drained  chan struct{} // closed when it is over
+	cfg         Config
+	exits       *prometheus.CounterVec
+	restarts    prometheus.Counter
+	hotRestarts *prometheus.CounterVec
+	hot         *hotRestarts          // nil without HotRestart
+	current     atomic.Pointer[child] // the one that serves; nil before the first start
+	started     chan struct{}
+	run         atomic.Bool
+	draining    atomic.Bool    // a drain has begun; there is only one
+	drained     chan struct{}  // closed when it is over
+	beside      sync.WaitGroup // what runs beside the Envoy that serves, within Run
 }
 
 // New checks the configuration. It starts nothing.
@@ -77,8 +84,13 @@ func New(cfg Config) (*Process, error) {
 	if err := cfg.Restart.check(); err != nil {
 		return nil, err
 	}
+	hot, err := newHotRestarts(&cfg)
+	if err != nil {
+		return nil, err
+	}
 	p := &Process{
 		cfg: cfg,
+		hot: hot,
 		exits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_agent_envoy_exits_total",
 			Help: "Ends of the Envoy process, by cause: stopped (asked to), unstopped (killed by the agent), exited (by itself, code 0), failed (other code), signal, oom.",
@@ -86,13 +98,21 @@ func New(cfg Config) (*Process, error) {
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "outrigger_agent_envoy_restarts_total", Help: "Starts of Envoy after it had crashed.",
 		}),
+		hotRestarts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outrigger_agent_hot_restarts_total",
+			Help: "Hot restarts asked for, by result: ok, refused (nothing was started), failed (the new Envoy did not get ready), unready (it took over but is not ready).",
+		}, []string{"result"}),
 		started: make(chan struct{}),
 		drained: make(chan struct{}),
+	}
+	collectors := []prometheus.Collector{p.exits, p.restarts}
+	if hot != nil {
+		collectors = append(collectors, p.hotRestarts)
 	}
 	if cfg.Registerer == nil {
 		return p, nil
 	}
-	for _, c := range []prometheus.Collector{p.exits, p.restarts} {
+	for _, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of the envoy process: %w", err)
 		}
@@ -127,13 +147,29 @@ func (p *Process) Run(ctx context.Context) error {
 	} else {
 		p.cfg.Logger.Info("envoy may open as many files as the hard limit allows", "count", limit)
 	}
+	if p.hot != nil {
+		if err := p.hot.prepare(); err != nil {
+			return err
+		}
+		defer p.hot.clean() // after the wait below: nobody uses them any more
+	}
+	beside, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer p.beside.Wait()
+	defer end()
+	if p.hot != nil {
+		p.beside.Go(func() { p.watchBinary(beside) })
+	}
+	return p.keep(ctx, beside)
+}
+
+// keep starts Envoy, and again within the budget. What runs beside it ends with
+// the context beside.
+func (p *Process) keep(ctx, beside context.Context) error {
 	budget := budget{Restart: p.cfg.Restart}
 	for {
 		begin := time.Now()
-		err := p.once(ctx)
-		var crash *ExitError
-		// Code 0: somebody told Envoy to end, over its admin port or by SIGTERM.
-		if !errors.As(err, &crash) || crash.Code == 0 || budget.Count == 0 || ctx.Err() != nil || closed(p.cfg.Drain.Now) {
+		err := p.once(ctx, beside)
+		if !p.again(ctx, err) {
 			return err
 		}
 		left, delay, within := budget.take(begin, time.Now())
@@ -149,17 +185,57 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 }
 
-// once runs one Envoy from its start to its end.
-func (p *Process) once(ctx context.Context) error {
-	c, err := p.start()
-	if err != nil {
-		return fmt.Errorf("start envoy %s: %w", p.cfg.Binary, err)
+// again tells whether Envoy's end, or that it could not be started, is one for
+// which the budget of Restart is there.
+func (p *Process) again(ctx context.Context, err error) bool {
+	if p.cfg.Restart.Count == 0 || ctx.Err() != nil || closed(p.cfg.Drain.Now) {
+		return false
 	}
-	if before := p.current.Swap(c); before == nil {
+	if crash := (*ExitError)(nil); errors.As(err, &crash) {
+		// Code 0: somebody told Envoy to end, over its admin port or by SIGTERM.
+		return crash.Code != 0
+	}
+	// A binary that is being replaced is missing or busy for a moment. The first
+	// start has no such excuse.
+	missing := (*startError)(nil)
+	return errors.As(err, &missing) && p.current.Load() != nil
+}
+
+// startError says that Envoy could not be executed.
+type startError struct {
+	binary string
+	err    error
+}
+
+func (e *startError) Error() string { return fmt.Sprintf("start envoy %s: %s", e.binary, e.err) }
+
+func (e *startError) Unwrap() error { return e.err }
+
+// once runs one Envoy from its start to its end, or a row of them of which each
+// takes over from the one before.
+func (p *Process) once(ctx, beside context.Context) error {
+	var line *line
+	if p.hot != nil {
+		var err error
+		if line, err = p.hot.newLine(); err != nil {
+			return err
+		}
+	}
+	c, err := p.start(line, 0)
+	if err != nil {
+		return err
+	}
+	before := p.current.Swap(c)
+	if before == nil {
 		close(p.started)
 	}
 	p.cfg.Logger.Info("envoy started", "pid", c.process.Pid, "path", p.cfg.Binary)
-
+	if before != nil && p.Draining() {
+		p.beside.Go(func() { p.drainAgain(beside, c) })
+	}
+	if p.hot != nil {
+		return p.serve(ctx, beside, c)
+	}
 	// Ended by itself, asked to end, or asked to end at once.
 	select {
 	case <-c.ended:
@@ -209,11 +285,10 @@ func obeyed(state *os.ProcessState) bool {
 
 // ended reports an Envoy that ended without having been asked to.
 func (p *Process) ended(c *child) error {
-	if c.crash == nil {
-		return fmt.Errorf("wait for envoy: %w", c.err)
+	if c.crash != nil {
+		p.count(c.crash.cause())
 	}
-	p.count(c.crash.cause())
-	return c.crash
+	return c.end()
 }
 
 func (p *Process) count(cause string) { p.exits.WithLabelValues(cause).Inc() }
@@ -230,6 +305,11 @@ type child struct {
 	// previous is how the Envoy before this one crashed, nil if there was none.
 	previous *ExitError
 	ready    atomic.Bool // it was ready once
+	// held is true while its admin port may be another's, or nobody's.
+	held atomic.Bool
+	line *line // nil without HotRestart
+	// epoch is how many came before it in its line.
+	epoch int
 
 	// What follows may be read once ended is closed.
 	ended chan struct{}
@@ -238,18 +318,26 @@ type child struct {
 	err   error
 }
 
+// end says how it ended, should nobody have asked it to.
+func (c *child) end() error {
+	if c.crash == nil {
+		return fmt.Errorf("wait for envoy: %w", c.err)
+	}
+	return c.crash
+}
+
 // start starts Envoy from a goroutine that stays on one thread until Envoy has
 // ended: the kernel's parent death signal is sent when the thread that forked
 // ends, not the process, and the runtime ends idle threads.
-func (p *Process) start() (*child, error) {
-	cmd := exec.Command(p.cfg.Binary, p.cfg.Args...)
+func (p *Process) start(line *line, epoch int) (*child, error) {
+	cmd := exec.Command(p.cfg.Binary, slices.Concat(p.cfg.Args, line.args(epoch))...)
 	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env
 	cmd.Stdout, cmd.Stderr = p.cfg.Stdout, p.cfg.Stderr
 	cmd.SysProcAttr = childAttributes()
 	cmd.WaitDelay = pipeGrace
 
-	c := &child{ended: make(chan struct{})}
-	if before := p.current.Load(); before != nil {
+	c := &child{ended: make(chan struct{}), line: line, epoch: epoch}
+	if before := p.current.Load(); before != nil && closed(before.ended) {
 		c.previous = before.crash
 	}
 	oomBefore := oomKills()
@@ -270,7 +358,7 @@ func (p *Process) start() (*child, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, err
+		return nil, &startError{binary: p.cfg.Binary, err: err}
 	}
 	return c, nil
 }

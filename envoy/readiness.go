@@ -11,7 +11,7 @@ import (
 )
 
 // readinessFilter selects everything that readiness depends on, so that one request answers it.
-const readinessFilter = `^((cluster_manager\.cds|listener_manager\.lds)\.update_(success|rejected)|server\.state|listener_manager\.workers_started)$`
+const readinessFilter = `^((cluster_manager\.cds|listener_manager\.lds)\.update_(success|rejected|time)|server\.(state|hot_restart_epoch)|listener_manager\.workers_started)$`
 
 // deathNotice is how long Ready waits to learn of Envoy's end once its admin port has refused.
 const deathNotice = 100 * time.Millisecond
@@ -34,6 +34,8 @@ type Readiness struct {
 	Live bool
 	// WorkersStarted tells whether the worker threads accept connections.
 	WorkersStarted bool
+	// Epoch is how many hot restarts came before this Envoy.
+	Epoch int
 }
 
 // Readiness asks Envoy once how far it is. The error says that it did not answer.
@@ -49,6 +51,15 @@ func (a *Admin) Readiness(ctx context.Context) (Readiness, error) {
 		LDSRejected:    stats["listener_manager.lds.update_rejected"],
 		State:          "unknown",
 		WorkersStarted: stats["listener_manager.workers_started"] == 1,
+	}
+	if r.Epoch = int(stats["server.hot_restart_epoch"]); r.Epoch > 0 {
+		// The counters hold those of the Envoy before it, the times do not.
+		if stats["cluster_manager.cds.update_time"] == 0 {
+			r.CDSUpdated = 0
+		}
+		if stats["listener_manager.lds.update_time"] == 0 {
+			r.LDSUpdated = 0
+		}
 	}
 	if state, known := stats["server.state"]; known {
 		r.State = stateName(state)
@@ -102,10 +113,15 @@ func rejected(what string, times uint64) error {
 // sentence. An Envoy that has ended is not, from the moment of its end; what
 // an earlier Envoy said does not count for this one: the error of one that was
 // started again and was not ready since is never a context.DeadlineExceeded.
+// While another one takes over, and after one that failed to, it still is what
+// it was when the takeover began: ready.
 func (p *Process) Ready(ctx context.Context) error {
 	c := p.current.Load()
 	if c == nil {
 		return errors.New("envoy has not been started yet")
+	}
+	if c.held.Load() && !closed(c.ended) {
+		return nil
 	}
 	if p.cfg.Admin == nil {
 		return errors.New("envoy has no admin port that could be asked whether it is ready")

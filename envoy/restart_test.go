@@ -5,6 +5,7 @@ package envoy
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,4 +142,30 @@ func TestNoRestart(t *testing.T) {
 			t.Error("a crashing envoy keeps the agent from ending")
 		}
 	})
+}
+
+// A binary that is replaced is not there for a moment: a restart waits for it,
+// a first start does not.
+func TestRestartOfMissingBinary(t *testing.T) {
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), "envoy")
+	writeBinary(t, binary, "#!/bin/sh\nmv \"$0\" \"$0.away\"\nexit 3\n")
+	p, out := shell(t, "", func(c *Config) {
+		c.Binary, c.Args, c.Restart = binary, nil, Restart{Count: 1000, Window: time.Hour}
+	})
+	cancel, result := begin(t, p)
+	eventually(t, "two restarts without a binary", func() bool { return restarts(p) > 1 })
+	writeBinary(t, binary, "#!/bin/sh\necho up\nexec sleep 1000\n")
+	eventually(t, "the start", isUp(out))
+	cancel()
+	if err := <-result; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+
+	p, _ = shell(t, "", func(c *Config) {
+		c.Binary, c.Restart = filepath.Join(t.TempDir(), "nothing"), Restart{Count: 1000, Window: time.Hour}
+	})
+	if err := p.Run(t.Context()); err == nil || restarts(p) != 0 {
+		t.Errorf("Run() = %v after %v restarts, want an error at once", err, restarts(p))
+	}
 }

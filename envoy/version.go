@@ -53,7 +53,7 @@ func CheckVersion(ctx context.Context, binary string) (Version, error) {
 		case ctx.Err() != nil:
 			err = ctx.Err()
 		}
-		return Version{}, fmt.Errorf("run %s --version: %w%s", binary, err, said(out))
+		return Version{}, fmt.Errorf("run %s --version: %w%s; binaryPath of the proxy configuration must name an envoy for this machine", binary, err, said(out))
 	}
 	v, err := parseVersion(string(out))
 	if err != nil {

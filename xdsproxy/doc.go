@@ -7,7 +7,8 @@
 // downstream stream has one upstream stream, on a connection of its own; the
 // frames pass as the bytes that gRPC received, they are never decoded. Only
 // requests, which are small, are looked at with a shallow reader, so that
-// what Envoy rejects stands in the log.
+// what Envoy rejects stands in the log. A newer stream of a process ends its
+// older one; during a hot restart two processes have one each.
 //
 // The agent's main function creates and runs it. While the control plane is
 // away the downstream stream stays open and waits: Envoy keeps what it has,

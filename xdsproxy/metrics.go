@@ -34,7 +34,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		envoyEnds:    byType("istio_agent_envoy_connection_terminations", "Streams from Envoy that ended.", "type"),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_agent_xds_connected",
-			Help: "1 while Envoy's stream is joined to a stream of the control plane, else 0.",
+			Help: "Envoy's streams that are joined to a stream of the control plane: 1, during a hot restart 2, or 0 while the control plane is away.",
 		}),
 		backoffSecond: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_agent_xds_backoff_seconds",

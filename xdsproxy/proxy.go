@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,9 @@ type Config struct {
 	Logger   *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
+	// Rejected is told that the Envoy with a process id rejects what no other
+	// one rejects: during a hot restart there are two. Optional.
+	Rejected func(pid int, typeURL, reason string)
 }
 
 // Proxy relays ADS streams.
@@ -46,10 +50,14 @@ type Proxy struct {
 	log      *slog.Logger
 	metrics  *metrics
 
-	mu sync.Mutex // guards current
-	// current ends the newest downstream stream. Envoy has one; a second
-	// one means that the first is dead and has not noticed.
-	current context.CancelCauseFunc
+	mu sync.Mutex // guards what follows
+	// current holds the newest downstream stream of each process. Envoy has
+	// one; a second one means that the first is dead and has not noticed.
+	// During a hot restart there are two Envoys.
+	current map[int]*stream
+
+	rejected func(pid int, typeURL, reason string)
+	joined   atomic.Int32
 }
 
 var errReplaced = errors.New("a newer stream took this stream's place")
@@ -65,13 +73,26 @@ func New(cfg Config) (*Proxy, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Rejected == nil {
+		cfg.Rejected = func(int, string, string) {}
+	}
 	m := newMetrics(cfg.Registerer)
 	return &Proxy{
-		listener: cfg.Listener,
+		listener: peerListener{cfg.Listener},
+		current:  map[int]*stream{},
+		rejected: cfg.Rejected,
 		upstream: newUpstream(cfg.Upstream, cfg.Logger, m),
 		log:      cfg.Logger,
 		metrics:  m,
 	}, nil
+}
+
+// Connected returns nil while a stream of the control plane is open.
+func (p *Proxy) Connected() error {
+	if p.joined.Load() > 0 {
+		return nil
+	}
+	return fmt.Errorf("the control plane at %s cannot be reached", p.upstream.cfg.Address)
 }
 
 // Run serves until ctx ends, and returns nil then.
@@ -93,7 +114,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}, nil)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := server.Serve(p.listener); err != nil {
+		// Stopped before it could begin, it says so.
+		if err := server.Serve(p.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve xds: %w", err)
 		}
 		return nil
@@ -112,14 +134,16 @@ func (p *Proxy) handler(method string) grpc.StreamHandler {
 	return func(_ any, down grpc.ServerStream) error {
 		ctx, cancel := context.WithCancelCause(down.Context())
 		defer cancel(nil)
-		p.replace(cancel)
+		s := &stream{proxy: p, down: down, end: cancel, pid: peerID(down.Context()), delta: method == methodDelta, method: method}
+		p.enter(s)
+		defer p.leave(s)
 		up, conn, err := p.upstream.open(ctx, desc, "/"+service+"/"+method)
 		if err != nil {
 			return p.ended(down, err)
 		}
 		defer func() { _ = conn.Close() }() // nothing is left to lose
 
-		s := &stream{proxy: p, down: down, up: up, delta: method == methodDelta, method: method}
+		s.up = up
 		done := make(chan error, 2)
 		go func() { done <- s.requests() }()
 		go func() { done <- s.responses() }()
@@ -132,14 +156,44 @@ func (p *Proxy) handler(method string) grpc.StreamHandler {
 	}
 }
 
-// replace makes a stream the current one and ends its predecessor.
-func (p *Proxy) replace(cancel context.CancelCauseFunc) {
+// enter makes a stream the current one of its process and ends its predecessor.
+func (p *Proxy) enter(s *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.current != nil {
-		p.current(errReplaced)
+	if old := p.current[s.pid]; old != nil {
+		old.end(errReplaced)
 	}
-	p.current = cancel
+	p.current[s.pid] = s
+}
+
+// leave forgets a stream, unless another one has taken its place.
+func (p *Proxy) leave(s *stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current[s.pid] == s {
+		delete(p.current, s.pid)
+	}
+}
+
+// rejects notes whether a stream's Envoy rejects what it was sent last of a type,
+// and tells whether it is the only one of several to do so.
+func (p *Proxy) rejects(s *stream, typeURL string, does bool) (alone bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !does {
+		delete(s.rejected, typeURL)
+		return false
+	}
+	if s.rejected == nil {
+		s.rejected = map[string]bool{}
+	}
+	s.rejected[typeURL] = true
+	for _, other := range p.current {
+		if other != s && other.rejected[typeURL] {
+			return false
+		}
+	}
+	return len(p.current) > 1
 }
 
 // ended accounts for the end of a downstream stream and gives the status
@@ -163,8 +217,13 @@ type stream struct {
 	proxy  *Proxy
 	down   grpc.ServerStream
 	up     grpc.ClientStream
+	end    context.CancelCauseFunc
+	pid    int // of Envoy, 0 when it cannot be known
 	delta  bool
 	method string
+	// rejected holds the types of which Envoy rejects what it was sent last.
+	// It is guarded by the proxy's mutex.
+	rejected map[string]bool
 }
 
 // requests carries Envoy's requests to the control plane. It returns nil when
@@ -196,6 +255,9 @@ func (s *stream) requests() error {
 // look tells the log what Envoy rejects.
 func (s *stream) look(f *frame) {
 	r := readRequest(f.data.Materialize(), s.delta)
+	if s.proxy.rejects(s, r.typeURL, r.rejected != "") {
+		s.proxy.rejected(s.pid, r.typeURL, r.rejected)
+	}
 	if r.rejected != "" {
 		s.proxy.metrics.rejected.WithLabelValues(r.typeURL).Inc()
 		s.proxy.log.Warn("envoy rejected configuration and keeps what it had", "type_url", r.typeURL, "reason", r.rejected)
@@ -213,7 +275,11 @@ func (s *stream) responses() error {
 	if accepted {
 		s.proxy.upstream.succeeded()
 		s.proxy.metrics.connected.Inc()
-		defer s.proxy.metrics.connected.Dec()
+		s.proxy.joined.Add(1)
+		defer func() {
+			s.proxy.joined.Add(-1)
+			s.proxy.metrics.connected.Dec()
+		}()
 		s.proxy.log.Info("joined envoy to the control plane", "stream", s.method, "address", s.proxy.upstream.cfg.Address)
 	}
 	for {

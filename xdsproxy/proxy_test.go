@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -27,7 +28,13 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(socketVariable); socket != "" {
+		runAsEnvoy(socket)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const clusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+func TestLineArguments(t *testing.T) {
+	t.Parallel()
+	l := &line{sockets: "/run/hr", baseID: 7, shutdown: 45 * time.Second}
+	want := []string{"--base-id", "7", "--restart-epoch", "4", "--socket-path", "/run/hr", "--parent-shutdown-time-s", "45"}
+	if got := l.args(4); !slices.Equal(got, want) {
+		t.Errorf("arguments %q, want %q", got, want)
+	}
+	if got := l.socket("parent", 4); got != "/run/hr_parent_71" {
+		t.Errorf("socket %s", got)
+	}
+	if got := (*line)(nil).args(0); got != nil {
+		t.Errorf("arguments without a line: %q", got)
+	}
+	seen := map[uint32]bool{}
+	for range 100 {
+		l, err := newLine("/run/hr", time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[l.baseID] || l.baseID >= 1<<27 {
+			t.Errorf("base id %d", l.baseID)
+		}
+		seen[l.baseID] = true
+	}
+}
+
+func TestSharedMemory(t *testing.T) {
+	t.Parallel()
+	l := &line{shared: filepath.Join(t.TempDir(), "shared")}
+	if _, err := l.version(); err == nil {
+		t.Error("a version without a file")
+	}
+	memory := make([]byte, sharedSize)
+	memory[0], memory[8], memory[sharedFlags] = sharedSize, 11, flagInitializing
+	if err := os.WriteFile(l.shared, memory, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if version, err := l.version(); err != nil || version != "11.104" {
+		t.Errorf("version %s, %v", version, err)
+	}
+	if is, known := l.initializing(); !is || !known {
+		t.Errorf("initializing: %t, %t", is, known)
+	}
+	if err := l.initialized(); err != nil {
+		t.Error(err)
+	}
+	if is, known := l.initializing(); is || !known {
+		t.Errorf("initializing: %t, %t after the repair", is, known)
+	}
+	// Another Envoy may lay it out in another way: hands off.
+	if err := os.WriteFile(l.shared, append(memory, 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := l.initializing(); known {
+		t.Error("memory of another size is understood")
+	}
+}
+
+// What a killed agent left is removed, and nothing else.
+func TestCleanSockets(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a[b]c")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sockets := filepath.Join(dir, "hr")
+	l, err := newLine(sockets, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := []string{sockets + "_parent_x", sockets + "_notes_10", filepath.Join(dir, "XDS")}
+	ours := []string{l.shared}
+	for epoch := range socketRing {
+		for _, role := range []string{"parent", "child", "udp_parent", "udp_child"} {
+			ours = append(ours, l.socket(role, epoch))
+		}
+	}
+	for _, path := range slices.Concat(ours, theirs) {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cleanSockets(sockets)
+	for _, path := range ours {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	for _, path := range theirs {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHotRestartConfig(t *testing.T) {
+	t.Parallel()
+	good := Config{Binary: "envoy", Logger: testLogger(t), Admin: NewAdmin("127.0.0.1:1"), HotRestart: HotRestart{Sockets: "/run/hr"}}
+	for want, edit := range map[string]func(*Config){
+		"has 86 characters, but 85 is the most": func(c *Config) { c.HotRestart.Sockets = strings.Repeat("a", maxSockets+1) },
+		"holds a brace":                         func(c *Config) { c.HotRestart.Sockets = "/run/{}" },
+		"needs envoy's admin port":              func(c *Config) { c.Admin = nil },
+		"negative":                              func(c *Config) { c.HotRestart.Timeout = -1 },
+	} {
+		cfg := good
+		edit(&cfg)
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New() = %v, want %q", err, want)
+		}
+	}
+	p, err := New(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.hot.Drain != time.Second || !p.HotRestart("one") || p.HotRestart("two") {
+		t.Error("one request should wait, and the drain be a second or more")
+	}
+	off, _ := shell(t, "", nil)
+	if off.HotRestart("the test") {
+		t.Error("a hot restart waits although there are none")
+	}
+}
+
+// The datagrams are those of a real Envoy.
+func requests() map[string]protowire.Number {
+	return map[string]protowire.Number{
+		"\x00\x00\x00\x00\x00\x00\x00\x04\n\x02\x12\x00":                             requestAdmin,
+		"\x00\x00\x00\x00\x00\x00\x00\x1e\n\x1c\n\x1a\n\x18tcp://127.77.40.250:8080": requestListen,
+		"\x00\x00\x00\x00\x00\x00\x00\x04\n\x02\x1a\x00":                             requestStats,
+		"\x00\x00\x00\x00\x00\x00\x00\x04\n\x02\"\x00":                               4, // drain
+		"\x00\x00\x00\x00\x00\x00\x00\x04\n\x02*\x00":                                requestGoodbye,
+		"\x00\x00\x00\x00\x00\x00\x00\x06\x12\x04\n\x02\x08\x18":                     0, // a reply
+		"": 0, "\x00\x00": 0, "\x00\x00\x00\x00\x00\x00\x00\x04\n\x7f": 0,
+	}
+}
+
+func TestRequestOf(t *testing.T) {
+	t.Parallel()
+	for datagram, want := range requests() {
+		if got := requestOf([]byte(datagram)); got != want {
+			t.Errorf("requestOf(%q) = %d, want %d", datagram, got, want)
+		}
+	}
+	if got, want := fmt.Sprintf("%q", emptyStats()), `"\x00\x00\x00\x00\x00\x00\x00\x04\x12\x02\x1a\x00"`; got != want {
+		t.Errorf("reply %s, want %s", got, want)
+	}
+}
+
+func FuzzRequestOf(f *testing.F) {
+	for datagram := range requests() {
+		f.Add([]byte(datagram))
+	}
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		if got := requestOf(datagram); got < 0 {
+			t.Errorf("requestOf(%q) = %d", datagram, got)
+		}
+	})
+}

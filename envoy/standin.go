@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"os"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// The fields of Envoy's HotRestartMessage that are needed here.
+const (
+	fieldRequest   = 1
+	fieldReply     = 2
+	requestListen  = 1
+	requestAdmin   = 2
+	requestStats   = 3
+	requestGoodbye = 5
+	replyStats     = 3
+)
+
+// standIn takes the place of an Envoy that ended before the one after it had told
+// it to. Until then the new one asks it for listeners and statistics, would wait
+// for ever for an answer that was on its way, and ends itself when nobody is
+// there to be told goodbye. It returns when that was said, or next has ended.
+func (p *Process) standIn(ctx context.Context, old, next *child) {
+	own := old.line.socket("parent", old.epoch)
+	peer := &net.UnixAddr{Name: old.line.socket("child", next.epoch), Net: "unixgram"}
+	// The name is a dead process's.
+	_ = os.Remove(own)
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: own, Net: "unixgram"})
+	if err != nil {
+		p.cfg.Logger.Error("the old envoy has ended early, and the agent cannot take its place: the new one will end when it misses it", "err", err)
+		return
+	}
+	stop := make(chan struct{})
+	defer close(stop)
+	p.beside.Go(func() {
+		select {
+		case <-stop:
+		case <-next.ended:
+		case <-ctx.Done():
+		}
+		_ = conn.Close() // nothing is left to lose
+	})
+	// Should it wait for an answer of the dead one: this will do for any.
+	answer := emptyStats()
+	_, _ = conn.WriteToUnix(answer, peer) // if it has gone, the read ends
+	buffer := make([]byte, 1<<16)
+	for {
+		n, _, err := conn.ReadFromUnix(buffer)
+		if err != nil {
+			return
+		}
+		switch requestOf(buffer[:n]) {
+		case requestListen, requestAdmin, requestStats:
+			_, _ = conn.WriteToUnix(answer, peer) // as above
+		case requestGoodbye:
+			return
+		}
+	}
+}
+
+// emptyStats is a reply with no statistics in it. To an Envoy that asked for a
+// listener it means that there is none.
+func emptyStats() []byte {
+	reply := protowire.AppendBytes(protowire.AppendTag(nil, replyStats, protowire.BytesType), nil)
+	message := protowire.AppendBytes(protowire.AppendTag(nil, fieldReply, protowire.BytesType), reply)
+	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
+}
+
+// requestOf gives the kind of a request, 0 for anything else.
+func requestOf(datagram []byte) protowire.Number {
+	if len(datagram) < 8 {
+		return 0
+	}
+	field, kind, n := protowire.ConsumeTag(datagram[8:])
+	if n < 0 || field != fieldRequest || kind != protowire.BytesType {
+		return 0
+	}
+	request, m := protowire.ConsumeBytes(datagram[8+n:])
+	if m < 0 {
+		return 0
+	}
+	field, _, n = protowire.ConsumeTag(request)
+	if n < 0 {
+		return 0
+	}
+	return field
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package envoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// rehearsalTimeout bounds what a new Envoy is asked before it is started.
+	rehearsalTimeout = 30 * time.Second
+	// askTimeout bounds one question to the admin port during a takeover.
+	askTimeout = time.Second
+)
+
+// outcome is how a hot restart ended.
+type outcome struct {
+	next   *child // the Envoy that serves now, nil if it is the old one
+	result string // of the metric
+	err    error
+	took   time.Duration
+	// since is when it had not taken over yet.
+	since time.Time
+}
+
+// takeOver has a new Envoy take over from c. What can be known before is, for
+// the new one shuts the admin port of the old one early: after its bootstrap is
+// read, before it has any configuration. The old one stops accepting much later,
+// when the workers of the new one do. That is the point of no return.
+func (p *Process) takeOver(ctx context.Context, c *child) outcome {
+	refused := func(err error) outcome { return outcome{result: resultRefused, err: err} }
+	if err := p.possible(ctx, c); err != nil {
+		return refused(err)
+	}
+	if err := p.rehearse(ctx, c); err != nil {
+		return refused(err)
+	}
+	if p.Draining() {
+		return refused(errDraining)
+	}
+	begin := time.Now()
+	c.held.Store(true)
+	child, err := p.start(c.line, c.epoch+1)
+	if err != nil {
+		c.held.Store(false)
+		return outcome{result: resultFailed, err: err}
+	}
+	next := &successor{child: child, over: make(chan struct{})}
+	p.hot.next.Store(next)
+	p.cfg.Logger.Info("envoy started", "pid", child.process.Pid, "path", p.cfg.Binary)
+	ready, since, err := p.awaitTakeover(ctx, c, next)
+	if err != nil {
+		out := p.fellThrough(ctx, c, next, err)
+		out.since = begin
+		return out
+	}
+	out := outcome{next: child, result: resultOK, err: ready.Err(), took: time.Since(begin), since: since}
+	if out.err != nil {
+		out.result = resultUnready
+	} else {
+		child.ready.Store(true)
+	}
+	return out
+}
+
+var errDraining = errors.New("envoy drains: it is about to end")
+
+// possible waits until nothing is in the way of a hot restart.
+func (p *Process) possible(ctx context.Context, c *child) error {
+	told := ""
+	for {
+		if p.Draining() {
+			return errDraining
+		}
+		reason := p.hot.Possible()
+		if reason == nil {
+			reason = p.Ready(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case closed(c.ended):
+			return errors.New("the old envoy has ended")
+		}
+		if reason == nil {
+			return nil
+		}
+		if reason.Error() != told {
+			told = reason.Error()
+			p.cfg.Logger.Warn("the hot restart waits", "reason", told)
+		}
+		wait(pollEvery, c.ended, ctx.Done())
+	}
+}
+
+// rehearse asks the new binary all that can be asked without starting it.
+func (p *Process) rehearse(ctx context.Context, c *child) error {
+	version, err := CheckVersion(ctx, p.cfg.Binary)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, rehearsalTimeout)
+	defer cancel()
+	running, err := c.line.version()
+	if err != nil {
+		return err
+	}
+	out, err := p.ask(ctx, "--hot-restart-version")
+	if err != nil {
+		return err
+	}
+	if speaks := strings.TrimSpace(out); speaks != running {
+		return fmt.Errorf("envoy %s at %s cannot take over: its hot restart version is %s, that of the one that runs is %s; restart the agent instead", version, p.cfg.Binary, speaks, running)
+	}
+	_, err = p.ask(ctx, slices.Concat(p.cfg.Args, []string{"--disable-hot-restart", "--mode", "validate"})...)
+	return err
+}
+
+// ask runs the binary with arguments with which it prints something and ends.
+func (p *Process) ask(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, p.cfg.Binary, args...)
+	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env
+	cmd.WaitDelay = pipeGrace
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return string(out), nil
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	last := strings.TrimSpace(string(out))
+	last = last[strings.LastIndexByte(last, '\n')+1:] // after its log lines, the reason
+	return "", fmt.Errorf("run %s %s: %w%s", p.cfg.Binary, strings.Join(args[max(0, len(args)-2):], " "), err, said([]byte(last)))
+}
+
+// awaitTakeover waits until the workers of the new Envoy accept, which is when it
+// tells the old one to stop. It gives a time when that was still to come, too.
+func (p *Process) awaitTakeover(ctx context.Context, c *child, next *successor) (r Readiness, before time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.hot.Timeout)
+	defer cancel()
+	before = time.Now()
+	for {
+		asked := time.Now()
+		asking, cancel := context.WithTimeout(ctx, askTimeout)
+		r, err = p.cfg.Admin.Readiness(asking)
+		cancel()
+		switch {
+		case closed(next.ended):
+			return r, before, nextEnded(next)
+		case err == nil && r.Epoch == next.epoch && r.WorkersStarted && r.State != "unknown":
+			return r, before, nil
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return r, before, fmt.Errorf("the new envoy did not take over within %s: it waits for configuration or for a cluster to get ready", p.hot.Timeout)
+		case ctx.Err() != nil:
+			return r, before, fmt.Errorf("the hot restart was cut short: %w", ctx.Err())
+		case closed(c.ended):
+			return r, before, errors.New("the old envoy ended before the new one had taken over")
+		case err == nil:
+			before = asked
+		}
+		wait(takeoverPoll, next.ended, ctx.Done())
+	}
+}
+
+func nextEnded(next *successor) error {
+	if refusal := next.refusal.Load(); refusal != nil {
+		return errors.New("the new envoy was ended before it had taken over: " + *refusal)
+	}
+	return fmt.Errorf("the new envoy ended before it had taken over: %w", next.end())
+}
+
+// fellThrough ends an Envoy that did not take over, and finds out what it has
+// left of the old one.
+func (p *Process) fellThrough(ctx context.Context, c *child, next *successor, err error) outcome {
+	ctx = context.WithoutCancel(ctx)
+	blind := !p.hasAdmin(ctx, c)
+	if next.hasTakenOver(blind) && !closed(next.ended) {
+		// Just now: to end it would end the service.
+		return outcome{next: next.child, result: resultUnready, err: err}
+	}
+	cause := "unstopped"
+	if closed(next.ended) && next.refusal.Load() == nil && next.crash != nil {
+		cause = next.crash.cause()
+	}
+	if !closed(next.ended) {
+		// Never SIGTERM: with it, an Envoy tells the one before it to end.
+		p.signal(next.child, syscall.SIGKILL)
+		<-next.ended
+		blind = !p.hasAdmin(ctx, c)
+	}
+	if next.hasTakenOver(blind) && !closed(c.ended) {
+		// The old one accepts no connection any more: this is a crash, and counted as one.
+		return outcome{next: next.child, result: resultFailed, err: err}
+	}
+	p.count(cause)
+	c.held.Store(blind)
+	return outcome{result: resultFailed, err: errors.Join(err, next.line.initialized())}
+}
+
+// hasTakenOver tells whether the point of no return is behind an Envoy: its flag
+// is cleared although it was set, for it came as far as to take the admin port.
+func (n *successor) hasTakenOver(adminTaken bool) bool {
+	starting, known := n.line.initializing()
+	return known && !starting && adminTaken
+}
+
+// hasAdmin tells whether the admin port is that of c.
+func (p *Process) hasAdmin(ctx context.Context, c *child) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	r, err := p.cfg.Admin.Readiness(ctx)
+	return err == nil && r.Epoch == c.epoch && r.State != "unknown"
+}
+
+// retire sees the old Envoy off: the new one ends it when its time is over.
+func (p *Process) retire(ctx context.Context, old *child, out outcome) {
+	next := out.next
+	wait(p.hot.Drain-time.Since(out.since), old.ended, ctx.Done())
+	early := closed(old.ended)
+	if !closed(next.ended) {
+		wait(retirement, old.ended, ctx.Done())
+	}
+	if !closed(old.ended) {
+		p.signal(old, syscall.SIGTERM)
+		wait(p.cfg.Drain.KillAfter, old.ended, p.cfg.Drain.Now)
+	}
+	if !closed(old.ended) {
+		p.cfg.Logger.Warn("envoy has not ended in time and is killed", "pid", old.process.Pid)
+		p.signal(old, syscall.SIGKILL)
+		<-old.ended
+	}
+	if obeyed(old.state) {
+		p.count("stopped")
+		p.cfg.Logger.Info("the old envoy has ended", "pid", old.process.Pid, "duration", time.Since(out.since))
+	} else {
+		early = true
+		err := p.ended(old)
+		p.cfg.Logger.Warn("the old envoy has ended before all of its connections had: the new one serves on", "err", err, "pid", old.process.Pid)
+	}
+	if early && ctx.Err() == nil && !closed(next.ended) {
+		ctx, cancel := context.WithDeadline(ctx, out.since.Add(p.hot.Drain+retirement))
+		defer cancel()
+		p.standIn(ctx, old, next)
+	}
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc/peer"
+)
+
+// peerListener notes which process is at the other end of each connection.
+type peerListener struct{ net.Listener }
+
+func (l peerListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return peerConn{Conn: conn, address: peerAddress{conn.RemoteAddr(), processOf(conn)}}, nil
+}
+
+// peerConn has the process in its address, where gRPC leaves it for the streams.
+type peerConn struct {
+	net.Conn
+	address peerAddress
+}
+
+func (c peerConn) RemoteAddr() net.Addr { return c.address }
+
+type peerAddress struct {
+	net.Addr
+	pid int
+}
+
+// peerID gives the process id of the peer of a stream, 0 when it is not known:
+// those then count as one.
+func peerID(ctx context.Context) int {
+	if p, ok := peer.FromContext(ctx); ok {
+		if address, ok := p.Addr.(peerAddress); ok {
+			return address.pid
+		}
+	}
+	return 0
+}
