@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 )
 
 func TestTolerate(t *testing.T) {
@@ -69,12 +69,12 @@ func FuzzTolerate(f *testing.F) {
 
 func TestParseRole(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{"": "sidecar", "sidecar": "sidecar", "router": "router", "router extra": "router"} {
+	for in, want := range map[string]string{"": "sidecar", "sidecar": "sidecar", "router": "router", "router extra": "router", "waypoint": "waypoint"} {
 		if got, err := parseRole(strings.Fields(in)); err != nil || got != want {
 			t.Errorf("%q: %q, %v", in, got, err)
 		}
 	}
-	for in, want := range map[string]string{"waypoint": "ambient mode is not supported", "ztunnel": "ambient mode", "ingress": `role "ingress" is unknown, use sidecar or router`} {
+	for in, want := range map[string]string{"ztunnel": "it has a program of its own", "ingress": `role "ingress" is unknown, use sidecar, router or waypoint`} {
 		if _, err := parseRole([]string{in}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", in, err, want)
 		}
@@ -110,6 +110,28 @@ func TestPrintVersion(t *testing.T) {
 	out.Reset()
 	if err := printVersion(&out, true, ""); err != nil || out.String() != "dev\n" {
 		t.Errorf("short: %q, %v", out.String(), err)
+	}
+}
+
+// Words that YAML reads as text stay as they are, others are quoted.
+func TestVersionYAML(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"v1.2.3-4-gabc": "v1.2.3-4-gabc", "go1.26.8": "go1.26.8", "1.20": `"1.20"`, "12e4567": `"12e4567"`, "true": `"true"`, "No": `"No"`, "a: b": `"a: b"`, "": `""`, "dev": "dev",
+	} {
+		got := yamlText(in)
+		var back any
+		if err := yaml.Unmarshal([]byte("x: "+got), &back); err != nil || got != want || !cmp.Equal(back, any(map[string]any{"x": in})) {
+			t.Errorf("%q became %s, read as %v, %v", in, got, back, err)
+		}
+	}
+	var out bytes.Buffer
+	var doc map[string]map[string]string
+	if err := printVersion(&out, true, "yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(out.Bytes(), &doc); err != nil || len(doc["clientVersion"]) != 5 || doc["clientVersion"]["version"] != "dev" || doc["clientVersion"]["golang_version"] == "" {
+		t.Errorf("%s: %v", out.String(), err)
 	}
 }
 
@@ -166,48 +188,5 @@ func TestWaitFor(t *testing.T) {
 		if want := server.URL + " is not ready in time: it answers 503 Service Unavailable: envoy is not live"; err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}
-	}
-}
-
-func TestLog(t *testing.T) {
-	t.Parallel()
-	levels, err := parseLevels("default:warn, xdsproxy:debug")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	log := slog.New(newLogHandler(&out, levels, false))
-	log.Info("not shown")
-	log.Warn("shown", "path", "a\nb", "count", 3)
-	log.With("component", "xdsproxy", "stream", "s").Debug("of a part")
-	log.With("component", "sds").Info("not shown")
-	var lines []string
-	for line := range strings.Lines(out.String()) {
-		at, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		if _, err := time.Parse("2006-01-02T15:04:05.000000Z", at); err != nil {
-			t.Error(err)
-		}
-		lines = append(lines, rest)
-	}
-	want := []string{"warn\tshown\tpath=a\\nb\tcount=3", "debug\txdsproxy\tof a part\tstream=s"}
-	if diff := cmp.Diff(want, lines); diff != "" {
-		t.Error(diff)
-	}
-
-	out.Reset()
-	slog.New(newLogHandler(&out, levels, true)).With("component", "xdsproxy").Debug("as JSON", "stream", "s")
-	var doc map[string]string
-	if err := json.Unmarshal(out.Bytes(), &doc); err != nil {
-		t.Fatal(err)
-	}
-	delete(doc, "time")
-	if diff := cmp.Diff(map[string]string{"level": "debug", "scope": "xdsproxy", "msg": "as JSON", "stream": "s"}, doc); diff != "" {
-		t.Error(diff)
-	}
-	if _, err := parseLevels("default:loud"); err == nil {
-		t.Error("an unknown level was taken")
-	}
-	if levels, err := parseLevels("sds:debug,all:error"); err != nil || len(levels) != 1 || levels["default"] != slog.LevelError {
-		t.Errorf("all: %v, %v", levels, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/bootstrap/platform"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/status"
@@ -35,6 +36,8 @@ const (
 	annotationProxyConfig = "proxy.istio.io/config"
 	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
 	annotationStatusPort  = "status.sidecar.istio.io/port"
+	// More than one place of the application's metrics, as of Istio 1.31.
+	annotationScrapeTargets = "prometheus.istio.io/scrape-targets"
 )
 
 // config is all that the agent runs by. It is put together once, by resolve,
@@ -44,6 +47,7 @@ type config struct {
 	proxyConfig *meshv1alpha1.ProxyConfig
 	node        node.ID
 	metadata    *node.Metadata
+	locality    bootstrap.Locality // of the cloud, where there is one
 	identity    certs.ID
 	keyType     certs.KeyType
 
@@ -57,7 +61,7 @@ type config struct {
 
 	xds, ca   upstream
 	probers   status.Probers
-	appScrape *status.AppScrape
+	appScrape []status.AppScrape
 	profiling bool
 }
 
@@ -73,6 +77,8 @@ type sources struct {
 	addresses func() []string
 	// lookup gives the addresses of a name; nil asks the system.
 	lookup func(host string) ([]string, error)
+	// platform finds the cloud that this runs in; nil: none.
+	platform func(ipv6 bool) platform.Result
 }
 
 // resolve puts the configuration together: flags win over the pod's
@@ -100,13 +106,18 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	if cfg.node, err = nodeID(src, ips[0], warn); err != nil {
 		return nil, nil, err
 	}
+	var cloud platform.Result
+	if src.platform != nil {
+		cloud = src.platform(bootstrap.OnlyIPv6(ips))
+		cfg.locality = bootstrap.Locality(cloud.Locality)
+	}
 	cfg.identity = certs.ID{TrustDomain: src.env.trustDomain, Namespace: src.env.podNamespace, ServiceAccount: src.env.serviceAccount}
 	if cfg.keyType, err = keyType(src.env); err != nil {
 		return nil, nil, err
 	}
 	var left []string
 	cfg.metadata, left, err = bootstrap.NodeMetadata(bootstrap.MetadataInput{
-		Variables: src.env.metadata, Labels: labels, Annotations: annotations, ProxyConfig: pc, Own: own(src, cfg.node, ips),
+		Variables: src.env.metadata, Labels: labels, Annotations: annotations, ProxyConfig: pc, Own: own(src, cfg.node, ips, cloud.Metadata),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -125,7 +136,7 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 		return nil, nil, err
 	}
 	if src.role == node.Sidecar {
-		if cfg.appScrape, err = status.ParseScrape(src.env.promAnnotations, int(pc.GetStatusPort())); err != nil {
+		if cfg.appScrape, err = status.ParseScrape(src.env.promAnnotations, annotations[annotationScrapeTargets], int(pc.GetStatusPort())); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -170,6 +181,9 @@ func resolveProxyConfig(src sources, annotations map[string]string, warn func(st
 		return nil, false, err
 	}
 	if address := annotations[annotationDiscovery]; address != "" {
+		if err := meshconfig.CheckAddress(address); err != nil {
+			return nil, false, fmt.Errorf("annotation %s is %q: %w", annotationDiscovery, address, err)
+		}
 		pc.DiscoveryAddress = address
 	}
 	if text := annotations[annotationStatusPort]; text != "" {
@@ -265,11 +279,14 @@ func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) 
 	if domain == "" {
 		domain = src.env.podNamespace + ".svc.cluster.local"
 	}
+	if strings.Contains(domain, "~") {
+		return node.ID{}, fmt.Errorf("--domain is %q, it must be a DNS domain such as default.svc.cluster.local", domain)
+	}
 	return node.ParseID(node.ID{Role: src.role, IP: ip, Name: name + "." + src.env.podNamespace, Domain: domain}.String())
 }
 
 // own is the metadata that the agent knows itself.
-func own(src sources, id node.ID, ips []string) node.Metadata {
+func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Metadata {
 	return node.Metadata{
 		Name:                        strings.TrimSuffix(id.Name, "."+src.env.podNamespace),
 		Namespace:                   src.env.podNamespace,
@@ -279,6 +296,7 @@ func own(src sources, id node.ID, ips []string) node.Metadata {
 		EnvoyPrometheusPort:         node.Port(src.env.prometheusPort),
 		ExitOnZeroActiveConnections: node.Bool(src.env.exitOnZero),
 		OutlierLogPath:              src.flags.outlierLogPath,
+		PlatformMetadata:            cloud,
 	}
 }
 
@@ -298,6 +316,8 @@ func keyType(e environment) (certs.KeyType, error) {
 		return "", fmt.Errorf("environment variable ECC_SIGNATURE_ALGORITHM is %q, it must be ECDSA or RSA", e.keyAlgorithm)
 	case e.curve == "P384":
 		return certs.ECDSAP384, nil
+	case e.curve != "P256":
+		return "", fmt.Errorf("environment variable ECC_CURVE is %q, it must be P256 or P384", e.curve)
 	default:
 		return certs.ECDSAP256, nil
 	}
@@ -325,6 +345,7 @@ func envoyArgs(src sources, cfg *config, ips []string, warn func(string, ...any)
 		JSONLog:           src.jsonLog,
 		OverrideYAML:      override,
 		Concurrency:       int(cfg.proxyConfig.GetConcurrency().GetValue()),
+		HotRestart:        src.flags.hotRestart,
 	})
 }
 

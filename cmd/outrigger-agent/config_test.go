@@ -129,13 +129,13 @@ func TestResolveUpstreams(t *testing.T) {
 
 func TestResolveWarnsAndRefuses(t *testing.T) {
 	t.Parallel()
-	src := testSources(map[string]string{labelsFile: "broken"}, "PROXY_CONFIG={statsdUdpAddress: 'a:1'}", "OUTPUT_CERTS=/x", "ISTIO_METAJSON_X={", "ISTIO_BOOTSTRAP_OVERRIDE=/none")
+	src := testSources(map[string]string{labelsFile: "broken"}, "PROXY_CONFIG={statsdUdpAddress: 'a:1'}", "XDS_AUTH_PROVIDER=gcp", "ISTIO_METAJSON_X={", "ISTIO_BOOTSTRAP_OVERRIDE=/none")
 	src.flags.proxyLogLevel = "info,a:b:c"
 	_, warnings, err := resolve(src)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"./etc/istio/pod/labels is left out", "statsdUdpAddress", "OUTPUT_CERTS", "ISTIO_METAJSON_X", "--proxyLogLevel", "ISTIO_BOOTSTRAP_OVERRIDE"} {
+	for i, want := range []string{"./etc/istio/pod/labels is left out", "statsdUdpAddress", "XDS_AUTH_PROVIDER", "ISTIO_METAJSON_X", "--proxyLogLevel", "ISTIO_BOOTSTRAP_OVERRIDE"} {
 		if i >= len(warnings) || !strings.Contains(warnings[i], want) {
 			t.Errorf("warning %d of %q does not name %s", i, warnings, want)
 		}
@@ -150,7 +150,7 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 		"WORKLOAD_RSA_KEY_SIZE=1024":            "WORKLOAD_RSA_KEY_SIZE is 1024",
 		"ISTIO_META_DNS_CAPTURE=yes":            "DNS_CAPTURE",
 		"PROXY_CONFIG={customConfigFile: none}": `ProxyConfig customConfigFile is "none"`,
-		"ISTIO_BOOTSTRAP=/x":                    `ISTIO_BOOTSTRAP is "/x": templates of the bootstrap are not supported`,
+		"ISTIO_BOOTSTRAP=/x":                    `ISTIO_BOOTSTRAP is "/x", it must be a template of Envoy's bootstrap`,
 		"PROXY_CONFIG={statsdUdpAddress: x}":    `ProxyConfig statsdUdpAddress is "x": it must be host:port`,
 		"PROXY_CONFIG={envoyMetricsService: {address: 'a:1', tlsSettings: {mode: SIMPLE, caCertificates: none}}}": `envoyMetricsService.tlsSettings.caCertificates is "none", it must be a file`,
 		"POD_NAMESPACE=":                        "POD_NAMESPACE is not set",

@@ -19,6 +19,11 @@ type environment struct {
 	instanceIP, serviceAccount string
 	trustDomain                string
 	cpuLimit                   int
+	// kubernetesHost is set by Kubernetes in each of its pods.
+	kubernetesHost                         string
+	cloudPlatform                          string // aws, azure, gcp, none, or empty to find out
+	gcpMetadata                            string
+	gcpQuotaProject, gkeURL, gcpServerHost string
 
 	proxyConfig                string
 	statusPort, prometheusPort int
@@ -31,6 +36,7 @@ type environment struct {
 	dualStack                  bool
 	grpcBootstrap              string
 	bindAddress                string
+	disableEnvoy               bool
 
 	xdsRoot, caAddress, caRoot  string
 	istiodSAN, certProvider     string
@@ -39,18 +45,23 @@ type environment struct {
 	graceRatio                  float64
 	keyAlgorithm, curve         string
 	rsaKeySize                  int
+	outputCerts                 string
+	fileMountedCerts            bool
+	fileDebounce                time.Duration
+	keepaliveInterval           time.Duration
+	keepaliveTimeout            time.Duration
 	appProbers, promAnnotations string
 	legacyProbeLocalhost        bool
 
 	// goTuned is true when GOGC, GOMAXPROCS or GOMEMLIMIT is set.
 	goTuned bool
-	// metadata holds ISTIO_META_* and ISTIO_METAJSON_*, headers what follows
-	// XDS_HEADER_.
-	metadata, headers map[string]string
+	// metadata holds ISTIO_META_* and ISTIO_METAJSON_*, headers and caHeaders
+	// what follows XDS_HEADER_ and CA_HEADER_.
+	metadata, headers, caHeaders map[string]string
 	// shown are the values in force that are not empty, by name, for people:
 	// without what may hold a secret.
 	shown map[string]string
-	// unserved are the variables that are set and have no effect yet.
+	// unserved are the variables that ask for something that is not served yet.
 	unserved []string
 }
 
@@ -91,15 +102,22 @@ func variables() []variable {
 		{"SERVICE_ACCOUNT", kindText, "", "service account of the workload: part of the identity", text(func(e *environment) *string { return &e.serviceAccount })},
 		{"TRUST_DOMAIN", kindText, "cluster.local", "trust domain of the workload: part of the identity", text(func(e *environment) *string { return &e.trustDomain })},
 		{"ISTIO_CPU_LIMIT", kindNumber, "0", "worker threads of Envoy when ProxyConfig has no concurrency; 0 means one for each CPU", number(func(e *environment) *int { return &e.cpuLimit })},
+		{"KUBERNETES_SERVICE_HOST", kindText, "", "set by Kubernetes: certificates are written 0644 instead of 0600", text(func(e *environment) *string { return &e.kubernetesHost })},
+		{"CLOUD_PLATFORM", kindText, "", "where this runs: aws, azure, gcp or none, in any case (default: what the firmware and the variables below say)", oneOf(func(e *environment) *string { return &e.cloudPlatform }, "aws", "azure", "gcp", "none")},
+		{"GCP_METADATA", kindText, "", "project id, project number, cluster and its location with the pipe character between; the metadata server of Google Cloud is not asked then", text(func(e *environment) *string { return &e.gcpMetadata })},
+		{"GCP_QUOTA_PROJECT", kindText, "", "`gcp_quota_project` of the node's platform metadata", text(func(e *environment) *string { return &e.gcpQuotaProject })},
+		{"GKE_CLUSTER_URL", kindText, "", "URL of the GKE cluster in the node's platform metadata (default: made of project, location and cluster)", text(func(e *environment) *string { return &e.gkeURL })},
+		{"GCE_METADATA_HOST", kindText, "", "host or host:port of the metadata server of Google Cloud (default: 169.254.169.254); says too that there is one", text(func(e *environment) *string { return &e.gcpServerHost })},
 		{"PROXY_CONFIG", kindYAML, "", "a ProxyConfig, laid over that of the mesh config file", text(func(e *environment) *string { return &e.proxyConfig })},
 		{"ENVOY_STATUS_PORT", kindPort, "15021", "port of Envoy that answers /healthz/ready", port(func(e *environment) *int { return &e.statusPort })},
 		{"ENVOY_PROMETHEUS_PORT", kindPort, "15090", "port of Envoy that answers /stats/prometheus", port(func(e *environment) *int { return &e.prometheusPort })},
 		{"ISTIO_DELTA_XDS", kindBool, "true", "incremental ADS between Envoy and the control plane; false selects the state of the world", boolean(func(e *environment) *bool { return &e.deltaXDS })},
 		{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS", kindBool, "false", "drain until no connection is open instead of for terminationDrainDuration", boolean(func(e *environment) *bool { return &e.exitOnZero })},
 		{"MINIMUM_DRAIN_DURATION", kindDuration, "5s", "shortest drain; only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS", duration(func(e *environment) *time.Duration { return &e.minDrain })},
+		{"DISABLE_ENVOY", kindBool, "false", "run without Envoy: the agent keeps certificates and serves xDS to applications with gRPC of their own, until it is ended", boolean(func(e *environment) *bool { return &e.disableEnvoy })},
 		{"HOST_IP", kindText, "", "address of the node: stands for the host `$(HOST_IP)` in the addresses of tracers, statsd, metrics and access log service", text(func(e *environment) *string { return &e.hostIP })},
 		{"ISTIO_DUAL_STACK", kindBool, "false", "with addresses of both families, the first one chooses that of the local ports, and Envoy looks up both", boolean(func(e *environment) *bool { return &e.dualStack })},
-		{"ISTIO_BOOTSTRAP", kindPath, "", "template of the bootstrap: refused, except for the path of Istio's own template; use ISTIO_BOOTSTRAP_OVERRIDE or customConfigFile of ProxyConfig", text(func(e *environment) *string { return &e.bootstrapTemplate })},
+		{"ISTIO_BOOTSTRAP", kindPath, "", "template of the bootstrap, in the language of Istio's; wins over --templateFile and proxyBootstrapTemplatePath. The path of Istio's own template stands for ours", text(func(e *environment) *string { return &e.bootstrapTemplate })},
 		{"ISTIO_BOOTSTRAP_OVERRIDE", kindPath, "", "file that Envoy merges over the bootstrap", text(func(e *environment) *string { return &e.bootstrapOverride })},
 		{nameGRPCBootstrap, kindPath, defaultGRPCBootstrap, "where the bootstrap of applications with gRPC of their own is written; set but empty: nowhere", text(func(e *environment) *string { return &e.grpcBootstrap })},
 		{"OUTRIGGER_BIND_ADDRESS", kindText, "", "IP address that all ports of agent and Envoy bind to, and that all local targets have (default: loopback for the admin port, all addresses for the others)", text(func(e *environment) *string { return &e.bindAddress })},
@@ -110,6 +128,14 @@ func variables() []variable {
 		{"ISTIOD_SAN", kindText, "", "name that the certificate of the control plane must have (default: the host of its address)", text(func(e *environment) *string { return &e.istiodSAN })},
 		{"JWT_POLICY", kindText, "third-party-jwt", "which token is sent: third-party-jwt (`./var/run/secrets/tokens/istio-token`), first-party-jwt (that of Kubernetes), anything else for none", text(func(e *environment) *string { return &e.jwtPolicy })},
 		{"PROV_CERT", kindPath, "", "directory of key.pem, cert-chain.pem and root-cert.pem that prove who this is to control plane and authority", text(func(e *environment) *string { return &e.provCert })},
+		{"OUTPUT_CERTS", kindPath, "", "directory that key.pem, cert-chain.pem and root-cert.pem of the workload are written to", text(func(e *environment) *string { return &e.outputCerts })},
+		{"FILE_MOUNTED_CERTS", kindBool, "false", "serve certificates from files, ask no certificate authority", boolean(func(e *environment) *bool { return &e.fileMountedCerts })},
+		{"FILE_DEBOUNCE_DURATION", kindDuration, "100ms", "how long to wait, at first, for the other file while a certificate and its key do not belong together", duration(func(e *environment) *time.Duration { return &e.fileDebounce })},
+		{"CA_PROVIDER", kindText, "Citadel", "protocol of the certificate authority; only Citadel (that of istiod) is served", only("Citadel")},
+		{"CREDENTIAL_FETCHER_TYPE", kindText, "JWT", "where the token comes from; only JWT (a file, see JWT_POLICY) is served", only("JWT")},
+		{"CREDENTIAL_IDENTITY_PROVIDER", kindText, "GoogleComputeEngine", "who made the token, for its exchange at Google; only the default is served", only("GoogleComputeEngine")},
+		{"GRPC_KEEPALIVE_INTERVAL", kindDuration, "30s", "silence after which a gRPC connection is asked whether it lives", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
+		{"GRPC_KEEPALIVE_TIMEOUT", kindDuration, "10s", "how long to wait for that answer", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"SECRET_TTL", kindDuration, "24h", "life of a certificate that is asked for", duration(func(e *environment) *time.Duration { return &e.secretTTL })},
 		{"SECRET_GRACE_PERIOD_RATIO", kindNumber, "0.5", "share of a certificate's life that is left when it is renewed", func(e *environment, s string) error {
 			ratio, err := strconv.ParseFloat(s, 64)
@@ -122,6 +148,7 @@ func variables() []variable {
 		{"ECC_SIGNATURE_ALGORITHM", kindText, "", "ECDSA or RSA (default: ECDSA, or RSA when only WORKLOAD_RSA_KEY_SIZE is set)", text(func(e *environment) *string { return &e.keyAlgorithm })},
 		{"ECC_CURVE", kindText, "P256", "P256 or P384", text(func(e *environment) *string { return &e.curve })},
 		{"WORKLOAD_RSA_KEY_SIZE", kindNumber, "0", "bits of an RSA key: 2048, 3072 or 4096", number(func(e *environment) *int { return &e.rsaKeySize })},
+		{"PKCS8_KEY", kindBool, "false", "accepted: private keys are PKCS#8, whatever it says", boolean(func(*environment) *bool { return new(bool) })},
 		{"ISTIO_KUBE_APP_PROBERS", kindJSON, "", "the application's probes that the status port answers", text(func(e *environment) *string { return &e.appProbers })},
 		{"ISTIO_PROMETHEUS_ANNOTATIONS", kindJSON, "", "where the application's metrics are, to be merged with ours", text(func(e *environment) *string { return &e.promAnnotations })},
 		{"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", kindBool, "false", "send application probes to localhost instead of INSTANCE_IP", boolean(func(e *environment) *bool { return &e.legacyProbeLocalhost })},
@@ -143,26 +170,15 @@ const (
 	prefixMetadata     = "ISTIO_META_"
 	prefixMetadataJSON = "ISTIO_METAJSON_"
 	prefixHeader       = "XDS_HEADER_"
+	prefixCAHeader     = "CA_HEADER_"
 )
-
-// unservedVariables are variables of pilot-agent that are not served yet, with
-// the values that ask for nothing. Whoever sets another value is told.
-func unservedVariables() map[string][]string {
-	off := []string{"", "false", "0"}
-	return map[string][]string{
-		"DISABLE_ENVOY": off, "FILE_MOUNTED_CERTS": off, "BOOTSTRAP_XDS_AGENT": off, "PROXY_CONFIG_XDS_AGENT": off,
-		"ISTIO_META_DNS_CAPTURE": off, "OUTPUT_CERTS": {""}, "XDS_AUTH_PROVIDER": {""},
-		"CA_PROVIDER": {"", "Citadel"}, "CREDENTIAL_FETCHER_TYPE": {"", "JWT"},
-	}
-}
 
 // readEnvironment reads every variable of the table. A value that cannot be
 // read does not keep a workload from starting: the default takes its place, and
 // a warning says so.
 func readEnvironment(environ []string) (e environment, warnings []string) {
-	e = environment{metadata: map[string]string{}, headers: map[string]string{}, shown: map[string]string{}}
+	e = environment{metadata: map[string]string{}, headers: map[string]string{}, caHeaders: map[string]string{}, shown: map[string]string{}}
 	values := map[string]string{}
-	unserved := unservedVariables()
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		values[name] = value
@@ -171,9 +187,17 @@ func readEnvironment(environ []string) (e environment, warnings []string) {
 			e.metadata[name] = value
 		case len(name) > len(prefixHeader) && strings.HasPrefix(name, prefixHeader):
 			e.headers[strings.ToLower(name[len(prefixHeader):])] = value
+		case len(name) > len(prefixCAHeader) && strings.HasPrefix(name, prefixCAHeader):
+			e.caHeaders[strings.ToLower(name[len(prefixCAHeader):])] = value
 		}
-		if nothing, ok := unserved[name]; ok && !slices.Contains(nothing, value) {
-			e.unserved = append(e.unserved, name)
+	}
+	for _, v := range unservedVariables() {
+		switch value := values[v.name]; {
+		case value == "" || v.asksForNothing(value):
+		case v.instead == "":
+			e.unserved = append(e.unserved, v.name)
+		default:
+			warnings = append(warnings, fmt.Sprintf("environment variable %s is set but has no effect: %s", v.name, v.instead))
 		}
 	}
 	for _, v := range variables() {
@@ -204,6 +228,28 @@ func processEnvironment() []string { return os.Environ() }
 
 func text(field func(*environment) *string) func(*environment, string) error {
 	return func(e *environment, s string) error { *field(e) = s; return nil }
+}
+
+// oneOf takes one of some words, written in any case.
+func oneOf(field func(*environment) *string, words ...string) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		word := strings.ToLower(s)
+		if s != "" && !slices.Contains(words, word) {
+			return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+		}
+		*field(e) = word
+		return nil
+	}
+}
+
+// only takes the one value that is served.
+func only(served string) func(*environment, string) error {
+	return func(_ *environment, s string) error {
+		if s != served {
+			return fmt.Errorf("%q is not supported, only %s is", s, served)
+		}
+		return nil
+	}
 }
 
 func number(field func(*environment) *int) func(*environment, string) error {
@@ -267,7 +313,8 @@ func writeEnvDoc(w io.Writer) error {
 	}
 	b.WriteString("| `" + prefixMetadata + "<KEY>` | text | | node metadata `<KEY>`; a key with a type must parse as that type. The same name in proxyMetadata of ProxyConfig loses |\n" +
 		"| `" + prefixMetadataJSON + "<ANY>` | JSON | | an object whose members become node metadata; `" + prefixMetadataJSON + "LABELS` becomes the labels beneath those of the pod |\n" +
-		"| `" + prefixHeader + "<NAME>` | text | | metadata `<name>` of each ADS stream to the control plane |\n")
+		"| `" + prefixHeader + "<NAME>` | text | | metadata `<name>` of each ADS stream to the control plane |\n" +
+		"| `" + prefixCAHeader + "<NAME>` | text | | metadata `<name>` of each call to the certificate authority |\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -18,38 +18,86 @@ import (
 )
 
 // istioTemplate is where Istio's images have the template of their own
-// bootstrap; whoever names it asks for nothing special.
+// bootstrap. Whoever names it asks for nothing special; its content is made for
+// Istio's own Envoy.
 const istioTemplate = "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json"
 
 // setBootstrap gives the configuration Envoy's bootstrap: one of the user's
-// own, as it is, or a rendered one.
+// own, as it is, one that a template of the user makes, or the usual one.
 func setBootstrap(src sources, cfg *config, tracingSet bool) (warnings []string, err error) {
 	pc := cfg.proxyConfig
-	if path := src.env.bootstrapTemplate; path != "" && path != istioTemplate {
-		return nil, fmt.Errorf("environment variable ISTIO_BOOTSTRAP is %q: %s", path, bootstrap.TemplateRefused)
-	}
-	if path := pc.GetCustomConfigFile(); path != "" {
-		doc, err := src.read(path)
+	path, from, warnings := chooseTemplate(src, pc)
+	if own := pc.GetCustomConfigFile(); own != "" && path == "" {
+		doc, err := src.read(own)
 		if err != nil {
-			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: %w", path, err)
+			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: %w", own, err)
 		}
 		if len(doc) == 0 {
-			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: the file is empty", path)
+			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: the file is empty", own)
 		}
-		cfg.bootstrapFile = path
-		return nil, nil
+		cfg.bootstrapFile = own
+		return warnings, nil
 	}
-	for _, file := range bootstrap.Files(pc) {
+	for _, file := range bootstrap.Files(pc, cfg.metadata) {
 		if _, err := src.read(file.Path); err != nil {
 			return nil, fmt.Errorf("%s is %q, it must be a file that Envoy can read: %w", file.Field, file.Path, err)
 		}
 	}
-	cfg.bootstrap, err = bootstrap.Render(bootstrap.Input{
+	in := bootstrap.Input{
 		Node: cfg.node, Metadata: cfg.metadata, ProxyConfig: pc, BindAddress: src.env.bindAddress, StateOfTheWorld: !src.env.deltaXDS,
 		TracingSet: tracingSet, HostIP: src.env.hostIP, DualStack: src.env.dualStack, SystemRoots: rootsFile(src.read, pc),
-	})
-	cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
-	return bootstrap.Replaced(pc), err
+		Locality: cfg.locality,
+	}
+	if path == "" {
+		cfg.bootstrap, err = bootstrap.Render(in)
+		cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
+		return append(warnings, bootstrap.Replaced(pc)...), err
+	}
+	template := bootstrap.Template{Path: path}
+	if template.Text, err = src.read(path); err != nil {
+		return nil, fmt.Errorf("%s is %q, it must be a template of Envoy's bootstrap: %w", from, path, err)
+	}
+	xds, _, err := upstreams(src, pc)
+	if err != nil {
+		return nil, err
+	}
+	in.XDSRootCert = xds.roots
+	doc, doubts, err := bootstrap.RenderTemplate(in, template)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from, err)
+	}
+	cfg.bootstrap, cfg.bootstrapFile = doc, filepath.Join(pc.GetConfigPath(), template.Output())
+	return append(warnings, doubts...), nil
+}
+
+// chooseTemplate returns the user's template of the bootstrap and what names
+// it, or none.
+func chooseTemplate(src sources, pc *meshv1alpha1.ProxyConfig) (path, from string, warnings []string) {
+	note := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	own := func(path, from string) bool {
+		clean := filepath.Clean("/" + path) // Istio's agent runs in / and names it relatively
+		if path != "" && clean == istioTemplate {
+			note("%s is %q, the template of Istio's own bootstrap: ours takes its place, which stock Envoy accepts; give a changed one another name", from, path)
+		}
+		return path != "" && clean != istioTemplate
+	}
+	const variable, flag, field = "environment variable ISTIO_BOOTSTRAP", "--templateFile", "ProxyConfig proxyBootstrapTemplatePath"
+	switch custom := pc.GetCustomConfigFile(); {
+	case custom != "":
+		if src.env.bootstrapTemplate != "" {
+			note("%s is %q: it is not used, ProxyConfig customConfigFile %q is Envoy's whole configuration", variable, src.env.bootstrapTemplate, custom)
+		}
+		return "", "", warnings
+	case own(src.env.bootstrapTemplate, variable):
+		return src.env.bootstrapTemplate, variable, warnings
+	case src.flags.templateFile != "":
+		if own(src.flags.templateFile, flag) {
+			return src.flags.templateFile, flag, warnings
+		}
+	case own(pc.GetProxyBootstrapTemplatePath(), field):
+		return pc.GetProxyBootstrapTemplatePath(), field, warnings
+	}
+	return "", "", warnings
 }
 
 // rootsFile is the file of the system's root certificates, empty when it is
@@ -123,7 +171,7 @@ func lookupHost(host string) ([]string, error) {
 // writeBootstrap writes the rendered bootstrap; the function it returns
 // removes it. A file of the user's own stays as it is.
 func writeBootstrap(cfg *config) (remove func(), err error) {
-	if cfg.bootstrap == nil {
+	if cfg.bootstrap == nil || cfg.env.disableEnvoy {
 		return func() {}, nil
 	}
 	remove = func() { _ = os.Remove(cfg.bootstrapFile) } // what is left is overwritten at the next start

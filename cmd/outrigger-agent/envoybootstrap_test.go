@@ -4,6 +4,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,12 +56,87 @@ func TestWriteBootstrap(t *testing.T) {
 
 func TestBootstrapOverride(t *testing.T) {
 	t.Parallel()
-	cfg, warnings, err := resolve(testSources(map[string]string{"o.yaml": "admin: {}"}, "ISTIO_BOOTSTRAP_OVERRIDE=o.yaml", "ISTIO_BOOTSTRAP="+istioTemplate))
+	cfg, warnings, err := resolve(testSources(map[string]string{"o.yaml": "admin: {}"}, "ISTIO_BOOTSTRAP_OVERRIDE=o.yaml"))
 	if err != nil || len(warnings) != 0 {
 		t.Fatal(err, warnings)
 	}
 	if i := slices.Index(cfg.envoyArgs, "--config-yaml"); i < 0 || cfg.envoyArgs[i+1] != "admin: {}" {
 		t.Errorf("arguments of Envoy: %q", cfg.envoyArgs)
+	}
+}
+
+// A template of the user takes the place of ours: customConfigFile wins over
+// the environment, this over the flag, and that over the ProxyConfig.
+func TestTemplate(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{
+		"a": `{"a": "{{ .nodeID }} {{ .xds_root_cert }}"}`, "b.yaml": "b: {{ .localhost }}", "c.yaml.tmpl": "c: 1", "own": "admin: {}", "bad": "{", "gone": "{{ .config.GetX }}",
+		istioTemplate: "broken",
+	}
+	custom, field := "PROXY_CONFIG={customConfigFile: own}", "PROXY_CONFIG={proxyBootstrapTemplatePath: a}"
+	const ours = "etc/istio/proxy/envoy-rev.json"
+	for name, tc := range map[string]struct {
+		environ, flag string
+		file, want    string // the file that Envoy reads, and what is in it
+		warning, err  string
+	}{
+		"nothing":             {file: ours, want: "xds-grpc"},
+		"environment":         {environ: "ISTIO_BOOTSTRAP=a", flag: "b.yaml", file: ours, want: `{"a": "sidecar~10.0.0.1~p.ns~ns.svc.cluster.local ` + meshRootFile + `"}`},
+		"flag":                {environ: field, flag: "b.yaml", file: "etc/istio/proxy/envoy-rev.yaml", want: "b: 127.0.0.1"},
+		"ProxyConfig":         {environ: field, file: ours, want: `{"a": "sidecar~`},
+		"custom over flag":    {environ: custom, flag: "a", file: "own"},
+		"YAML template":       {flag: "c.yaml.tmpl", file: "etc/istio/proxy/envoy-rev.yaml", want: "c: 1"},
+		"environment, custom": {environ: "ISTIO_BOOTSTRAP=a\n" + custom, file: "own", warning: `environment variable ISTIO_BOOTSTRAP is "a": it is not used, ProxyConfig customConfigFile "own"`},
+		"Istio's own":         {environ: "ISTIO_BOOTSTRAP=" + istioTemplate, file: ours, want: "xds-grpc", warning: "the template of Istio's own bootstrap: ours takes its place"},
+		"Istio's own, custom": {environ: "ISTIO_BOOTSTRAP=" + istioTemplate + "\n" + custom, file: "own", warning: "it is not used"},
+		"Istio's own, flag":   {environ: field, flag: "." + istioTemplate, file: ours, want: "xds-grpc", warning: "--templateFile is"},
+		"no such file":        {flag: "none", err: `--templateFile is "none", it must be a template of Envoy's bootstrap: open none`},
+		"no JSON":             {environ: "ISTIO_BOOTSTRAP=bad", err: `environment variable ISTIO_BOOTSTRAP: template bad renders JSON that cannot be read: line 1 of the output, "{"`},
+		"a method":            {environ: "PROXY_CONFIG={proxyBootstrapTemplatePath: gone}", err: "ProxyConfig proxyBootstrapTemplatePath: template gone line 1 at <.config.GetX>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			src := testSources(files, strings.Split(tc.environ, "\n")...)
+			src.flags.templateFile = tc.flag
+			cfg, warnings, err := resolve(src)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("error %v, want one with %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(warnings) > 1 || (len(warnings) == 1) != (tc.warning != "") || !strings.Contains(strings.Join(warnings, ""), tc.warning) {
+				t.Errorf("warnings %q, want one with %q", warnings, tc.warning)
+			}
+			if cfg.bootstrapFile != tc.file || !strings.Contains(string(cfg.bootstrap), tc.want) || !slices.Equal(cfg.envoyArgs[:2], []string{"-c", tc.file}) {
+				t.Errorf("file %s, bootstrap %.200s, arguments %q", cfg.bootstrapFile, cfg.bootstrap, cfg.envoyArgs[:2])
+			}
+		})
+	}
+}
+
+// A real Envoy gets ready with a bootstrap that a template has made.
+func TestProxyTemplate(t *testing.T) {
+	t.Parallel()
+	path, err := filepath.Abs("../../bootstrap/testdata/templates/usual.json.tmpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := filepath.Join(t.TempDir(), "marked.json.tmpl")
+	if err := os.WriteFile(marked, []byte(strings.Replace(string(text), `"node": {`, `"node": {"user_agent_name": "marked", `, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t, "127.78.0.10", "", newControlPlane(t), "ISTIO_BOOTSTRAP="+marked)
+	a.waitReady()
+	if code, body := a.get(15000, "/server_info"); code != http.StatusOK || !strings.Contains(body, `"marked"`) {
+		t.Errorf("%d %s", code, body)
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap"
@@ -23,12 +25,16 @@ const (
 // sockets are the listeners of the agent. They are bound before anything runs,
 // so that a conflict is an exit and not a half-working agent.
 type sockets struct {
-	xds, sds net.Listener
-	status   net.Listener // nil when the status port is off
+	xds    net.Listener
+	sds    net.Listener // nil with DISABLE_ENVOY
+	status net.Listener // nil when the status port is off
 }
 
 func bind(cfg *config) (*sockets, error) {
 	s := &sockets{}
+	if err := checkFiles(cfg); err != nil {
+		return nil, err
+	}
 	if err := s.bind(cfg); err != nil {
 		s.close()
 		return nil, err
@@ -36,11 +42,29 @@ func bind(cfg *config) (*sockets, error) {
 	return s, nil
 }
 
-func (s *sockets) bind(cfg *config) (err error) {
-	if s.xds, err = listenUnix(filepath.Join(cfg.proxyConfig.GetConfigPath(), bootstrap.XDSSocketName), 0o700); err != nil {
+// checkFiles refuses files without which nothing could work, before anything
+// is bound or written.
+func checkFiles(cfg *config) error {
+	if err := checkRoots(cfg); err != nil || cfg.env.disableEnvoy {
 		return err
 	}
-	if s.sds, err = listenUnix(bootstrap.SDSSocket, 0o750); err != nil {
+	if _, err := exec.LookPath(cfg.proxyConfig.GetBinaryPath()); err != nil {
+		return fmt.Errorf("ProxyConfig binaryPath is %q: %w; it must be an Envoy that can be executed", cfg.proxyConfig.GetBinaryPath(), err)
+	}
+	return nil
+}
+
+func (s *sockets) bind(cfg *config) (err error) {
+	dir := cfg.proxyConfig.GetConfigPath()
+	if s.xds, err = listenUnix(filepath.Join(dir, bootstrap.XDSSocketName), 0o700); err != nil {
+		return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
+	}
+	if cfg.env.disableEnvoy {
+		// Applications open it, as whatever user they run.
+		if err := os.Chmod(filepath.Join(dir, bootstrap.XDSSocketName), 0o666); err != nil {
+			return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
+		}
+	} else if s.sds, err = listenUnix(bootstrap.SDSSocket, 0o750); err != nil {
 		return err
 	}
 	if port := int(cfg.proxyConfig.GetStatusPort()); port > 0 {
@@ -49,7 +73,11 @@ func (s *sockets) bind(cfg *config) (err error) {
 			address = cfg.address(port)
 		}
 		if s.status, err = net.Listen("tcp", address); err != nil {
-			return fmt.Errorf("status port: %w; free the port or set statusPort of ProxyConfig", err)
+			cure := "free the port or set statusPort of ProxyConfig"
+			if errors.Is(err, syscall.EADDRNOTAVAIL) {
+				cure = "OUTRIGGER_BIND_ADDRESS must be an address of this host"
+			}
+			return fmt.Errorf("status port: %w; %s", err, cure)
 		}
 	}
 	return nil
@@ -71,7 +99,7 @@ func listenUnix(path string, dirMode os.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("socket %s: the path has %d characters, the kernel takes %d: use a shorter or a relative one", path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return nil, fmt.Errorf("directory of the socket %s: %w", path, err)
+		return nil, fmt.Errorf("directory of the socket %s: %w; it must be a directory that can be written", path, err)
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close() // it was only asked whether somebody is there

@@ -68,6 +68,7 @@ type proxyFlags struct {
 	componentLogLevel     string
 	envoyRestart          string
 	maxDrain              time.Duration
+	hotRestart            bool
 	deprecated, ineffects []string
 }
 
@@ -79,9 +80,10 @@ func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.outlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
 	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often a crashed Envoy is started again: N/duration, such as 3/10m; off ends the agent with it")
 	fs.DurationVar(&f.maxDrain, "max-drain", time.Hour, "longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS")
+	fs.BoolVar(&f.hotRestart, "hot-restart", false, "on SIGHUP, or when its binary is another one, a new Envoy takes over from the old one without a failed request")
 	fs.BoolVar(&f.profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
 	fs.IntVar(&f.stsPort, "stsPort", 0, "port of the token exchange; not served yet, only 0 is accepted")
-	fs.StringVar(&f.templateFile, "templateFile", "", "bootstrap template; refused, use ISTIO_BOOTSTRAP_OVERRIDE")
+	fs.StringVar(&f.templateFile, "templateFile", "", "bootstrap template; wins over proxyBootstrapTemplatePath, loses to ISTIO_BOOTSTRAP and customConfigFile")
 	fs.StringVar(&f.tokenManagerPlugin, "tokenManagerPlugin", "GoogleTokenExchange", "accepted, without effect")
 	fs.StringVar(&f.serviceCluster, "serviceCluster", "istio-proxy", "deprecated: use serviceCluster of ProxyConfig")
 	fs.IntVar(&f.concurrency, "concurrency", 0, "deprecated: use concurrency of ProxyConfig")
@@ -97,7 +99,7 @@ func (f *proxyFlags) life(now <-chan struct{}) (envoyLife, error) {
 	if f.maxDrain <= 0 {
 		return envoyLife{}, fmt.Errorf("--max-drain is %s: it must be longer than 0", f.maxDrain)
 	}
-	return envoyLife{restart: restart, maxDrain: f.maxDrain, now: now}, nil
+	return envoyLife{restart: restart, maxDrain: f.maxDrain, hotRestart: f.hotRestart, now: now}, nil
 }
 
 // note remembers which flags were given that have no or no long future.
@@ -107,7 +109,7 @@ func (f *proxyFlags) note(fs *pflag.FlagSet) {
 			f.deprecated = append(f.deprecated, "--"+name)
 		}
 	}
-	for _, name := range []string{"tokenManagerPlugin", "log_rotate", "log_rotate_max_age", "log_rotate_max_size", "log_rotate_max_backups", "log_stacktrace_level", "log_caller", "vklog"} {
+	for _, name := range []string{"tokenManagerPlugin", "vklog"} {
 		if fs.Changed(name) {
 			f.ineffects = append(f.ineffects, "--"+name)
 		}

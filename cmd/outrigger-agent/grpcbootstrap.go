@@ -41,7 +41,15 @@ func writeGRPCBootstrapTo(path string, cfg *config) error {
 	if err != nil {
 		return err
 	}
-	doc, err := bootstrap.RenderGRPC(bootstrap.GRPCInput{Node: cfg.node, Metadata: cfg.metadata, Socket: socket})
+	certDir := cfg.env.outputCerts
+	if certDir != "" {
+		if certDir, err = filepath.Abs(certDir); err != nil {
+			return err
+		}
+	}
+	doc, err := bootstrap.RenderGRPC(bootstrap.GRPCInput{
+		Node: cfg.node, Metadata: cfg.metadata, Locality: cfg.locality, Socket: socket, CertDir: certDir,
+	})
 	if err != nil {
 		return err
 	}

@@ -4,53 +4,96 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/pflag"
+	"gopkg.in/natefinch/lumberjack.v2"
 )
 
 // logFlags are the flags of Istio's programs about their log.
 type logFlags struct {
-	targets []string
-	asJSON  bool
-	levels  string
-	// The others are accepted, without effect.
-	rotate, stacktrace, caller  string
+	targets                     []string
+	asJSON                      bool
+	levels, stacks, callers     string
+	rotate                      string
 	maxAge, maxSize, maxBackups int
-	verbosity                   int
+	verbosity                   int // accepted, without effect
 }
 
 func (f *logFlags) add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.StringVar(&f.levels, "log_output_level", "default:info", "lowest level of the log: debug, info, warn, error or none; scope:level for a part")
+	fs.StringVar(&f.levels, "log_output_level", "default:info", "lowest level of the log: debug, info, warn, error, fatal or none; scope:level for a part, all:level for everything")
 	fs.BoolVar(&f.asJSON, "log_as_json", false, "write the log as JSON, Envoy's too")
 	fs.StringArrayVar(&f.targets, "log_target", []string{"stdout"}, "where the log goes: stdout, stderr or a file; can be given again")
-	fs.StringVar(&f.rotate, "log_rotate", "", "accepted, without effect")
-	fs.IntVar(&f.maxAge, "log_rotate_max_age", 30, "accepted, without effect")
-	fs.IntVar(&f.maxSize, "log_rotate_max_size", 104857600, "accepted, without effect")
-	fs.IntVar(&f.maxBackups, "log_rotate_max_backups", 1000, "accepted, without effect")
-	fs.StringVar(&f.stacktrace, "log_stacktrace_level", "default:none", "accepted, without effect")
-	fs.StringVar(&f.caller, "log_caller", "", "accepted, without effect")
-	fs.IntVar(&f.verbosity, "vklog", 0, "accepted, without effect")
+	fs.StringVar(&f.rotate, "log_rotate", "", "file that the log goes to as well, and that is rotated")
+	fs.IntVar(&f.maxAge, "log_rotate_max_age", 30, "days until a rotated file is removed; 0 for never")
+	fs.IntVar(&f.maxSize, "log_rotate_max_size", 104857600, "size at which the file is rotated: in megabytes up to 65536, in bytes above that; 0 for 100 megabytes")
+	fs.IntVar(&f.maxBackups, "log_rotate_max_backups", 1000, "how many rotated files are kept; 0 for all")
+	fs.StringVar(&f.stacks, "log_stacktrace_level", "default:none", "lowest level of lines that show the stack of calls; scope:level for a part")
+	fs.StringVar(&f.callers, "log_caller", "", "scopes whose lines show where in the source they come from, with commas between; all for everything")
+	fs.IntVar(&f.verbosity, "vklog", 0, "accepted, without effect: nothing here logs through klog")
 }
 
-// logger opens the targets and makes the log that the flags ask for.
+// logger opens the targets and makes the log that the flags ask for. Its first
+// line names the scopes that do not exist, if there are any.
 func (f *logFlags) logger() (*slog.Logger, error) {
-	levels, err := parseLevels(f.levels)
+	rules, unknown, err := f.rules()
 	if err != nil {
 		return nil, err
 	}
-	var outs []io.Writer
+	outs, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	log := slog.New(newLogHandler(outs, rules, f.asJSON))
+	if len(unknown) > 0 {
+		log.Warn("the flags of the log name scopes that do not exist here; they are ignored", "name", strings.Join(unknown, ","))
+	}
+	return log, nil
+}
+
+// report writes the error that ends the agent to a log that is not read as
+// plain text of the terminal: one of JSON, which must hold nothing else, or a
+// file, which tells the whole story.
+func (f *logFlags) report(log *slog.Logger, err error) error {
+	if err == nil || !f.asJSON && slices.Equal(f.targets, []string{"stdout"}) {
+		return err
+	}
+	log.Error("the agent ends", "err", sentence(err))
+	if f.asJSON {
+		return loggedError{err}
+	}
+	return err
+}
+
+// rules reads what the flags say of scopes.
+func (f *logFlags) rules() (rules logRules, unknown []string, err error) {
+	var more []string
+	if rules.levels, unknown, err = parseLevels("--log_output_level", f.levels, slog.LevelInfo); err != nil {
+		return rules, nil, err
+	}
+	if rules.stacks, more, err = parseLevels("--log_stacktrace_level", f.stacks, levelNone); err != nil {
+		return rules, nil, err
+	}
+	unknown = append(unknown, more...)
+	rules.callers, more = parseScopes(f.callers)
+	unknown = append(unknown, more...)
+	slices.Sort(unknown)
+	return rules, slices.Compact(unknown), nil
+}
+
+// open opens everything that the log is written to.
+func (f *logFlags) open() (outs writers, err error) {
 	for _, target := range f.targets {
 		switch target {
+		case "":
+			return nil, errors.New("--log_target is empty, it must be stdout, stderr or a file")
 		case "stdout":
 			outs = append(outs, os.Stdout)
 		case "stderr":
@@ -63,131 +106,49 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 			outs = append(outs, file)
 		}
 	}
-	return slog.New(newLogHandler(io.MultiWriter(outs...), levels, f.asJSON)), nil
-}
-
-// levelNone is above every level that is logged.
-const levelNone = slog.LevelError + 4
-
-// parseLevels reads "default:info,xdsproxy:debug". The level of all scopes
-// without one of their own is under "default".
-func parseLevels(list string) (map[string]slog.Level, error) {
-	named := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError, "fatal": levelNone, "none": levelNone,
+	if f.rotate == "" {
+		return outs, nil
 	}
-	levels := map[string]slog.Level{"default": slog.LevelInfo}
-	for item := range strings.SplitSeq(list, ",") {
-		scope, name, found := strings.Cut(strings.TrimSpace(item), ":")
-		if !found {
-			scope, name = "default", scope
-		}
-		level, ok := named[name]
-		if !ok {
-			return nil, fmt.Errorf("--log_output_level %q: the level %q must be debug, info, warn, error or none", list, name)
-		}
-		if scope == "all" {
-			return map[string]slog.Level{"default": level}, nil
-		}
-		levels[scope] = level
-	}
-	return levels, nil
-}
-
-// logHandler writes lines as Istio's programs do: time, level, scope, message
-// and attributes, with tabs between, or the same as JSON. The attribute
-// "component" of a logger is its scope.
-type logHandler struct {
-	mu     *sync.Mutex // guards out
-	out    io.Writer
-	levels map[string]slog.Level
-	scope  string
-	attrs  []slog.Attr
-	json   slog.Handler // nil for text
-}
-
-func newLogHandler(out io.Writer, levels map[string]slog.Level, asJSON bool) *logHandler {
-	h := &logHandler{mu: &sync.Mutex{}, out: out, levels: levels}
-	if asJSON {
-		h.json = slog.NewJSONHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			switch a.Key {
-			case "component":
-				a.Key = "scope"
-			case slog.LevelKey:
-				a.Value = slog.StringValue(strings.ToLower(a.Value.String()))
-			case slog.TimeKey:
-				a.Value = slog.StringValue(timestamp(a.Value.Time()))
-			}
-			return a
-		}})
-	}
-	return h
-}
-
-// Enabled implements slog.Handler.
-func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool {
-	lowest, ok := h.levels[h.scope]
-	if !ok {
-		lowest = h.levels["default"]
-	}
-	return level >= lowest
-}
-
-// Handle implements slog.Handler.
-func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if h.json != nil {
-		return h.json.Handle(ctx, r)
-	}
-	var line strings.Builder
-	line.WriteString(timestamp(r.Time))
-	line.WriteByte('\t')
-	line.WriteString(strings.ToLower(r.Level.String()))
-	line.WriteByte('\t')
-	if h.scope != "" {
-		line.WriteString(h.scope)
-		line.WriteByte('\t')
-	}
-	line.WriteString(oneLine(r.Message))
-	add := func(a slog.Attr) bool {
-		line.WriteByte('\t')
-		line.WriteString(a.Key)
-		line.WriteByte('=')
-		line.WriteString(oneLine(a.Value.Resolve().String()))
-		return true
-	}
-	for _, a := range h.attrs {
-		add(a)
-	}
-	r.Attrs(add)
-	line.WriteByte('\n')
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, err := io.WriteString(h.out, line.String())
-	return err
-}
-
-// WithAttrs implements slog.Handler.
-func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	derived := *h
-	derived.attrs = slices.Clone(h.attrs)
-	for _, a := range attrs {
-		if a.Key == "component" {
-			derived.scope = a.Value.String()
-		} else {
-			derived.attrs = append(derived.attrs, a)
+	for name, n := range map[string]int{"max_age": f.maxAge, "max_size": f.maxSize, "max_backups": f.maxBackups} {
+		if n < 0 {
+			return nil, fmt.Errorf("--log_rotate_%s is %d, it must be 0 or more", name, n)
 		}
 	}
-	if h.json != nil {
-		derived.json = h.json.WithAttrs(attrs)
+	// What is no file, such as a directory, would be moved away.
+	if info, err := os.Stat(f.rotate); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("--log_rotate is %q, it must be a file", f.rotate)
 	}
-	return &derived
+	file := &lumberjack.Logger{Filename: f.rotate, MaxSize: megabytes(f.maxSize), MaxAge: f.maxAge, MaxBackups: f.maxBackups}
+	if _, err := file.Write(nil); err != nil { // which opens it
+		return nil, fmt.Errorf("--log_rotate: %w", err)
+	}
+	return append(outs, file), nil
 }
 
-// WithGroup implements slog.Handler. Groups are not used.
-func (h *logHandler) WithGroup(string) slog.Handler { return h }
+// maxMegabytes is the largest size that is read as megabytes.
+const maxMegabytes = 1 << 16
 
-func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+// megabytes reads the size of a rotated file. Istio's programs call it
+// megabytes and have a default in bytes: nobody means a hundred terabytes.
+func megabytes(size int) int {
+	if size <= maxMegabytes {
+		return size
+	}
+	const megabyte = 1 << 20
+	return (size + megabyte - 1) / megabyte
+}
 
-// oneLine keeps a value from faking a line of the log.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", `\n`, "\r", `\r`, "\t", " ").Replace(s)
+// writers is written to as one. A target that fails, such as a full disk, does
+// not silence the others.
+type writers []io.Writer
+
+// Write implements io.Writer.
+func (ws writers) Write(p []byte) (int, error) {
+	var errs []error
+	for _, w := range ws {
+		if _, err := w.Write(p); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return len(p), errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
@@ -70,10 +71,25 @@ func exitCode(name string, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(os.Stderr, name+":", err)
+	var logged loggedError
+	if !errors.As(err, &logged) {
+		fmt.Fprintln(os.Stderr, name+":", sentence(err))
+	}
 	var crash *envoy.ExitError
 	if errors.As(err, &crash) {
 		return exitEnvoyCrashed
 	}
 	return exitError
 }
+
+// sentence is an error as one line, whatever libraries say; several faults
+// stand behind each other.
+func sentence(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// loggedError is an error that people have read in the log.
+type loggedError struct{ error }
+
+// Unwrap gives the error itself.
+func (e loggedError) Unwrap() error { return e.error }

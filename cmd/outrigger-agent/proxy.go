@@ -4,15 +4,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/bootstrap/platform"
 )
 
 const proxyLong = `proxy runs the agent and its Envoy until SIGTERM or SIGINT. Then readiness goes off,
@@ -20,20 +22,22 @@ Envoy drains for terminationDrainDuration of ProxyConfig, and both end with code
 second signal ends them at once, and so does the first one after POST /drain of the
 status port has drained. When Envoy ends by itself, the agent says why and ends with
 code 1; other errors end with 255. With --envoy-restart=N/duration a crashed Envoy is
-started again instead, up to N times in any such duration.
+started again instead, up to N times in any such duration. With --hot-restart, SIGHUP
+or another Envoy binary has a new Envoy take over from the old one without a failed
+request.
 
-The role is sidecar (the default) or router. The configuration comes from flags, the
+The role is sidecar (the default), router, or waypoint. The configuration comes from flags, the
 pod's annotations, the environment (docs/ENV-agent.md) and the mesh config file, in
 this order.`
 
 func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 	var f proxyFlags
 	cmd := &cobra.Command{
-		Use:   "proxy [sidecar|router]",
+		Use:   "proxy [sidecar|router|waypoint]",
 		Short: "Run the agent and its Envoy",
 		Long:  proxyLong,
 		// For completion only: parseRole says what is wrong with others.
-		ValidArgs: []string{node.Sidecar, node.Router},
+		ValidArgs: []string{node.Sidecar, node.Router, node.Waypoint},
 		Example: "  # in a pod, as the entrypoint of the istio-proxy container\n" +
 			"  outrigger-agent proxy sidecar --domain default.svc.cluster.local\n\n" +
 			"  # a gateway with a mesh config file\n" +
@@ -45,9 +49,6 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 			}
 			if f.stsPort != 0 {
 				return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", f.stsPort)
-			}
-			if f.templateFile != "" && f.templateFile != istioTemplate {
-				return fmt.Errorf("--templateFile is %q: %s", f.templateFile, bootstrap.TemplateRefused)
 			}
 			life, err := f.life(p.now)
 			if err != nil {
@@ -66,19 +67,37 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 				log.Warn("a flag is accepted but has no effect", "name", flag)
 			}
 			tuneRuntime(env)
-			cfg, more, err := resolve(sources{role: role, flags: f, jsonLog: logs.asJSON, env: env, read: os.ReadFile, addresses: hostAddresses})
+			cfg, more, err := resolve(sources{
+				role: role, flags: f, jsonLog: logs.asJSON, env: env, read: os.ReadFile, addresses: hostAddresses,
+				platform: detector(cmd.Context(), env, log),
+			})
 			for _, warning := range slices.Concat(warnings, more) {
 				log.Warn("the configuration holds something that is not used", "reason", warning)
 			}
 			if err != nil {
-				return err
+				return logs.report(log, err)
 			}
 			logConfig(log, cfg)
-			return runAgent(cmd.Context(), cfg, log, life)
+			return logs.report(log, runAgent(cmd.Context(), cfg, log, life))
 		},
 	}
 	f.add(cmd.Flags())
 	return cmd
+}
+
+// detector finds the cloud. What its metadata service does not tell in time is
+// left out.
+func detector(ctx context.Context, env environment, log *slog.Logger) func(bool) platform.Result {
+	return func(ipv6 bool) platform.Result {
+		// The error is that of ctx: the start ends anyway.
+		result, _ := platform.Detect(ctx, platform.Config{
+			Platform: env.cloudPlatform, IPv6: ipv6, Logger: log.With("component", "platform"),
+			Env: platform.Env{
+				GCPMetadata: env.gcpMetadata, GCEMetadataHost: env.gcpServerHost, GKEClusterURL: env.gkeURL, GCPQuotaProject: env.gcpQuotaProject,
+			},
+		})
+		return result
+	}
 }
 
 // parseRole reads the role. What stands behind it is ignored, as pilot-agent
@@ -88,11 +107,11 @@ func parseRole(args []string) (string, error) {
 		return node.Sidecar, nil
 	}
 	switch role := args[0]; role {
-	case node.Sidecar, node.Router:
+	case node.Sidecar, node.Router, node.Waypoint:
 		return role, nil
-	case node.Waypoint, node.Ztunnel:
-		return "", fmt.Errorf("role %q: ambient mode is not supported, use sidecar or router", role)
+	case node.Ztunnel:
+		return "", fmt.Errorf("role %q: it has a program of its own, which needs no Envoy; use sidecar, router or waypoint", role)
 	default:
-		return "", errors.New("role \"" + role + "\" is unknown, use sidecar or router")
+		return "", errors.New("role \"" + role + "\" is unknown, use sidecar, router or waypoint")
 	}
 }

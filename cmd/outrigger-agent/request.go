@@ -21,18 +21,27 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// requestTimeout bounds a request with its answer.
-const requestTimeout = 60 * time.Second
+// requestTimeout bounds a request with its answer, dialTimeout the connection
+// to a port of this machine.
+const (
+	requestTimeout = 60 * time.Second
+	dialTimeout    = 5 * time.Second
+)
+
+// defaultStatusPort is that of the agent, not of Envoy.
+const defaultStatusPort = 15020
 
 // debugPorts are the local ports that request may ask: Envoy's admin port, the
 // agent's debug port, the status port, and Envoy's own of readiness.
-func debugPorts() []int { return []int{15000, 15004, 15020, 15021} }
+func debugPorts() []int { return []int{15000, 15004, defaultStatusPort, 15021} }
 
 const requestLong = `request sends an HTTP request to a local port of the agent or of its Envoy and prints
 the body of the answer. The address is localhost, or OUTRIGGER_BIND_ADDRESS.
 
 An answer with a status above 399 is an error: the status and the beginning of the
-body go to standard error, nothing goes to standard output.`
+body go to standard error, nothing goes to standard output. So is an answer that
+takes more than 60 seconds; POST drain of port 15020, which is answered when the
+proxy has drained, may take as long as that does.`
 
 func newRequestCommand(p process) *cobra.Command {
 	var port int
@@ -68,11 +77,14 @@ func newRequestCommand(p process) *cobra.Command {
 			if len(args) == 3 {
 				body = args[2]
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
-			defer cancel()
-			return request(ctx, cmd.OutOrStdout(), question{
-				address: net.JoinHostPort(host, strconv.Itoa(port)), method: strings.ToUpper(args[0]), path: args[1], body: body,
-			})
+			q := question{address: net.JoinHostPort(host, strconv.Itoa(port)), method: strings.ToUpper(args[0]), path: args[1], body: body}
+			ctx := cmd.Context()
+			if !drains(port, q) {
+				limited, cancel := context.WithTimeout(ctx, requestTimeout)
+				defer cancel()
+				ctx = limited
+			}
+			return request(ctx, cmd.OutOrStdout(), q)
 		},
 	}
 	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug, not served yet), 15020 (status) or 15021 (readiness)")
@@ -84,6 +96,13 @@ type question struct {
 	address, method, path, body string
 }
 
+// drains tells whether a request is answered only when the proxy has drained.
+// How long that may take is the agent's to say; whoever waits can end sooner.
+func drains(port int, q question) bool {
+	path, _, _ := strings.Cut(strings.TrimPrefix(q.path, "/"), "?")
+	return port == defaultStatusPort && q.method == http.MethodPost && path == "drain"
+}
+
 // request asks and writes the body of the answer to out.
 func request(ctx context.Context, out io.Writer, q question) error {
 	target := "http://" + q.address + "/" + strings.TrimPrefix(q.path, "/")
@@ -92,7 +111,8 @@ func request(ctx context.Context, out io.Writer, q question) error {
 		return fmt.Errorf("request %s %q: %w", q.method, q.path, err)
 	}
 	// The answer of a local port: no proxy of the environment stands between.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: sameHost}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialer.DialContext}, CheckRedirect: sameHost}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("request %s %s: %w", q.method, target, unanswered(err))
@@ -118,7 +138,10 @@ func unanswered(err error) error {
 	if errors.As(err, &inner) {
 		err = inner.Err // the URL stands before it already
 	}
+	var op *net.OpError
 	switch {
+	case errors.As(err, &op) && op.Op == "dial" && op.Timeout():
+		return fmt.Errorf("no connection within %s", dialTimeout)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no complete answer within %s", requestTimeout)
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -6,15 +6,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -94,6 +97,81 @@ func TestRequestTimeout(t *testing.T) {
 	err := request(ctx, io.Discard, question{address: strings.TrimPrefix(server.URL, "http://"), method: "GET", path: "x"})
 	if err == nil || !strings.Contains(err.Error(), "no complete answer within 1m0s") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Only the request that waits for the end of the drain has no limit.
+func TestDrains(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]bool{
+		"15020 POST drain": true, "15020 POST /drain": true, "15020 POST /drain?x": true,
+		"15020 GET drain": false, "15000 POST drain": false, "15020 POST drain/x": false, "15020 POST quitquitquit": false, "15000 POST drain_listeners": false,
+	} {
+		var port int
+		var q question
+		if _, err := fmt.Sscan(in, &port, &q.method, &q.path); err != nil {
+			t.Fatal(err)
+		}
+		if got := drains(port, q); got != want {
+			t.Errorf("%s: %v", in, got)
+		}
+	}
+}
+
+// A long drain is waited for, and a signal ends the waiting.
+func TestRequestOfTheDrain(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.77.43.2:15020")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, release := make(chan struct{}), make(chan struct{})
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-release:
+			_, _ = io.WriteString(w, "drained\n") // read by the test
+		case <-r.Context().Done():
+		}
+	})}
+	go func() { _ = server.Serve(listener) }() // ends by Close
+	t.Cleanup(func() { _ = server.Close() })
+	ask := func(ctx context.Context) (string, error) {
+		root := newRootCommand(process{environ: []string{"OUTRIGGER_BIND_ADDRESS=127.77.43.2"}})
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs([]string{"request", "post", "drain", "--debug-port", "15020"})
+		err := root.ExecuteContext(ctx)
+		return out.String(), err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-asked
+		cancel()
+	}()
+	if _, err := ask(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v after a signal", err)
+	}
+	go func() {
+		<-asked
+		close(release)
+	}()
+	if out, err := ask(t.Context()); out != "drained\n" || err != nil {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"no connection within 5s":        &url.Error{Err: &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}},
+		"no complete answer within 1m0s": &url.Error{Err: context.DeadlineExceeded},
+		"nothing listens there: is":      &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+		"read: connection reset by peer": &net.OpError{Op: "read", Err: syscall.ECONNRESET},
+	} {
+		if got := unanswered(err); !strings.Contains(got.Error(), want) {
+			t.Errorf("%v, want %s", got, want)
+		}
 	}
 }
 
@@ -182,7 +260,7 @@ func TestNameOfThePeer(t *testing.T) {
 			}
 		})
 	}
-	if out, _, _ := program(t, peerName, nil, "proxy", "--help"); !strings.Contains(out, "pilot-agent proxy sidecar --domain") || !strings.Contains(out, "pilot-agent proxy [sidecar|router]") {
+	if out, _, _ := program(t, peerName, nil, "proxy", "--help"); !strings.Contains(out, "pilot-agent proxy sidecar --domain") || !strings.Contains(out, "pilot-agent proxy [sidecar|router|waypoint]") {
 		t.Errorf("the usage is\n%s", out)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,9 +54,9 @@ func upstreams(src sources, pc *meshv1alpha1.ProxyConfig) (xds, ca upstream, err
 	ca = xds
 	if e.caAddress != "" {
 		// ISTIOD_SAN is the name of the control plane, not of another authority.
-		host, _, err := net.SplitHostPort(e.caAddress)
-		if err != nil {
-			return xds, ca, fmt.Errorf("environment variable CA_ADDR is %q, it must be host:port", e.caAddress)
+		host, port, err := net.SplitHostPort(e.caAddress)
+		if number, portErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || portErr != nil || number == 0 {
+			return xds, ca, fmt.Errorf("environment variable CA_ADDR is %q, it must be host:port with a port from 1 to 65535", e.caAddress)
 		}
 		ca.address, ca.serverName = e.caAddress, host
 	}
@@ -76,7 +77,7 @@ func upstreams(src sources, pc *meshv1alpha1.ProxyConfig) (xds, ca upstream, err
 // rootFile chooses the file of root certificates: the one that the variable
 // names, the first optional one that exists, that of PROV_CERT, or the mesh's.
 func rootFile(read func(string) ([]byte, error), variable, named, provCert string, optional ...string) (string, error) {
-	path := meshRootFile
+	path, from := meshRootFile, ""
 	switch {
 	case named == systemRoots:
 		return systemRoots, nil
@@ -84,19 +85,36 @@ func rootFile(read func(string) ([]byte, error), variable, named, provCert strin
 		path = named
 	default:
 		if provCert != "" {
-			path = filepath.Join(provCert, "root-cert.pem")
+			path, from = filepath.Join(provCert, "root-cert.pem"), " (in the directory that PROV_CERT names)"
 		}
 		for _, candidate := range optional {
 			if _, err := read(candidate); err == nil {
-				path = candidate
+				path, from = candidate, ""
 				break
 			}
 		}
 	}
 	if _, err := read(path); err != nil {
-		return "", fmt.Errorf("root certificates: %w; without them the control plane cannot be verified: provide the file, or name another with %s", err, variable)
+		return "", fmt.Errorf("root certificates: %w%s; without them the control plane cannot be verified: provide the file, or name another with %s", err, from, variable)
 	}
 	return path, nil
+}
+
+// checkRoots refuses files without a certificate: with them no connection
+// could ever be made.
+func checkRoots(cfg *config) error {
+	for _, server := range []struct {
+		variable string
+		upstream
+	}{{"XDS_ROOT_CA", cfg.xds}, {"CA_ROOT_CA", cfg.ca}} {
+		if server.roots == "" || server.roots == systemRoots {
+			continue // the system's take a while to load, and are read when they are needed
+		}
+		if _, err := loadRoots(server.roots); err != nil {
+			return fmt.Errorf("%w; replace the file, or name another with %s", err, server.variable)
+		}
+	}
+	return nil
 }
 
 // tlsConfig returns what makes the TLS configuration for each connection; nil

@@ -9,6 +9,8 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -51,7 +53,7 @@ func printVersion(w io.Writer, short bool, output string) error {
 		out = string(doc) + "\n"
 	case output == "yaml":
 		out = fmt.Sprintf("clientVersion:\n  golang_version: %s\n  revision: %s\n  status: %s\n  tag: %s\n  version: %s\n",
-			info.GolangVersion, info.GitRevision, info.BuildStatus, info.GitTag, info.Version)
+			yamlText(info.GolangVersion), yamlText(info.GitRevision), yamlText(info.BuildStatus), yamlText(info.GitTag), yamlText(info.Version))
 	case output != "":
 		return fmt.Errorf("--output is %q, it must be yaml or json", output)
 	case short:
@@ -61,6 +63,21 @@ func printVersion(w io.Writer, short bool, output string) error {
 	}
 	_, err := io.WriteString(w, out)
 	return err
+}
+
+// yamlText quotes what YAML might take for something else than text, such as a
+// revision of digits only.
+func yamlText(s string) string {
+	letter := func(r rune) bool { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
+	plain := func(r rune) bool { return letter(r) || '0' <= r && r <= '9' || strings.ContainsRune("._+-", r) }
+	switch strings.ToLower(s) {
+	case "", "true", "false", "yes", "no", "on", "off", "null", "y", "n":
+		return strconv.Quote(s)
+	}
+	if !letter(rune(s[0])) || strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
 }
 
 // thisBuild puts together what the linker and the compiler wrote down.

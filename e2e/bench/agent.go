@@ -18,16 +18,22 @@ type agentSpec struct {
 	address, discovery, binary string
 	token, root                string // empty with plaintext
 	plaintext                  bool
+	drain                      string // of a hot restart, empty for the default
+	workers                    int    // Envoy's threads, 0 for one
+	args, env                  []string
 }
 
 // startAgent runs an agent in a directory of its own below the temporary one.
 func (b *bench) startAgent(name string, a agentSpec) (*process, error) {
 	config := map[string]any{
-		"discoveryAddress": a.discovery, "binaryPath": a.binary, "concurrency": 1,
+		"discoveryAddress": a.discovery, "binaryPath": a.binary, "concurrency": max(a.workers, 1),
 		"terminationDrainDuration": "0.1s", "statusPort": 15020, "proxyAdminPort": 15000,
 	}
 	if a.plaintext {
 		config["controlPlaneAuthPolicy"] = "NONE"
+	}
+	if a.drain != "" {
+		config["drainDuration"] = a.drain
 	}
 	proxyConfig, err := json.Marshal(config)
 	if err != nil {
@@ -50,8 +56,8 @@ func (b *bench) startAgent(name string, a agentSpec) (*process, error) {
 	}
 	return b.start.run(spec{
 		path: filepath.Join(b.bin, "outrigger-agent"), dir: dir, log: b.path(name + ".log"),
-		args: []string{"proxy", "sidecar", "--domain", "default.svc.cluster.local"},
-		env: append(strings.FieldsFunc(b.agentEnv, func(r rune) bool { return r == ',' }),
+		args: append([]string{"proxy", "sidecar", "--domain", "default.svc.cluster.local"}, a.args...),
+		env: append(append(strings.FieldsFunc(b.agentEnv, func(r rune) bool { return r == ',' }), a.env...),
 			"POD_NAME="+name, "POD_NAMESPACE=default", "INSTANCE_IP="+a.address, "SERVICE_ACCOUNT=default",
 			"ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_WORKLOAD_NAME="+name, "ISTIO_META_CLUSTER_ID=Kubernetes",
 			"PROXY_CONFIG="+string(proxyConfig), "ISTIOD_SAN=istiod.istio-system.svc", "TRUST_DOMAIN=cluster.local",
@@ -62,7 +68,7 @@ func (b *bench) startAgent(name string, a agentSpec) (*process, error) {
 
 // agentRun is what one start of an agent gave.
 type agentRun struct {
-	ready, cpu                float64 // seconds
+	exec, ready, cpu          float64 // seconds
 	resident, anonymous       float64 // bytes, like what follows
 	envoyResident, envoyAnon  float64
 	aloneReady, aloneResident float64
@@ -105,6 +111,7 @@ func (b *bench) agent(ctx context.Context) ([]figure, error) {
 	return []figure{
 		{Name: "agent: resident memory", Unit: megabytes, Ours: of(func(r agentRun) float64 { return r.resident }), Target: 20e6},
 		{Name: "agent: anonymous memory", Unit: megabytes, Ours: of(func(r agentRun) float64 { return r.anonymous }), Target: 8e6},
+		{Name: "agent: its exec until Envoy's exec", Unit: milliseconds, Ours: of(func(r agentRun) float64 { return r.exec }), Target: 0.06},
 		{Name: "agent: CPU until 2 s after ready", Unit: seconds, Ours: of(func(r agentRun) float64 { return r.cpu }), Target: 0.06},
 		{
 			Name: "agent and Envoy: start until ready (straight: Envoy alone)", Unit: seconds,
@@ -130,6 +137,9 @@ func (b *bench) agentOnce(ctx context.Context, c *control, i int, token string) 
 		return r, err
 	}
 	defer p.stop()
+	if r.exec, err = p.untilExec(ctx, b.envoy); err != nil {
+		return r, err
+	}
 	ready, err := p.wait(ctx, "http://"+address+":15020/healthz/ready", "")
 	if err != nil {
 		return r, err

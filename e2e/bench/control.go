@@ -17,6 +17,7 @@ const (
 	aloneHost   = "127.9.0.5"
 	floorHost   = "127.9.0.6"
 	agentNet    = "127.9.1."
+	hotHost     = "127.9.40.1"
 	plaintext   = ":15010"
 	secure      = ":15012"
 )

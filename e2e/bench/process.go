@@ -185,6 +185,25 @@ func memory(pid int) (resident, anonymous float64, err error) {
 	return resident, anonymous, nil
 }
 
+// untilExec gives the time, in seconds, from a program's start until its child
+// has become another program.
+func (p *process) untilExec(ctx context.Context, program string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		if _, err := child(p.pid(), program); err == nil {
+			return time.Since(p.began).Seconds(), nil
+		}
+		select {
+		case <-p.ended:
+			return 0, fmt.Errorf("%s ended: %s", p.cmd.Path, p.lastWords())
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%s has started no %s: %w", p.cmd.Path, program, ctx.Err())
+		case <-time.After(200 * time.Microsecond):
+		}
+	}
+}
+
 // child gives the process that another one started, by the name of its program.
 func child(parent int, program string) (int, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))

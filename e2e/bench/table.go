@@ -21,6 +21,8 @@ const (
 	megabytes    unit = "MB"
 	seconds      unit = "s"
 	milliseconds unit = "ms"
+	// count is a number of things that should not be: the target is none.
+	count unit = "count"
 )
 
 // figure is one row of the table.
@@ -38,6 +40,9 @@ type figure struct {
 }
 
 func (u unit) text(v float64) string {
+	if u == count {
+		return fmt.Sprintf("%.0f", v)
+	}
 	if v == 0 {
 		return "-"
 	}
@@ -58,11 +63,21 @@ func (f figure) ratio() float64 {
 	return f.Ours / f.Straight
 }
 
+// straight is empty where there is nothing to compare with.
+func (f figure) straight() string {
+	if f.Straight == 0 {
+		return "-"
+	}
+	return f.Unit.text(f.Straight)
+}
+
 // target gives the target and whether it is met.
 func (f figure) target() string {
 	var text string
 	met := true
 	switch {
+	case f.Unit == count:
+		text, met = "0", f.Ours == 0
 	case f.TargetRatio > 0:
 		text, met = fmt.Sprintf("%.1fx", f.TargetRatio), f.ratio() <= f.TargetRatio
 	case f.Target > 0:
@@ -84,7 +99,7 @@ func printTable(out io.Writer, head string, figures []figure) error {
 		if r := f.ratio(); r > 0 {
 			ratio = fmt.Sprintf("%.2fx", r)
 		}
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Unit.text(f.Ours), f.Unit.text(f.Straight), ratio, f.target())
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Unit.text(f.Ours), f.straight(), ratio, f.target())
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, err := io.WriteString(w, text.String())

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// badInput is one mistake. The program runs as it does in a pod, with an Envoy
+// that is a script, in a directory of its own.
+type badInput struct {
+	name string
+	// args stand in place of `proxy sidecar`.
+	args []string
+	// config are further members of PROXY_CONFIG. It, env and files may hold
+	// {dir} and {address}, which are those of the case.
+	config string
+	env    []string
+	// files are written below the directory; one whose name ends with a slash
+	// is a directory.
+	files   map[string]string
+	prepare func(t *testing.T, dir, address string)
+	// want are parts of the one line that says what is wrong: the setting, its
+	// value, what was expected.
+	want []string
+	// left are files that stay behind, as documented, beside the directories of
+	// the sockets.
+	left []string
+}
+
+// The pieces of the environment that a case starts from.
+const (
+	goodEnvoy = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'envoy  version: 0123/1.39.3/Clean/RELEASE/BoringSSL'; exit 0; fi\nexec sleep 60\n"
+	// most is how long an agent may take that cannot run.
+	most = 2 * time.Second
+)
+
+// goodFiles are those of a pod in which everything is right.
+func goodFiles(t *testing.T) map[string]string {
+	t.Helper()
+	return map[string]string{
+		"envoy": goodEnvoy, "var/run/secrets/istio/root-cert.pem": string(newControlPlane(t).rootPEM()),
+		"var/run/secrets/tokens/istio-token": "the-token\n", "etc/istio/pod/labels": "app=\"shop\"\n",
+	}
+}
+
+// run runs the agent until it ends, and gives the exit code and all it wrote.
+func (tc badInput) run(t *testing.T, dir, address string) (code int, out string, took time.Duration) {
+	t.Helper()
+	replace := strings.NewReplacer("{dir}", dir, "{address}", address).Replace
+	args := tc.args
+	if args == nil {
+		args = []string{"proxy", "sidecar"}
+	}
+	cmd := exec.Command(os.Args[0])
+	for _, arg := range args {
+		cmd.Args = append(cmd.Args, replace(arg))
+	}
+	cmd.Dir = dir
+	config := tc.config
+	for field, value := range map[string]string{
+		"discoveryAddress": "{address}:1", // nobody listens: no case may need the control plane
+		"binaryPath":       "{dir}/envoy", "terminationDrainDuration": "0s",
+	} {
+		if !strings.Contains(config, field) {
+			config += fmt.Sprintf(",%q:%q", field, value)
+		}
+	}
+	cmd.Env = []string{
+		"OUTRIGGER_TEST_ROLE=agent", "POD_NAME=shop-1", "POD_NAMESPACE=default", "SERVICE_ACCOUNT=shop", "INSTANCE_IP=" + address,
+		"OUTRIGGER_BIND_ADDRESS=" + address, "ISTIO_META_INTERCEPTION_MODE=NONE",
+		replace("PROXY_CONFIG={" + strings.TrimPrefix(config, ",") + "}"),
+	}
+	for _, entry := range tc.env {
+		cmd.Env = append(cmd.Env, replace(entry))
+	}
+	var b lockedBuffer
+	cmd.Stdout, cmd.Stderr = &b, &b
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() }) // it runs though it must not
+	defer timer.Stop()
+	_ = cmd.Wait() // the state tells
+	return cmd.ProcessState.ExitCode(), b.String(), time.Since(start)
+}
+
+// tree lists what is below a directory.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var paths []string
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		paths = append(paths, rel+" "+entry.Type().String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// processesIn lists the processes that run in a directory.
+func processesIn(t *testing.T, dir string) []string {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil || len(links) == 0 {
+		t.Fatalf("processes: %v", err)
+	}
+	return slices.DeleteFunc(links, func(link string) bool {
+		cwd, err := os.Readlink(link)
+		return err != nil || cwd != dir // it has ended meanwhile, or belongs to another user
+	})
+}
+
+// errorLines are the lines that say that something is wrong: what the log says
+// at level error, and all that is no line of the log. That there is no
+// certificate yet is not what a case is about.
+func errorLines(out string) []string {
+	return slices.DeleteFunc(strings.Split(strings.TrimSpace(out), "\n"), func(line string) bool {
+		_, level, logged := strings.Cut(line, "Z\t")
+		return logged && (!strings.HasPrefix(level, "error\t") || strings.HasPrefix(level, "error\tsds\tno certificate yet"))
+	})
+}
+
+// Each mistake ends the program at once with one line that names the setting,
+// the value and the cure; nothing stays behind.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	files := goodFiles(t)
+	for i, tc := range slices.Concat(badCommandLines(), badProxyConfigs(), badEnvironments(), badFiles(), badMachines()) {
+		address := fmt.Sprintf("127.77.42.%d", i+1)
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := filepath.EvalSymlinks(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeTree(t, dir, files)
+			writeTree(t, dir, tc.files)
+			if tc.prepare != nil {
+				tc.prepare(t, dir, address)
+			}
+			before := tree(t, dir)
+			code, out, took := tc.run(t, dir, address)
+			out = strings.NewReplacer(dir, "{dir}", address, "{address}").Replace(out) // the name of the directory holds that of the case
+			t.Logf("after %s:\n%s", took.Round(time.Millisecond), out)
+			if code != exitError {
+				t.Errorf("exit code %d, want %d", code, exitError)
+			}
+			if took > most {
+				t.Errorf("it took %s, want %s at most", took, most)
+			}
+			lines := errorLines(out)
+			if len(lines) != 1 {
+				t.Errorf("%d lines say what is wrong, want one:\n%s", len(lines), strings.Join(lines, "\n"))
+			}
+			for _, part := range tc.want {
+				if len(lines) == 0 || !strings.Contains(lines[len(lines)-1], part) {
+					t.Errorf("the line does not say %q", part)
+				}
+			}
+			left := append(tc.left, "etc/istio/proxy d---------", "var/run/secrets/workload-spiffe-uds d---------")
+			after := slices.DeleteFunc(tree(t, dir), func(path string) bool { return slices.Contains(left, path) && !slices.Contains(before, path) })
+			if !slices.Equal(before, after) {
+				t.Errorf("files before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+			}
+			if left := processesIn(t, dir); len(left) > 0 {
+				t.Errorf("processes are left: %q", left)
+			}
+		})
+	}
+}
+
+// writeTree writes files below a directory. A text of "-" takes one away.
+func writeTree(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		var err error
+		switch {
+		case text == "-":
+			err = os.RemoveAll(path)
+		case strings.HasSuffix(name, "/"):
+			err = errors.Join(os.RemoveAll(path), os.MkdirAll(path, 0o755))
+		default:
+			if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+				err = os.WriteFile(path, []byte(text), 0o755)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listen keeps a socket or a port busy until the test ends.
+func listen(t *testing.T, network, address string) {
+	t.Helper()
+	if network == "unix" {
+		if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+}
+
+// The harness finds what a case leaves behind: otherwise no case could fail.
+func TestBadInputHarness(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, dir)
+	writeTree(t, dir, map[string]string{"a/b": "x"})
+	if after := tree(t, dir); slices.Equal(before, after) || !slices.Contains(after, filepath.Join("a", "b")+" ----------") {
+		t.Errorf("tree() = %q", after)
+	}
+	cmd := exec.Command("sleep", "60")
+	cmd.Dir = dir
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := processesIn(t, dir); len(got) != 1 {
+		t.Errorf("processesIn() = %q", got)
+	}
+	_ = cmd.Process.Signal(syscall.SIGKILL)
+	_ = cmd.Wait() // killed
+	if got := errorLines(ownName + ": a\n  and more\n1Z\terror\tb\n1Z\twarn\tc\n"); len(got) != 3 {
+		t.Errorf("errorLines() = %q", got)
+	}
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/sds/caclient"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+)
+
+// builder makes the parts of the agent one after the other; nothing runs yet.
+type builder struct {
+	cfg      *config
+	socks    *sockets
+	life     envoyLife
+	log      *slog.Logger
+	quit     func()
+	registry *prometheus.Registry
+	parts    *parts
+}
+
+// build makes the parts. ctx is done when the agent drains.
+func (b *builder) build(ctx context.Context) (*parts, error) {
+	b.registry = prometheus.NewRegistry()
+	// With a prefix, as Istio's agent has it: the application's own metrics of
+	// Go and of its process stand beside these.
+	prometheus.WrapRegistererWithPrefix("istio_agent_", b.registry).MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.life.hotRestart}
+	for _, step := range []func() error{b.identity, b.relay, b.envoy} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	if b.socks.status == nil {
+		return b.parts, nil
+	}
+	var err error
+	b.parts.status, err = b.status(ctx)
+	return b.parts, err
+}
+
+func (b *builder) scope(name string) *slog.Logger { return b.log.With("component", name) }
+
+// certificate is what the agent proves itself with: the workload's own, once
+// there is one.
+func (b *builder) certificate() *tls.Certificate { return b.parts.workload.Certificate() }
+
+func (b *builder) identity() (err error) {
+	cfg := b.cfg
+	ca := caclient.Config{
+		Address: cfg.ca.address, ServerName: cfg.ca.serverName, TLS: cfg.ca.tlsConfig(b.certificate), Token: tokenSource(cfg.env.jwtPolicy),
+		ClusterID: cfg.metadata.ClusterID, CertSigner: certSigner(cfg.metadata), Logger: b.scope("ca"), Registerer: b.registry,
+	}
+	if ca.TLS == nil {
+		ca.Token = nil // never in plaintext
+	}
+	if b.parts.ca, err = caclient.New(ca); err != nil {
+		return err
+	}
+	b.parts.workload, err = sds.NewWorkload(sds.WorkloadConfig{
+		ID: cfg.identity, KeyType: cfg.keyType, TTL: cfg.env.secretTTL, GraceRatio: cfg.env.graceRatio,
+		Sign: b.parts.ca.Sign, Logger: b.scope("sds"), Registerer: b.registry,
+	})
+	if err != nil || b.socks.sds == nil {
+		return err
+	}
+	b.parts.secrets, err = sds.NewServer(sds.ServerConfig{Listener: b.socks.sds, Workload: b.parts.workload, Logger: b.scope("sds")})
+	return err
+}
+
+func (b *builder) relay() (err error) {
+	cfg := b.cfg
+	b.parts.relay, err = xdsproxy.New(xdsproxy.Config{
+		Listener: b.socks.xds, Logger: b.scope("xdsproxy"), Registerer: b.registry,
+		Rejected: func(pid int, typeURL, reason string) {
+			if b.parts.envoy != nil {
+				b.parts.envoy.Rejected(pid, typeURL, reason)
+			}
+		},
+		Upstream: xdsproxy.UpstreamConfig{
+			Address: cfg.xds.address, ServerName: cfg.xds.serverName, TLS: cfg.xds.tlsConfig(b.certificate), Token: tokenSource(cfg.env.jwtPolicy),
+			ClusterID: cfg.metadata.ClusterID, Headers: cfg.env.headers,
+		},
+	})
+	return err
+}
+
+// envoy makes the process of Envoy, unless applications do without.
+func (b *builder) envoy() (err error) {
+	cfg := b.cfg
+	if cfg.env.disableEnvoy {
+		return nil
+	}
+	admin := envoy.NewAdmin(cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())))
+	drain := cfg.drain(b.life.now)
+	drain.MaxDuration = b.life.maxDrain
+	b.parts.envoy, err = envoy.New(envoy.Config{
+		Binary: b.parts.binary, Args: cfg.envoyArgs, Admin: admin, Drain: drain, Restart: b.life.restart,
+		HotRestart: hotRestart(cfg, b.life, b.parts.relay.Connected),
+		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.scope("envoy"), Registerer: b.registry,
+	})
+	return err
+}
+
+// certSigner is the name of the signer that the node metadata asks for.
+func certSigner(m *node.Metadata) string {
+	name, _ := m.Raw["CERT_SIGNER"].(string)
+	return name
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+)
+
+// hangUp asks the agent for a hot restart.
+func (a *agent) hangUp() {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *agent) metric(line string) bool {
+	_, body := a.get(15020, "/metrics")
+	return strings.Contains(body, "\n"+line+"\n")
+}
+
+// probe asks until it is stopped, on connections that stay and on new ones, and
+// gives what was not as it should be.
+func (a *agent) probe() (stop func() []string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var clients sync.WaitGroup
+	var mu sync.Mutex // guards failures
+	var failures []string
+	for i, url := range []string{
+		"http://" + a.address + ":15021/healthz/ready", "http://" + a.address + ":15021/healthz/ready", "http://" + a.address + ":15020/healthz/ready",
+	} {
+		clients.Go(func() {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i == 0}, Timeout: 5 * time.Second}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				resp, err := client.Get(url)
+				failure := ""
+				if err != nil {
+					failure = err.Error()
+				} else if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK { // only the code matters
+					failure = url + ": " + resp.Status
+				}
+				if failure != "" {
+					mu.Lock()
+					failures = append(failures, failure)
+					mu.Unlock()
+				}
+				time.Sleep(5 * time.Millisecond) // the pace of the clients
+			}
+		})
+	}
+	return func() []string {
+		cancel()
+		clients.Wait()
+		return failures
+	}
+}
+
+// A signal has a new Envoy take over from the old one; nobody notices.
+func TestProxyHotRestart(t *testing.T) {
+	t.Parallel()
+	cp := newControlPlane(t)
+	a := startAgent(t, "127.77.40.2", `,"drainDuration":"1s","terminationDrainDuration":"1s"`, cp, "--hot-restart")
+	a.waitReady()
+	eventually(t, "the agent is ready", func() bool { code, _ := a.get(15020, "/healthz/ready"); return code == http.StatusOK })
+	stop := a.probe()
+	first := a.envoyPID()
+	for _, done := range []string{"1", "2", "3"} {
+		a.hangUp()
+		eventually(t, "hot restart "+done, func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="ok"} ` + done) })
+	}
+	for _, failure := range stop() {
+		t.Errorf("during the hot restarts: %s", failure)
+	}
+	if err := syscall.Kill(first, 0); err == nil {
+		t.Error("the first envoy is still there")
+	}
+	if _, body := a.get(15000, "/stats?filter=server.hot_restart_epoch"); strings.TrimSpace(body) != "server.hot_restart_epoch: 3" {
+		t.Errorf("admin says %q", body)
+	}
+	if out := a.out.String(); strings.Contains(out, "an older stream was ended") {
+		t.Error("the streams of two envoys fought")
+	}
+	a.hangUp() // the end finds a hot restart under way
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+	if left, err := filepath.Glob(filepath.Join(a.dir, "etc/istio/proxy", hotRestartSockets+"_*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// Without the flag, Envoy's arguments are as they were.
+func TestHotRestartArguments(t *testing.T) {
+	t.Parallel()
+	for _, on := range []bool{false, true} {
+		src := testSources(nil)
+		src.flags.hotRestart = on
+		cfg, _, err := resolve(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		disabled := strings.Contains(strings.Join(cfg.envoyArgs, " "), "--disable-hot-restart")
+		if disabled == on {
+			t.Errorf("--hot-restart=%t: arguments %q", on, cfg.envoyArgs)
+		}
+		if sockets := hotRestart(cfg, envoyLife{hotRestart: on}, nil).Sockets; (sockets != "") != on {
+			t.Errorf("--hot-restart=%t: sockets %q", on, sockets)
+		}
+	}
+}
+
+// pickyPlane sends a listener, its route and nothing else to the first stream,
+// and to the others, as long as it is picky, a resource that Envoy rejects, too.
+type pickyPlane struct {
+	*controlPlane
+	typeURL   string
+	resources map[string]*discoveryv3.Resource // by type
+
+	mu      sync.Mutex // guards what follows
+	streams int
+	picky   bool
+}
+
+func newPickyPlane(t *testing.T, address, typeURL string) (*pickyPlane, *controlPlane) {
+	t.Helper()
+	p := &pickyPlane{controlPlane: newControlPlane(t), typeURL: typeURL, picky: true, resources: map[string]*discoveryv3.Resource{}}
+	manager := pack(t, &hcmv3.HttpConnectionManager{
+		StatPrefix: "good", HttpFilters: []*hcmv3.HttpFilter{{Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(t, &routerv3.Router{})}}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{RouteConfigName: "good", ConfigSource: &corev3.ConfigSource{
+			ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		}}},
+	})
+	for _, m := range []proto.Message{
+		&routev3.RouteConfiguration{Name: "good"},
+		&listenerv3.Listener{
+			Name: "good", Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+				Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080},
+			}}},
+			FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{Name: "http", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager}}}}},
+		},
+	} {
+		packed := pack(t, m)
+		p.resources[packed.GetTypeUrl()] = &discoveryv3.Resource{Name: "good", Version: "1", Resource: packed}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := p.certify(t, &x509.Certificate{DNSNames: []string{"istiod.istio-system.svc"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, p.root, key)
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}},
+	})))
+	securityv1alpha1.RegisterIstioCertificateServiceServer(server, p.controlPlane)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, p)
+	l, err := net.Listen("tcp", "127.77.40.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }() // until it is stopped
+	t.Cleanup(server.Stop)
+	// What startAgent needs of one: where it is, and its root.
+	return p, &controlPlane{root: p.root, address: l.Addr().String()}
+}
+
+func pack(t *testing.T, m proto.Message) *anypb.Any {
+	t.Helper()
+	packed, err := anypb.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packed
+}
+
+func (p *pickyPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	p.mu.Lock()
+	p.streams++
+	bad := p.streams > 1 && p.picky
+	p.mu.Unlock()
+	for {
+		req, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if req.GetResponseNonce() != "" {
+			continue
+		}
+		resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "1", SystemVersionInfo: "1"}
+		if good := p.resources[req.GetTypeUrl()]; good != nil {
+			resp.Resources = append(resp.Resources, good)
+		}
+		if bad && req.GetTypeUrl() == p.typeURL {
+			resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: "bad", Version: "1", Resource: &anypb.Any{TypeUrl: p.typeURL}})
+		}
+		if err := s.Send(resp); err != nil {
+			return err
+		}
+	}
+}
+
+// A new Envoy that rejects what the old one has accepted does not take over.
+func TestProxyHotRestartRejected(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ address, typeURL string }{
+		"clusters":  {"127.77.40.3", "type.googleapis.com/envoy.config.cluster.v3.Cluster"},
+		"listeners": {"127.77.40.4", "type.googleapis.com/envoy.config.listener.v3.Listener"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			picky, cp := newPickyPlane(t, c.address, c.typeURL)
+			a := startAgent(t, c.address, `,"drainDuration":"1s","terminationDrainDuration":"0.1s"`, cp, "--hot-restart")
+			a.waitReady()
+			stop := a.probe()
+			a.hangUp()
+			eventually(t, "the hot restart fails", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="failed"} 1`) })
+			if out := a.out.String(); !strings.Contains(out, "it rejected "+c.typeURL+", which the old one has accepted") || strings.Count(out, "the hot restart failed") != 1 {
+				t.Error("the log does not say, once, what was rejected")
+			}
+			picky.mu.Lock()
+			picky.picky = false
+			picky.mu.Unlock()
+			a.hangUp()
+			eventually(t, "the next one succeeds", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="ok"} 1`) })
+			for _, failure := range stop() {
+				t.Errorf("meanwhile: %s", failure)
+			}
+			if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			a.waitEnd(exitOK)
+		})
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Several targets at once, and a file that is there already keeps its lines.
+func TestLogTargets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	if err := os.WriteFile(one, []byte("an older line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := parsedLogFlags(t, "--log_target", one, "--log_target", two, "--log_rotate", filepath.Join(dir, "new", "three")).logger()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("a line")
+	for path, older := range map[string]string{one: "an older line\n", two: "", filepath.Join(dir, "new", "three"): ""} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest, ok := strings.CutPrefix(string(text), older)
+		if !ok || !slices.Equal(textLines(t, rest), []string{"info\ta line"}) {
+			t.Errorf("%s holds %q", path, text)
+		}
+	}
+	for _, args := range [][]string{
+		{"--log_target", filepath.Join(dir, "none", "x")},
+		{"--log_target="},
+		{"--log_rotate", filepath.Join(one, "x")},
+		{"--log_rotate", dir},
+		{"--log_rotate=x", "--log_rotate_max_age=-1"},
+		{"--log_rotate=x", "--log_rotate_max_size=-1"},
+		{"--log_rotate=x", "--log_rotate_max_backups=-1"},
+		{"--log_stacktrace_level=loud"},
+		{"--log_output_level=loud"},
+	} {
+		flag, _, _ := strings.Cut(args[len(args)-1], "=")
+		if !strings.HasPrefix(flag, "--") {
+			flag = args[0]
+		}
+		if _, err := parsedLogFlags(t, args...).logger(); err == nil || !strings.HasPrefix(err.Error(), flag) {
+			t.Errorf("%q: error %v, want one that begins with %s", args, err, flag)
+		}
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+// A target that fails does not silence the others.
+func TestLogBrokenTarget(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	n, err := io.WriteString(writers{brokenWriter{}, &out, brokenWriter{}}, "x")
+	if out.String() != "x" || n != 1 || err == nil {
+		t.Errorf("wrote %q, %d, %v", out.String(), n, err)
+	}
+}
+
+func TestMegabytes(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[int]int{0: 0, 1: 1, 100: 100, 1 << 16: 1 << 16, 1<<16 + 1: 1, 1 << 20: 1, 1<<20 + 1: 2, 104857600: 100} {
+		if got := megabytes(in); got != want {
+			t.Errorf("%d: %d, want %d", in, got, want)
+		}
+	}
+}
+
+// A file is rotated at its size, old ones go, and no line is lost between.
+func TestLogRotation(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log, err := parsedLogFlags(t, "--log_target", filepath.Join(dir, "whole"), "--log_as_json",
+		"--log_rotate", filepath.Join(dir, "agent.log"), "--log_rotate_max_size=1048576", "--log_rotate_max_backups=2").logger()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filler := strings.Repeat("x", 10_000)
+	for i := range 250 { // 2.5 MB
+		log.Info("a long line", "count", i, "reason", filler)
+	}
+	rotated := func() (files []string) {
+		files, err := filepath.Glob(filepath.Join(dir, "agent*.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	next := 0
+	for _, path := range rotated() { // agent-<time>.log sort before agent.log
+		info, err := os.Stat(path)
+		if err != nil || info.Size() > 1<<20 || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, doc := range jsonLines(t, string(text)) {
+			if doc["count"] != float64(next) {
+				t.Fatalf("%s: line %v follows line %d", path, doc["count"], next-1)
+			}
+			next++
+		}
+	}
+	if next != 250 || len(rotated()) != 3 {
+		t.Errorf("%d lines in %q", next, rotated())
+	}
+	for i := range 250 {
+		log.Info("a long line", "count", i, "reason", filler)
+	}
+	eventually(t, "old files are removed", func() bool { return len(rotated()) == 3 })
+	whole, err := os.ReadFile(filepath.Join(dir, "whole"))
+	if err != nil || bytes.Count(whole, []byte("\n")) != 500 {
+		t.Errorf("the other target: %d lines, %v", bytes.Count(whole, []byte("\n")), err)
+	}
+}
+
+// The program writes its log to where the flags say, also in JSON, and nothing
+// that is secret goes there.
+func TestLogOfTheProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agent.log")
+	environ := []string{
+		"PROXY_CONFIG={proxyMetadata: {A: s3cr3t}, configPath: " + dir + ", tracing: {lightstep: {accessToken: s3cr3t, address: 'a:1'}}}", "XDS_HEADER_X=s3cr3t", "CA_HEADER_X=s3cr3t",
+		"OUTRIGGER_BIND_ADDRESS=127.77.43.1", "POD_NAMESPACE=ns", "XDS_ROOT_CA=" + filepath.Join(dir, "none"), "ISTIO_META_TOKEN=s3cr3t",
+		`ISTIO_KUBE_APP_PROBERS={"/app-health/a/livez":{"httpGet":{"port":1,"httpHeaders":[{"name":"x","value":"s3cr3t"}]}}}`, "TERMINATION_DRAIN_DURATION_SECONDS=7",
+	}
+	out, errs, code := program(t, ownName, environ, "proxy", "--log_as_json", "--log_target", path, "--log_target", "stderr", "--concurrency=1", "--log_caller=all")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code != exitError || out != "" || strings.Contains(errs+string(text), "s3cr3t") {
+		t.Errorf("exit code %d, output %q, errors %q, log %q", code, out, errs, text)
+	}
+	if !strings.HasPrefix(errs, string(text)) {
+		t.Errorf("the two targets differ: %q, %q", errs, text)
+	}
+	var names []any
+	ends := 0
+	for _, doc := range jsonLines(t, string(text)) {
+		if doc["level"] == "error" && doc["msg"] == "the agent ends" {
+			ends++
+		} else if doc["level"] != "warn" || !strings.HasPrefix(doc["caller"].(string), "outrigger-agent/proxy.go:") {
+			t.Errorf("line %v", doc)
+		}
+		if name, ok := doc["name"]; ok {
+			names = append(names, name)
+		}
+	}
+	if !slices.Contains(names, any("--concurrency")) || !strings.Contains(string(text), "terminationDrainDuration of ProxyConfig") {
+		t.Errorf("the log is %s", text)
+	}
+	if ends != 1 {
+		t.Errorf("%d lines tell why the agent ends: %s", ends, text)
+	}
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/status"
+)
+
+// status makes the server of the status port.
+func (b *builder) status(ctx context.Context) (*status.Server, error) {
+	cfg, proxy := b.cfg, b.parts.envoy
+	instance := cfg.node.IP
+	if cfg.env.legacyProbeLocalhost {
+		instance = "localhost"
+	}
+	source := ""
+	if cfg.metadata.InterceptionMode != "NONE" && cfg.env.bindAddress == "" {
+		// The rules that capture traffic let this address pass.
+		if source = "127.0.0.6"; cfg.local == "::1" {
+			source = "::6"
+		}
+	}
+	c := status.Config{
+		Listener:      b.socks.status,
+		Ready:         readiness(proxy, b.parts.workload),
+		Draining:      func() bool { return ctx.Err() != nil },
+		AppScrape:     cfg.appScrape,
+		Gatherer:      b.registry,
+		Probers:       cfg.probers,
+		InstanceIP:    instance,
+		ProbeSourceIP: source,
+		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.profiling, Debug: debugHandlers(cfg)},
+		Logger:        b.scope("status"),
+		Registerer:    b.registry,
+	}
+	if proxy != nil {
+		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }
+		c.Loopback.Drain = proxy.Drain
+		// Through Envoy's own listener, as everybody else sees it.
+		c.EnvoyMetricsURL = "http://" + cfg.address(cfg.env.prometheusPort) + "/stats/prometheus"
+	}
+	return status.New(c)
+}
+
+// readiness answers nil when Envoy, if there is one, serves and the workload
+// can prove who it is.
+func readiness(proxy *envoy.Process, workload *sds.Workload) func(context.Context) error {
+	return func(ctx context.Context) error {
+		identity := workload.Current()
+		switch {
+		case identity == nil:
+			return errors.New("the workload has no certificate yet: the certificate authority has not signed one; see the agent's log")
+		case workload.Certificate() == nil:
+			return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
+		case proxy == nil:
+			return nil
+		}
+		return proxy.Ready(ctx)
+	}
+}
