@@ -44,10 +44,16 @@ envoy: ## get Envoy to bin/envoy, unless ENVOY or PATH has one
 
 ##@ Work on it
 
+# e2e/kube is a module of its own, which ./... leaves out.
+.PHONY: kube
+kube: ## build kube-apiserver and etcd for tests; minutes, once
+	@cd e2e/kube && go run ./parts/get
+
 .PHONY: test
-test: build envoy ## run all tests, with the real Envoy
+test: build envoy kube ## run all tests, with the real Envoy and kube-apiserver
 	go test $$(go list ./... | grep -v /e2e)
 	go test -count=1 ./e2e/...
+	cd e2e/kube && go test -count=1 ./...
 
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector
@@ -66,6 +72,7 @@ lint: ## format, vet, staticcheck, errcheck; changes nothing
 	go vet ./...
 	go tool staticcheck ./...
 	go tool errcheck ./...
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); cd e2e/kube; go vet ./...; $$staticcheck ./...; $$errcheck ./...
 
 .PHONY: fmt
 fmt: ## format the source

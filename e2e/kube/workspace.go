@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// Ports on the own address, from a range that the kernel does not use for
+// outgoing connections. They stay the same over a restart.
+const (
+	leasePort     = 20999
+	apiServerPort = 20443
+	etcdPort      = 20379
+	etcdPeerPort  = 20380
+)
+
+const (
+	addresses   = "127.77.47."
+	directories = "outrigger-kube-"
+	sweepAfter  = 24 * time.Hour
+)
+
+// workspace is what the programs of one cluster share: an address and a
+// directory that nobody else has.
+type workspace struct {
+	dir     string
+	address string
+	lease   net.Listener
+}
+
+// newWorkspace takes the first free address. Who listens on its lease port
+// has it; the kernel gives it back when the process ends, however it ends.
+func newWorkspace() (*workspace, error) {
+	sweep()
+	for i := range 254 {
+		address := addresses + strconv.Itoa(1+(os.Getpid()*7+i)%254)
+		lease, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(leasePort)))
+		if err != nil {
+			continue
+		}
+		dir, err := os.MkdirTemp("", directories)
+		if err != nil {
+			return nil, errors.Join(err, lease.Close())
+		}
+		return &workspace{dir: dir, address: address, lease: lease}, nil
+	}
+	return nil, fmt.Errorf("take an address: nobody may listen on port %d of any of %s1 to 254", leasePort, addresses)
+}
+
+// sweep removes directories that no test can use any more: of one that was
+// killed, or kept after a failure.
+func sweep() {
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), directories+"*")) // the pattern is well formed
+	for _, dir := range old {
+		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > sweepAfter {
+			_ = os.RemoveAll(dir) // it may be another user's
+		}
+	}
+}
+
+func (w *workspace) file(name string) string { return filepath.Join(w.dir, name) }
+
+// writeAll writes files that nobody else may read.
+func (w *workspace) writeAll(files map[string][]byte) error {
+	for name, content := range files {
+		if err := os.WriteFile(w.file(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *workspace) host(port int) string { return net.JoinHostPort(w.address, strconv.Itoa(port)) }
+
+// close gives the address back and removes the directory, or only the data in
+// it if the logs are to stay.
+func (w *workspace) close(keepLogs bool) error {
+	err := w.lease.Close()
+	if keepLogs {
+		return errors.Join(err, os.RemoveAll(w.file("etcd")))
+	}
+	return errors.Join(err, os.RemoveAll(w.dir))
+}
