@@ -55,6 +55,30 @@ func NewKey(t KeyType) (crypto.Signer, error) {
 	}
 }
 
+// TypeOf returns the type of a key, or an empty one if keys like it cannot be
+// made.
+func TypeOf(key crypto.Signer) KeyType {
+	switch k := key.Public().(type) {
+	case *ecdsa.PublicKey:
+		switch k.Curve {
+		case elliptic.P256():
+			return ECDSAP256
+		case elliptic.P384():
+			return ECDSAP384
+		}
+	case *rsa.PublicKey:
+		switch k.N.BitLen() {
+		case 2048:
+			return RSA2048
+		case 3072:
+			return RSA3072
+		case 4096:
+			return RSA4096
+		}
+	}
+	return ""
+}
+
 // MarshalKey returns the key as PKCS#8 PEM.
 func MarshalKey(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)

@@ -6,6 +6,7 @@ package certs_test
 import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -39,11 +40,65 @@ func TestKeyRoundTrip(t *testing.T) {
 			if !certs.SamePublicKey(got.Public(), key.Public()) {
 				t.Error("the key that was read is another one")
 			}
+			want := kt
+			if kt == "" {
+				want = certs.ECDSAP256
+			}
+			if got := certs.TypeOf(got); got != want {
+				t.Errorf("its type is %q, want %q", got, want)
+			}
 		})
 	}
 	if _, err := certs.NewKey("DSA"); err == nil || !strings.Contains(err.Error(), `"DSA"`) {
 		t.Errorf("key type DSA: got error %v, want one that names it", err)
 	}
+}
+
+func TestTypeOfOtherKeys(t *testing.T) {
+	t.Parallel()
+	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := certs.TypeOf(p521), certs.TypeOf(ed); a != "" || b != "" {
+		t.Errorf("got %q and %q, want none", a, b)
+	}
+}
+
+// FuzzParseKey checks that what is read can be written and read again, and that
+// errors hold nothing of the key.
+func FuzzParseKey(f *testing.F) {
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		f.Fatal(err)
+	}
+	data, err := certs.MarshalKey(key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add(data[:len(data)/2])
+	f.Add([]byte("-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		key, err := certs.ParseKey(data)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error holds lines: %q", err)
+			}
+			return
+		}
+		again, err := certs.MarshalKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := certs.ParseKey(again); err != nil || !certs.SamePublicKey(got.Public(), key.Public()) {
+			t.Errorf("the key changed; error %v", err)
+		}
+	})
 }
 
 func TestParseKeyForms(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"log/slog"
 	"math/big"
@@ -30,17 +31,46 @@ func web() certs.ID {
 
 // authority signs in memory, for whoever asks.
 type authority struct {
-	t    *testing.T
+	t    testing.TB
 	key  crypto.Signer
-	root *x509.Certificate
+	root *x509.Certificate // replaced by replaceRoot, under mu
 
 	mu    sync.Mutex // guards what follows
 	fail  error      // answer of Sign, if set
 	life  time.Duration
+	ahead time.Duration // of the start of certificates
 	asked []time.Time
 }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.key, a.root = newRoot(t)
+	return a
+}
+
+// replaceRoot makes the authority another one.
+func (a *authority) replaceRoot() {
+	key, root := newRoot(a.t)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.key, a.root = key, root
+}
+
+// crl lists certificates as revoked.
+func (a *authority) crl(number int64, life time.Duration, revoked ...*big.Int) []byte {
+	list := &x509.RevocationList{Number: big.NewInt(number), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(life)}
+	for _, serial := range revoked {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: serial, RevocationTime: time.Now()})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, a.root, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
+}
+
+func newRoot(t testing.TB) (crypto.Signer, *x509.Certificate) {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
@@ -48,13 +78,13 @@ func newAuthority(t *testing.T) *authority {
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(10000 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, SubjectKeyId: []byte{1, 2, 3},
 	}
 	tmpl.Subject.CommonName = "root"
-	return &authority{t: t, key: key, root: signed(t, tmpl, tmpl, key.Public(), key)}
+	return key, signed(t, tmpl, tmpl, key.Public(), key)
 }
 
-func signed(t *testing.T, tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) *x509.Certificate {
+func signed(t testing.TB, tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) *x509.Certificate {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, key)
 	if err != nil {
@@ -75,6 +105,13 @@ func (a *authority) set(fail error, life time.Duration) {
 	a.fail, a.life = fail, life
 }
 
+// shift has certificates start later.
+func (a *authority) shift(ahead time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ahead = ahead
+}
+
 // times returns when Sign was called.
 func (a *authority) times() []time.Time {
 	a.mu.Lock()
@@ -90,6 +127,7 @@ func (a *authority) Sign(_ context.Context, csrPEM []byte, ttl time.Duration) ([
 	if a.life != 0 {
 		ttl = a.life
 	}
+	key, root, ahead := a.key, a.root, a.ahead
 	a.mu.Unlock()
 	if fail != nil {
 		return nil, fail
@@ -98,8 +136,11 @@ func (a *authority) Sign(_ context.Context, csrPEM []byte, ttl time.Duration) ([
 	if err != nil {
 		return nil, err
 	}
-	leaf := a.leaf(csr.PublicKey, func(c *x509.Certificate) { c.URIs, c.NotAfter = csr.URIs, time.Now().Add(ttl) })
-	return [][]byte{certs.EncodeChain(leaf), certs.EncodeChain(a.root)}, nil
+	by := &authority{t: a.t, key: key, root: root}
+	leaf := by.leaf(csr.PublicKey, func(c *x509.Certificate) {
+		c.URIs, c.NotBefore, c.NotAfter = csr.URIs, c.NotBefore.Add(ahead), time.Now().Add(ahead+ttl)
+	})
+	return [][]byte{certs.EncodeChain(leaf), certs.EncodeChain(root)}, nil
 }
 
 func (a *authority) leaf(pub crypto.PublicKey, change func(*x509.Certificate)) *x509.Certificate {
@@ -117,7 +158,7 @@ func (a *authority) leaf(pub crypto.PublicKey, change func(*x509.Certificate)) *
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-func newWorkload(t *testing.T, a *authority, change func(*sds.WorkloadConfig)) *sds.Workload {
+func newWorkload(t testing.TB, a *authority, change func(*sds.WorkloadConfig)) *sds.Workload {
 	t.Helper()
 	cfg := sds.WorkloadConfig{ID: web(), Sign: a.Sign, Logger: quiet()}
 	if change != nil {
@@ -131,7 +172,7 @@ func newWorkload(t *testing.T, a *authority, change func(*sds.WorkloadConfig)) *
 }
 
 // run runs a part until the test ends.
-func run(t *testing.T, part interface{ Run(context.Context) error }) {
+func run(t testing.TB, part interface{ Run(context.Context) error }) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -154,6 +195,13 @@ func (s *syncBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.Write(p)
+}
+
+// drop forgets what was written.
+func (s *syncBuffer) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b = bytes.Buffer{}
 }
 
 func (s *syncBuffer) String() string {

@@ -19,6 +19,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/sds"
 )
 
 // TestEnvoy runs a real Envoy on the socket of a Server:
@@ -55,6 +58,62 @@ func TestEnvoy(t *testing.T) {
 	})
 }
 
+// TestEnvoyWithFiles runs a real Envoy with a certificate from named files:
+//   - a volume that is replaced reaches new handshakes, ten times in a row;
+//   - a client whose certificate is on the list of revoked ones is refused.
+func TestEnvoyWithFiles(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	a, v := newAuthority(t), &volume{t: t, dir: t.TempDir()}
+	r := &rig{authority: a, log: &syncBuffer{}}
+	files, revoked := newFiles(t, r.logger(), nil), filepath.Join(t.TempDir(), "crl.pem")
+	r.workload = newWorkload(t, a, func(c *sds.WorkloadConfig) { c.Files, c.CRLFile, c.Logger = files, revoked, r.logger() })
+	run(t, r.workload)
+	r.serve(t, sds.ServerConfig{Workload: r.workload, Files: files, Logger: r.logger()})
+	rotate := func() []byte {
+		chain, key := a.pair(nil)
+		v.write(map[string][]byte{chainFile: chain, keyFile: key})
+		return chain
+	}
+	rotate()
+	name := "file-cert:" + v.path(chainFile) + "~" + v.path(keyFile)
+	address := startEnvoy(t, binary, r.socket, func(config string) string {
+		return strings.Replace(config, "name: default\n", "name: "+name+"\n", 1)
+	})
+	requestOverTLS(t, a, address)
+	client := newWorkload(t, a, nil)
+	run(t, client)
+	eventually(t, "a certificate for the client", func() bool { return client.Certificate() != nil })
+	cfg := &tls.Config{Certificates: []tls.Certificate{*client.Certificate()}, InsecureSkipVerify: true} // the chain is compared
+	for n := range 10 {
+		want, start := rotate(), time.Now()
+		eventually(t, fmt.Sprintf("Envoy presents certificate %d", n), func() bool {
+			conn, err := tls.Dial("tcp", address, cfg)
+			if err != nil {
+				return false
+			}
+			_ = conn.Close() // the handshake is all that counts
+			return bytes.Equal(certs.EncodeChain(conn.ConnectionState().PeerCertificates...), want)
+		})
+		t.Logf("Envoy presents certificate %d after %s", n, time.Since(start))
+	}
+
+	write(t, revoked, a.crl(1, time.Hour, client.Certificate().Leaf.SerialNumber))
+	eventually(t, "Envoy refuses the revoked certificate", func() bool {
+		conn, err := tls.Dial("tcp", address, cfg)
+		if err != nil {
+			return strings.Contains(err.Error(), "revoked")
+		}
+		defer func() { _ = conn.Close() }() // it was only read from
+		if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3 the refusal comes after the handshake
+		return err != nil && strings.Contains(err.Error(), "revoked")
+	})
+	requestOverTLS(t, a, address) // others are not
+}
+
 func envoyBinary(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{os.Getenv("ENVOY"), filepath.Join("..", "bin", "envoy"), "envoy"} {
@@ -72,13 +131,15 @@ func envoyBinary(t *testing.T) string {
 
 // startEnvoy returns the address of a listener that takes its secrets from the
 // socket.
-func startEnvoy(t *testing.T, binary, socket string) string {
+func startEnvoy(t *testing.T, binary, socket string, changes ...func(config string) string) string {
 	t.Helper()
 	dir := t.TempDir()
 	config, adminFile := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
-	if err := os.WriteFile(config, fmt.Appendf(nil, envoyConfig, socket), 0o600); err != nil {
-		t.Fatal(err)
+	text := fmt.Sprintf(envoyConfig, socket)
+	for _, change := range changes {
+		text = change(text)
 	}
+	write(t, config, []byte(text))
 	var output syncBuffer
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := exec.CommandContext(ctx, binary, "-c", config, "--admin-address-path", adminFile,
@@ -178,7 +239,7 @@ func requestOverTLS(t *testing.T, a *authority, address string) *x509.Certificat
 }
 
 const envoyConfig = `
-admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
+admin: {address: {socket_address: {address: 127.77.44.4, port_value: 0}}}
 node: {id: "sidecar~127.0.0.1~web.default~default.svc.cluster.local", cluster: web}
 static_resources:
   clusters:
@@ -194,7 +255,7 @@ static_resources:
       endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: "%s"}}}}]}]
   listeners:
   - name: inbound
-    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
+    address: {socket_address: {address: 127.77.44.4, port_value: 0}}
     filter_chains:
     - transport_socket:
         name: envoy.transport_sockets.tls

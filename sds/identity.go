@@ -10,17 +10,18 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Identity is a key with its certificate and the roots it leads to. It never
+// Identity is a key with its certificate and the roots of the mesh. It never
 // changes; a renewal makes another one.
 type Identity struct {
-	ChainPEM []byte // leaf and intermediates, without a root
-	KeyPEM   []byte // PKCS#8
-	RootsPEM []byte
+	ChainPEM []byte    // leaf and intermediates; from an authority without a root
+	KeyPEM   []byte    // from an authority PKCS#8
+	RootsPEM []byte    // empty as long as there is no root file
 	NotAfter time.Time // end of the leaf's life
 	ID       certs.ID  // as the leaf says; as it was asked for if the leaf's is of another form
 
@@ -65,18 +66,57 @@ func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.
 	if err != nil {
 		return nil, err
 	}
-	id, err := certs.CertificateID(leaf)
-	if err != nil {
-		id = asked
-	}
 	cert := &tls.Certificate{PrivateKey: key, Leaf: leaf}
 	for _, c := range chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
 	return &Identity{
 		ChainPEM: certs.EncodeChain(chain...), KeyPEM: keyPEM, RootsPEM: certs.EncodeChain(roots...),
-		NotAfter: leaf.NotAfter, ID: id, roots: roots, cert: cert,
+		NotAfter: leaf.NotAfter, ID: idOf(leaf, asked), roots: roots, cert: cert,
 	}, nil
+}
+
+// idOf returns the identity in a leaf, or the one that was asked for.
+func idOf(leaf *x509.Certificate, asked certs.ID) certs.ID {
+	if id, err := certs.CertificateID(leaf); err == nil {
+		return id
+	}
+	return asked
+}
+
+// saved returns the identity that was written to a directory, if it is still
+// what would be asked for.
+func (r *renewal) saved() *Identity {
+	if r.cfg.Saved == "" {
+		return nil
+	}
+	id, err := loadIdentity(r.cfg.Saved, r.cfg.ID, r.cfg.KeyType, time.Now())
+	if err != nil {
+		r.log.Info("no certificate of an earlier run is used", "path", r.cfg.Saved, "reason", err.Error())
+	}
+	return id
+}
+
+func loadIdentity(dir string, want certs.ID, keyType certs.KeyType, now time.Time) (*Identity, error) {
+	contents, err := readFiles([]string{filepath.Join(dir, chainFile), filepath.Join(dir, keyFile), filepath.Join(dir, rootsFile)})
+	if err != nil {
+		return nil, err
+	}
+	key, err := certs.ParseKey(contents[1])
+	if err != nil {
+		return nil, err
+	}
+	if certs.TypeOf(key) != keyType {
+		return nil, fmt.Errorf("the key is not of type %s", keyType)
+	}
+	id, err := newIdentity(key, [][]byte{contents[0], contents[2]}, certs.ID{}, now)
+	if err != nil {
+		return nil, err
+	}
+	if id.ID != want {
+		return nil, fmt.Errorf("the certificate is not for %s", want)
+	}
+	return id, nil
 }
 
 // withoutRoots leaves out of a chain what a peer has to have anyway.

@@ -10,30 +10,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// metrics counts requests to an authority.
 type metrics struct {
 	requests, failures, retries, renewalFailures prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, current func() *Identity) (*metrics, error) {
-	counter := func(name, help string, labels prometheus.Labels) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
-	}
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	csr := prometheus.Labels{"request_type": "csr"}
 	m := &metrics{
-		requests:        counter("istio_agent_num_outgoing_requests", "Number of requests to other servers.", csr),
-		failures:        counter("istio_agent_num_failed_outgoing_requests", "Number of requests to other servers that did not work.", csr),
-		retries:         counter("istio_agent_num_outgoing_retries", "Number of requests to other servers that were made again.", csr),
-		renewalFailures: counter("outrigger_agent_cert_renewal_failures_total", "Number of attempts to renew a certificate that did not work.", nil),
+		requests: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "istio_agent_num_outgoing_requests", Help: "Number of requests to other servers.", ConstLabels: csr,
+		}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "istio_agent_num_failed_outgoing_requests", Help: "Number of requests to other servers that did not work.", ConstLabels: csr,
+		}),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "istio_agent_num_outgoing_retries", Help: "Number of requests to other servers that were made again.", ConstLabels: csr,
+		}),
+		renewalFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "outrigger_agent_cert_renewal_failures_total", Help: "Number of attempts to renew a certificate that did not work.",
+		}),
 	}
-	if reg == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.requests, m.failures, m.retries, m.renewalFailures, expiryCollector{current}} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering metrics of the workload's identity: %w", err)
-		}
-	}
-	return m, nil
+	return m, register(reg, "the workload's identity", m.requests, m.failures, m.retries, m.renewalFailures)
 }
 
 func (m *metrics) failed(renewal bool) {
@@ -43,10 +41,44 @@ func (m *metrics) failed(renewal bool) {
 	}
 }
 
+// fileMetrics counts what goes wrong with files.
+type fileMetrics struct {
+	watcherFailures, secretFailures prometheus.Counter
+}
+
+func newFileMetrics(reg prometheus.Registerer) (*fileMetrics, error) {
+	m := &fileMetrics{
+		watcherFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "istio_agent_num_file_watcher_failures_total", Help: "Number of times that a file could not be watched.",
+		}),
+		secretFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "istio_agent_num_file_secret_failures_total", Help: "Number of times that files of a secret could not be used.",
+		}),
+	}
+	return m, register(reg, "files", m.watcherFailures, m.secretFailures)
+}
+
+func register(reg prometheus.Registerer, what string, list ...prometheus.Collector) error {
+	if reg == nil {
+		return nil
+	}
+	for _, c := range list {
+		if err := reg.Register(c); err != nil {
+			return fmt.Errorf("registering metrics of %s: %w", what, err)
+		}
+	}
+	return nil
+}
+
 // expiryCollector shows the time that is left when it is scraped. It shows
-// nothing before the first certificate.
+// nothing of what is not there yet.
 type expiryCollector struct {
-	current func() *Identity
+	workload *Workload
+	files    *Files // may be nil
+}
+
+func registerExpiry(reg prometheus.Registerer, w *Workload, files *Files) error {
+	return register(reg, "the ends of certificates", expiryCollector{w, files})
 }
 
 func expiryDesc() *prometheus.Desc {
@@ -54,24 +86,38 @@ func expiryDesc() *prometheus.Desc {
 		"Time until the certificate runs out, in seconds; negative once it has.", []string{"resource_name"}, nil)
 }
 
+func identityDesc() *prometheus.Desc {
+	return prometheus.NewDesc("outrigger_agent_identity_left_seconds",
+		"Time until peers refuse the workload for want of a valid certificate, in seconds; negative once they do.", nil, nil)
+}
+
 // Describe implements prometheus.Collector.
-func (c expiryCollector) Describe(ch chan<- *prometheus.Desc) { ch <- expiryDesc() }
+func (c expiryCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- expiryDesc()
+	ch <- identityDesc()
+}
 
 // Collect implements prometheus.Collector.
 func (c expiryCollector) Collect(ch chan<- prometheus.Metric) {
-	id := c.current()
-	if id == nil {
-		return
-	}
-	show := func(name string, end time.Time) {
-		ch <- prometheus.MustNewConstMetric(expiryDesc(), prometheus.GaugeValue, time.Until(end).Seconds(), name)
-	}
-	show(NameDefault, id.NotAfter)
-	root := id.roots[0].NotAfter
-	for _, r := range id.roots[1:] {
-		if r.NotAfter.Before(root) {
-			root = r.NotAfter
+	show := func(desc *prometheus.Desc, end time.Time, labels ...string) {
+		if !end.IsZero() {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, time.Until(end).Seconds(), labels...)
 		}
 	}
-	show(NameRoots, root)
+	s := c.workload.state.Load()
+	if s.leaf != nil {
+		show(expiryDesc(), s.leaf.end, NameDefault)
+	}
+	if s.roots != nil {
+		show(expiryDesc(), s.roots.end, NameRoots)
+	}
+	if s.identity != nil {
+		show(identityDesc(), s.identity.end())
+	}
+	if c.files == nil {
+		return
+	}
+	for name, m := range c.files.all() {
+		show(expiryDesc(), m.end, name)
+	}
 }

@@ -6,27 +6,64 @@ package sds
 import (
 	"crypto/sha256"
 	"encoding/hex"
-)
-
-// Names of the secrets that are served.
-const (
-	NameDefault = "default" // chain and key of the workload
-	NameRoots   = "ROOTCA"  // roots of the mesh
+	"fmt"
+	"time"
 )
 
 // secretType is the type URL of a secret.
 const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
-// served reports whether a secret of this name can ever be answered.
-func served(name string) bool { return name == NameDefault || name == NameRoots }
+// material is the content of one secret: either a certificate or what others'
+// certificates are validated with. It never changes.
+type material struct {
+	chain, key []byte // a certificate, PEM
+	roots, crl []byte // a validation context, PEM; crl may be empty
+	// version is a hash of the public part: nothing that is sent in the clear
+	// is derived from the key.
+	version string
+	end     time.Time // of the first certificate that runs out
+}
 
-// version returns the version of a secret. It is a hash of its public part:
-// nothing that is sent in the clear is derived from the key.
-func version(id *Identity, name string) string {
-	public := id.RootsPEM
-	if name == NameDefault {
-		public = id.ChainPEM
+func newCertificate(chain, key []byte, end time.Time) *material {
+	return &material{chain: chain, key: key, version: version(chain), end: end}
+}
+
+func newValidation(roots, crl []byte, end time.Time) *material {
+	return &material{roots: roots, crl: crl, version: version(roots, crl), end: end}
+}
+
+func version(public ...[]byte) string {
+	h := sha256.New()
+	for _, part := range public {
+		h.Write(part)
 	}
-	sum := sha256.Sum256(public)
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// The extensions of Envoy that use private keys.
+const (
+	providerCryptoMB = "cryptomb"
+	providerQAT      = "qat"
+)
+
+// KeyProvider says through which extension of Envoy private keys are used.
+type KeyProvider struct {
+	Name      string        // cryptomb or qat
+	PollDelay time.Duration // how long the extension collects or waits; 1 ms or more
+	// Fallback lets Envoy use the key by itself where the extension does not
+	// work.
+	Fallback bool
+}
+
+func (p *KeyProvider) validate() error {
+	if p == nil {
+		return nil
+	}
+	if p.Name != providerCryptoMB && p.Name != providerQAT {
+		return fmt.Errorf("private key provider %q is neither cryptomb nor qat", p.Name)
+	}
+	if p.PollDelay < time.Millisecond {
+		return fmt.Errorf("private key provider %s: its poll delay is %s; it must be 1ms or more", p.Name, p.PollDelay)
+	}
+	return nil
 }

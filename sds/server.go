@@ -26,11 +26,14 @@ const maxStreams = 1000
 // ServerConfig describes a Server.
 type ServerConfig struct {
 	Listener net.Listener // unix socket of Envoy's cluster sds-grpc; closed by Run
-	Workload *Workload    // what is served
-	Logger   *slog.Logger // nil means slog.Default()
+	Workload *Workload    // whose secrets are served
+	Files    *Files       // follows the files that names lead to; nil means that such names are not served
+	// KeyProvider uses the private keys in Envoy; nil means Envoy itself.
+	KeyProvider *KeyProvider
+	Logger      *slog.Logger // nil means slog.Default()
 }
 
-// Server serves the secrets of a Workload.
+// Server serves the secrets of a Workload and of files.
 type Server struct {
 	cfg     ServerConfig
 	streams atomic.Uint64 // numbers streams in the log
@@ -40,6 +43,9 @@ type Server struct {
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Listener == nil || cfg.Workload == nil {
 		return nil, errors.New("secret server: it needs both a listener and a workload")
+	}
+	if err := cfg.KeyProvider.validate(); err != nil {
+		return nil, fmt.Errorf("secret server: %w", err)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -83,16 +89,41 @@ func (s *Server) fetch(_ any, _ context.Context, decode func(any) error, _ grpc.
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	id := s.cfg.Workload.Current()
-	if id == nil {
-		return nil, status.Error(codes.Unavailable, "the workload has no certificate yet")
-	}
 	sub := newSubscription()
 	req.subscribe(sub)
-	names, unknown := sub.due(id)
-	s.logUnknown(s.cfg.Logger, unknown)
-	answer := writeSotW(id, "", names)
+	var missing error
+	items, unknown := sub.due(func(name string) (*material, bool) {
+		m, served, err := s.once(name)
+		if err != nil && missing == nil {
+			missing = fmt.Errorf("%s: %w", name, err)
+		}
+		return m, served
+	})
+	for _, name := range unknown {
+		s.logUnknown(s.cfg.Logger, name)
+	}
+	if missing != nil {
+		return nil, status.Error(codes.Unavailable, missing.Error())
+	}
+	answer := writeSotW(items, "", s.cfg.KeyProvider)
 	return &answer, nil
+}
+
+// once returns the secret of a name without following its files. The error says
+// why there is none yet.
+func (s *Server) once(name string) (m *material, served bool, err error) {
+	r, err := parseName(name)
+	switch {
+	case err != nil || r.ofFiles() && s.cfg.Files == nil:
+		return nil, false, nil
+	case r.ofFiles():
+		m, err = r.load()
+	default:
+		if m = s.cfg.Workload.secret(r.kind); m == nil {
+			err = errors.New("there is none yet")
+		}
+	}
+	return m, true, err
 }
 
 // receive reads the requests of a stream until it ends.
@@ -118,32 +149,37 @@ func receive(stream grpc.ServerStream, v variant, requests chan<- *request) erro
 }
 
 // serve runs one stream: it sends what the client lacks whenever the client
-// asks for something or the identity changes.
+// asks for something or a secret changes.
 func (s *Server) serve(stream grpc.ServerStream, v variant) error {
 	ctx, log := stream.Context(), s.cfg.Logger.With("stream", s.streams.Add(1))
 	requests, failed := make(chan *request), make(chan error, 1)
 	go func() { failed <- receive(stream, v, requests) }()
 	sub, sent := newSubscription(), 0
+	held := &holding{files: s.cfg.Files, held: map[string]error{}}
+	defer held.release()
 	for {
-		// The channel is taken before the identity is read, so that a change
+		// The channels are taken before the secrets are read, so that a change
 		// between the two is seen in the next round.
-		changed := s.cfg.Workload.Changed()
-		id := s.cfg.Workload.Current()
-		names, unknown := sub.due(id)
-		s.logUnknown(log, unknown)
-		if answer := v.write(id, strconv.Itoa(sent+1), names, unknown); answer != nil {
+		changed, filesChanged := s.cfg.Workload.Changed(), held.changed()
+		items, unknown := sub.due(func(name string) (*material, bool) { return s.look(held, name) })
+		for _, name := range unknown {
+			s.logUnknown(log, name)
+		}
+		if answer := v.write(items, unknown, strconv.Itoa(sent+1), s.cfg.KeyProvider); answer != nil {
 			if err := stream.SendMsg(&answer); err != nil {
 				return err
 			}
 			sent++
-			log.Debug("secrets sent", "resource", strings.Join(names, ","), "nonce", sent)
+			log.Debug("secrets sent", "resource", namesOf(items), "nonce", sent)
 		}
-		// Cases: a request, a new identity, the end of the client's half or of
-		// the whole stream.
+		// Cases: a request, a new identity or new roots, a changed file, the
+		// end of the client's half or of the whole stream.
 		select {
 		case req := <-requests:
 			s.apply(log, sub, req, sent)
+			held.keep(sub.sent)
 		case <-changed:
+		case <-filesChanged:
 		case err := <-failed:
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -153,6 +189,27 @@ func (s *Server) serve(stream grpc.ServerStream, v variant) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// look returns what is in force under a name.
+func (s *Server) look(held *holding, name string) (m *material, served bool) {
+	r, err := parseName(name)
+	switch {
+	case err != nil:
+		return nil, false
+	case r.ofFiles():
+		return held.get(name, r)
+	default:
+		return s.cfg.Workload.secret(r.kind), true
+	}
+}
+
+func namesOf(items []item) string {
+	names := make([]string, len(items))
+	for n, i := range items {
+		names[n] = i.name
+	}
+	return strings.Join(names, ",")
 }
 
 // apply takes a request into the subscription. sent is the nonce of the last
@@ -170,11 +227,13 @@ func (s *Server) apply(log *slog.Logger, sub *subscription, req *request, sent i
 	}
 }
 
-// logUnknown reports names that are left out of an answer.
-func (s *Server) logUnknown(log *slog.Logger, names []string) {
-	for _, name := range names {
-		log.Warn("Envoy asks for a secret that is not served; "+NameDefault+" and "+NameRoots+" are", "resource", name)
+// logUnknown reports a name that is left out of the answers.
+func (s *Server) logUnknown(log *slog.Logger, name string) {
+	reason := "secrets of files are not served here, or of no more of them"
+	if _, err := parseName(name); err != nil {
+		reason = err.Error()
 	}
+	log.Warn("Envoy asks for a secret that is not served", "resource", name, "reason", reason)
 }
 
 func checkType(typeURL string) error {

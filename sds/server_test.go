@@ -6,9 +6,6 @@ package sds_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,9 +15,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -42,25 +37,11 @@ type rig struct {
 
 func newRig(t *testing.T, a *authority) *rig {
 	t.Helper()
-	r := &rig{authority: a, socket: filepath.Join(t.TempDir(), "socket"), log: &syncBuffer{}}
-	logger := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r := &rig{authority: a, log: &syncBuffer{}}
+	logger := r.logger()
 	r.workload = newWorkload(t, a, func(c *sds.WorkloadConfig) { c.TTL, c.Logger = time.Hour, logger })
-	l, err := net.Listen("unix", r.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := sds.NewServer(sds.ServerConfig{Listener: l, Workload: r.workload, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
 	run(t, r.workload)
-	run(t, s)
-	conn, err := grpc.NewClient("unix://"+r.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	r.client = secretv3.NewSecretDiscoveryServiceClient(conn)
+	r.serve(t, sds.ServerConfig{Workload: r.workload, Logger: logger})
 	t.Cleanup(func() {
 		if strings.Contains(r.log.String(), "PRIVATE KEY") {
 			t.Error("the log holds a private key")

@@ -49,24 +49,23 @@ func (s *subscription) remove(names []string) {
 	}
 }
 
-// due returns, sorted by name, what the client lacks of an identity, and which
-// of its names are not served. They count as sent from then on. Before the first
-// identity nothing is due: the client waits.
-func (s *subscription) due(id *Identity) (names, unknown []string) {
+// due returns, sorted by name, what the client lacks and which of its names are
+// not served. They count as sent from then on. look returns what is in force
+// under a name, nil as long as it is awaited.
+func (s *subscription) due(look func(name string) (m *material, served bool)) (items []item, unknown []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.sent)) {
+		m, served := look(name)
 		switch {
-		case !served(name):
+		case !served:
 			if s.sent[name] != notServed {
 				s.sent[name] = notServed
 				unknown = append(unknown, name)
 			}
-		case id == nil:
-		default:
-			if v := version(id, name); s.sent[name] != v {
-				s.sent[name] = v
-				names = append(names, name)
-			}
+		case m == nil:
+		case s.sent[name] != m.version:
+			s.sent[name] = m.version
+			items = append(items, item{name, m})
 		}
 	}
-	return names, unknown
+	return items, unknown
 }

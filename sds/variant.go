@@ -9,7 +9,7 @@ import "google.golang.org/grpc"
 type variant interface {
 	read(m message) (*request, error)
 	// write renders an answer; nil when there is nothing to say.
-	write(id *Identity, nonce string, names, unknown []string) message
+	write(items []item, unknown []string, nonce string, provider *KeyProvider) message
 }
 
 // sotw is the state-of-the-world variant: each request names the whole
@@ -21,11 +21,11 @@ func (sotw) read(m message) (*request, error) { return readSotW(m) }
 
 // write leaves unknown names out: the variant cannot say that something does
 // not exist.
-func (sotw) write(id *Identity, nonce string, names, _ []string) message {
-	if len(names) == 0 {
+func (sotw) write(items []item, _ []string, nonce string, provider *KeyProvider) message {
+	if len(items) == 0 {
 		return nil
 	}
-	return writeSotW(id, nonce, names)
+	return writeSotW(items, nonce, provider)
 }
 
 // delta is the incremental variant.
@@ -33,11 +33,11 @@ type delta struct{}
 
 func (delta) read(m message) (*request, error) { return readDelta(m) }
 
-func (delta) write(id *Identity, nonce string, names, unknown []string) message {
-	if len(names)+len(unknown) == 0 {
+func (delta) write(items []item, unknown []string, nonce string, provider *KeyProvider) message {
+	if len(items)+len(unknown) == 0 {
 		return nil
 	}
-	return writeDelta(id, nonce, names, unknown)
+	return writeDelta(items, unknown, nonce, provider)
 }
 
 // description is envoy.service.secret.v3.SecretDiscoveryService.

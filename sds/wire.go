@@ -6,6 +6,7 @@ package sds
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -79,8 +80,18 @@ const (
 	secretValidationContext = 4
 	tlsCertificateChain     = 1 // TlsCertificate
 	tlsPrivateKey           = 2
+	tlsKeyProvider          = 6
 	validationTrustedCA     = 1 // CertificateValidationContext
+	validationCRL           = 7
 	inlineBytes             = 2 // DataSource
+
+	providerName     = 1 // PrivateKeyProvider
+	providerConfig   = 3
+	providerFallback = 4
+	methodKey        = 1 // CryptoMbPrivateKeyMethodConfig, QatPrivateKeyMethodConfig
+	methodPollDelay  = 2
+	durationSeconds  = 1 // google.protobuf.Duration
+	durationNanos    = 2
 )
 
 var errMalformed = errors.New("the request is no protobuf message")
@@ -189,44 +200,79 @@ func field[T string | []byte | message](b []byte, n protowire.Number, v T) []byt
 	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), []byte(v))
 }
 
-// secret renders the secret of a name that is served, in a
-// google.protobuf.Any.
-func secret(id *Identity, name string) []byte {
-	s := field(nil, secretName, name)
-	if name == NameDefault {
-		cert := field(nil, tlsCertificateChain, field(nil, inlineBytes, id.ChainPEM))
-		cert = field(cert, tlsPrivateKey, field(nil, inlineBytes, id.KeyPEM))
+// number appends one varint field.
+func number(b []byte, n protowire.Number, v uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
+}
+
+// item is one secret of an answer.
+type item struct {
+	name string
+	*material
+}
+
+// render renders a secret in a google.protobuf.Any.
+func (i item) render(provider *KeyProvider) []byte {
+	s := field(nil, secretName, i.name)
+	if i.chain != nil {
+		cert := field(nil, tlsCertificateChain, field(nil, inlineBytes, i.chain))
+		if provider == nil || provider.Fallback {
+			cert = field(cert, tlsPrivateKey, field(nil, inlineBytes, i.key))
+		}
+		if provider != nil {
+			cert = field(cert, tlsKeyProvider, provider.render(i.key))
+		}
 		s = field(s, secretTLSCertificate, cert)
 	} else {
-		trusted := field(nil, inlineBytes, id.RootsPEM)
-		s = field(s, secretValidationContext, field(nil, validationTrustedCA, trusted))
+		validation := field(nil, validationTrustedCA, field(nil, inlineBytes, i.roots))
+		if len(i.crl) > 0 {
+			validation = field(validation, validationCRL, field(nil, inlineBytes, i.crl))
+		}
+		s = field(s, secretValidationContext, validation)
 	}
 	return field(field(nil, anyTypeURL, secretType), anyValue, s)
 }
 
-// writeSotW renders a DiscoveryResponse with the secrets of some names.
-func writeSotW(id *Identity, nonce string, names []string) message {
+// render renders a PrivateKeyProvider with a key.
+func (p *KeyProvider) render(key []byte) []byte {
+	method := "envoy.extensions.private_key_providers.cryptomb.v3alpha.CryptoMbPrivateKeyMethodConfig"
+	if p.Name == providerQAT {
+		method = "envoy.extensions.private_key_providers.qat.v3alpha.QatPrivateKeyMethodConfig"
+	}
+	delay := number(nil, durationSeconds, uint64(p.PollDelay/time.Second))
+	delay = number(delay, durationNanos, uint64(p.PollDelay%time.Second))
+	config := field(field(nil, methodKey, field(nil, inlineBytes, key)), methodPollDelay, delay)
+	b := field(nil, providerName, p.Name)
+	b = field(b, providerConfig, field(field(nil, anyTypeURL, "type.googleapis.com/"+method), anyValue, config))
+	if p.Fallback {
+		b = number(b, providerFallback, 1)
+	}
+	return b
+}
+
+// writeSotW renders a DiscoveryResponse.
+func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 	versions := ""
-	for i, name := range names {
-		if i > 0 {
+	for n, i := range items {
+		if n > 0 {
 			versions += "."
 		}
-		versions += version(id, name)
+		versions += i.version
 	}
 	m := field(nil, respVersion, versions)
-	for _, name := range names {
-		m = field(m, respResources, secret(id, name))
+	for _, i := range items {
+		m = field(m, respResources, i.render(provider))
 	}
 	return field(field(m, respTypeURL, secretType), respNonce, nonce)
 }
 
-// writeDelta renders a DeltaDiscoveryResponse with the secrets of some names,
-// and names that do not exist.
-func writeDelta(id *Identity, nonce string, names, unknown []string) message {
+// writeDelta renders a DeltaDiscoveryResponse with secrets and names that do
+// not exist.
+func writeDelta(items []item, unknown []string, nonce string, provider *KeyProvider) message {
 	var m message
-	for _, name := range names {
-		r := field(nil, resourceVersion, version(id, name))
-		r = field(field(r, resourceAny, secret(id, name)), resourceName, name)
+	for _, i := range items {
+		r := field(nil, resourceVersion, i.version)
+		r = field(field(r, resourceAny, i.render(provider)), resourceName, i.name)
 		m = field(m, respResources, r)
 	}
 	m = field(field(m, respTypeURL, secretType), respNonce, nonce)

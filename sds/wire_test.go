@@ -4,12 +4,20 @@
 package sds
 
 import (
+	"strings"
 	"testing"
+	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // FuzzRead compares the readers with the generated types.
@@ -60,5 +68,91 @@ func compare(t *testing.T, got *request, err error, typeURL, nonce string, detai
 	got.subscribe(sub)
 	if diff := cmp.Diff(want.sent, sub.sent); diff != "" {
 		t.Errorf("subscription (-want +got):\n%s", diff)
+	}
+}
+
+// TestRender compares secrets with the generated types.
+func TestRender(t *testing.T) {
+	t.Parallel()
+	inline := func(s string) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte(s)}}
+	}
+	// The configuration of the extensions has no generated type here: by hand.
+	method := func(url string) *tlsv3.PrivateKeyProvider_TypedConfig {
+		delay, err := proto.Marshal(durationpb.New(2*time.Second + 5*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := proto.Marshal(inline("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), key)
+		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), delay)
+		return &tlsv3.PrivateKeyProvider_TypedConfig{TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/" + url, Value: b}}
+	}
+	certificate := func(c *tlsv3.TlsCertificate) *tlsv3.Secret {
+		c.CertificateChain = inline("c")
+		return &tlsv3.Secret{Name: "n", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: c}}
+	}
+	validation := func(c *tlsv3.CertificateValidationContext) *tlsv3.Secret {
+		return &tlsv3.Secret{Name: "n", Type: &tlsv3.Secret_ValidationContext{ValidationContext: c}}
+	}
+	pair := newCertificate([]byte("c"), []byte("k"), time.Time{})
+	const delay = 2*time.Second + 5*time.Millisecond
+	for name, tc := range map[string]struct {
+		m        *material
+		provider *KeyProvider
+		want     *tlsv3.Secret
+	}{
+		"certificate": {m: pair, want: certificate(&tlsv3.TlsCertificate{PrivateKey: inline("k")})},
+		"cryptomb": {m: pair, provider: &KeyProvider{Name: "cryptomb", PollDelay: delay}, want: certificate(&tlsv3.TlsCertificate{
+			PrivateKeyProvider: &tlsv3.PrivateKeyProvider{
+				ProviderName: "cryptomb",
+				ConfigType:   method("envoy.extensions.private_key_providers.cryptomb.v3alpha.CryptoMbPrivateKeyMethodConfig"),
+			},
+		})},
+		"qat, the key itself if need be": {m: pair, provider: &KeyProvider{Name: "qat", PollDelay: delay, Fallback: true}, want: certificate(&tlsv3.TlsCertificate{
+			PrivateKey: inline("k"),
+			PrivateKeyProvider: &tlsv3.PrivateKeyProvider{
+				ProviderName: "qat", Fallback: true,
+				ConfigType: method("envoy.extensions.private_key_providers.qat.v3alpha.QatPrivateKeyMethodConfig"),
+			},
+		})},
+		"roots": {m: newValidation([]byte("r"), nil, time.Time{}), want: validation(&tlsv3.CertificateValidationContext{TrustedCa: inline("r")})},
+		"roots and revoked": {
+			m: newValidation([]byte("r"), []byte("x"), time.Time{}), provider: &KeyProvider{Name: "qat", PollDelay: delay},
+			want: validation(&tlsv3.CertificateValidationContext{TrustedCa: inline("r"), Crl: inline("x")}),
+		},
+	} {
+		var got anypb.Any
+		if err := proto.Unmarshal(item{"n", tc.m}.render(tc.provider), &got); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var s tlsv3.Secret
+		if err := got.UnmarshalTo(&s); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(tc.want, &s, protocmp.Transform()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestKeyProviderIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		provider *KeyProvider
+		wantErr  string
+	}{
+		{nil, ""},
+		{&KeyProvider{Name: "qat", PollDelay: time.Millisecond}, ""},
+		{&KeyProvider{Name: "sgx", PollDelay: time.Second}, "neither cryptomb nor qat"},
+		{&KeyProvider{Name: "cryptomb"}, "1ms or more"},
+	} {
+		err := tc.provider.validate()
+		if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+			t.Errorf("%+v: got error %v, want %q", tc.provider, err, tc.wantErr)
+		}
 	}
 }

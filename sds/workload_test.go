@@ -5,7 +5,9 @@ package sds_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -146,6 +148,95 @@ func checkBackoff(t *testing.T, times []time.Time) {
 			t.Fatalf("retry %d came after %s", i, d)
 		}
 	}
+}
+
+// busy is the error of an authority that says when to come back.
+type busy time.Duration
+
+func (busy) Error() string               { return "busy" }
+func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
+
+// TestBusyAuthorityIsAskedWhenItSaid: not before, not all at once, and in ten
+// minutes at the latest.
+func TestBusyAuthorityIsAskedWhenItSaid(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ said, min, max time.Duration }{
+		{2 * time.Minute, 2 * time.Minute, 2*time.Minute + 24*time.Second},
+		{24 * time.Hour, 10 * time.Minute, 12 * time.Minute},
+		{time.Nanosecond, 50 * time.Millisecond, 150 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAuthority(t)
+			a.set(fmt.Errorf("asking: %w", busy(tc.said)), 0)
+			const n = 20
+			for range n {
+				run(t, newWorkload(t, a, nil))
+			}
+			synctest.Wait()
+			start := time.Now()
+			a.set(nil, 0)
+			time.Sleep(tc.max + time.Second)
+			synctest.Wait()
+			again := a.times()[n:]
+			if len(again) != n {
+				t.Fatalf("%d of %d asked again", len(again), n)
+			}
+			if first, last := again[0].Sub(start), again[n-1].Sub(start); first < tc.min || last > tc.max || first == last {
+				t.Errorf("told %s, they asked again after %s to %s", tc.said, first, last)
+			}
+		})
+	}
+}
+
+// TestNewCertificateThatIsNotValidYet does not take the place of one that is,
+// unless that has little left.
+func TestNewCertificateThatIsNotValidYet(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[time.Duration]time.Duration{time.Hour: time.Hour, 20 * time.Hour: 6 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAuthority(t)
+			w := newWorkload(t, a, nil)
+			run(t, w)
+			synctest.Wait()
+			first := w.Current()
+			a.shift(ahead)
+			<-w.Changed()
+			waited := time.Since(a.times()[1])
+			if w.Current() == first || waited < want-75*time.Minute/2 || waited > want+75*time.Minute/2 {
+				t.Errorf("with a start %s ahead the new certificate was in force after %s, want about %s", ahead, waited, want)
+			}
+		})
+	}
+}
+
+// TestClockBehindDoesNotDelayTheRenewal: for a clock that is 30 hours behind, a
+// certificate of 24 hours seems to live 54.
+func TestClockBehindDoesNotDelayTheRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		w := newWorkload(t, a, func(c *sds.WorkloadConfig) {
+			c.Sign = func(ctx context.Context, csrPEM []byte, ttl time.Duration) ([][]byte, error) {
+				if _, err := a.Sign(ctx, csrPEM, ttl); err != nil {
+					return nil, err
+				}
+				csr, err := certs.ParseCSR(csrPEM)
+				if err != nil {
+					return nil, err
+				}
+				leaf := a.leaf(csr.PublicKey, func(c *x509.Certificate) {
+					c.URIs, c.NotBefore, c.NotAfter = csr.URIs, time.Now().Add(30*time.Hour), time.Now().Add(54*time.Hour)
+				})
+				return [][]byte{certs.EncodeChain(leaf), certs.EncodeChain(a.root)}, nil
+			}
+		})
+		run(t, w)
+		time.Sleep(14 * time.Hour)
+		synctest.Wait()
+		if n := len(a.times()); n != 2 {
+			t.Errorf("%d certificates were asked for within 14 hours, want 2", n)
+		}
+	})
 }
 
 func TestFirstErrorIsLoggedAtOnce(t *testing.T) {

@@ -38,7 +38,7 @@ type envoyLife struct {
 func runAgent(ctx context.Context, cfg *config, log *slog.Logger, life envoyLife) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
-	socks, err := bind(cfg)
+	socks, err := bind(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -61,9 +61,11 @@ func runAgent(ctx context.Context, cfg *config, log *slog.Logger, life envoyLife
 
 // parts are what the agent is made of.
 type parts struct {
-	ca       *caclient.Client
-	workload *sds.Workload
-	secrets  *sds.Server // nil without Envoy
+	files    *sds.Files       // nil when another server keeps the identity
+	ca       *caclient.Client // nil when the identity comes in files
+	workload *sds.Workload    // nil when another server keeps the identity
+	secrets  *sds.Server      // nil without Envoy, or when another server serves it
+	output   *sds.Output      // nil without OUTPUT_CERTS
 	relay    *xdsproxy.Proxy
 	status   *status.Server // nil when the status port is off
 	envoy    *envoy.Process // nil with DISABLE_ENVOY
@@ -89,10 +91,20 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 			return nil
 		})
 	}
-	start("ca", p.ca.Run)             // reads requests to sign, feeds the certificate authority
-	start("workload", p.workload.Run) // reads signed certificates, feeds secrets and every TLS handshake
+	if p.files != nil {
+		start("files", p.files.Run) // reads certificates that others write, feeds workload and secrets
+	}
+	if p.ca != nil {
+		start("ca", p.ca.Run) // reads requests to sign, feeds the certificate authority
+	}
+	if p.workload != nil {
+		start("workload", p.workload.Run) // reads signed certificates, feeds secrets and every TLS handshake
+	}
 	if p.secrets != nil {
 		start("sds", p.secrets.Run) // reads the workload's identity, feeds Envoy over the SDS socket
+	}
+	if p.output != nil {
+		start("output", p.output.Run) // reads the workload's identity, feeds the files of OUTPUT_CERTS
 	}
 	start("xdsproxy", p.relay.Run) // reads the control plane's stream, feeds Envoy over the XDS socket, and back
 	if p.status != nil {

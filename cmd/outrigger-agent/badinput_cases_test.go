@@ -65,7 +65,7 @@ func badEnvironments() []badInput {
 		{name: "SERVICE_ACCOUNT", env: []string{"SERVICE_ACCOUNT="}, want: []string{"SERVICE_ACCOUNT"}},
 		{name: "TRUST_DOMAIN", env: []string{"TRUST_DOMAIN=a/b"}, want: []string{"TRUST_DOMAIN", `"a/b"`}},
 		{name: "CA_ADDR", env: []string{"CA_ADDR=ca"}, want: []string{`CA_ADDR is "ca"`, "must be host:port"}},
-		{name: "PILOT_CERT_PROVIDER", env: []string{"PILOT_CERT_PROVIDER=kubernetes"}, want: []string{`PILOT_CERT_PROVIDER is "kubernetes"`}},
+		{name: "PILOT_CERT_PROVIDER", env: []string{"PILOT_CERT_PROVIDER=none"}, want: []string{`PILOT_CERT_PROVIDER is none`, "name the root certificates with XDS_ROOT_CA"}},
 		{name: "key algorithm", env: []string{"ECC_SIGNATURE_ALGORITHM=ED25519"}, want: []string{`ECC_SIGNATURE_ALGORITHM is "ED25519"`, "must be ECDSA or RSA"}},
 		{name: "key size", env: []string{"WORKLOAD_RSA_KEY_SIZE=1024"}, want: []string{"WORKLOAD_RSA_KEY_SIZE is 1024", "must be 2048, 3072 or 4096"}},
 		{name: "metadata DNS_CAPTURE", env: []string{"ISTIO_META_DNS_CAPTURE=yes"}, want: []string{"DNS_CAPTURE", `"yes"`, "write true or false", "ISTIO_META_"}},
@@ -122,7 +122,7 @@ func badMachines() []badInput {
 		{name: "SDS socket busy", prepare: func(t *testing.T, dir, _ string) {
 			t.Helper()
 			listen(t, "unix", dir+"/var/run/secrets/workload-spiffe-uds/socket")
-		}, want: []string{"var/run/secrets/workload-spiffe-uds/socket", "another process serves it"}},
+		}, want: []string{"var/run/secrets/workload-spiffe-uds/socket", "somebody listens on it and does not speak gRPC"}},
 		{name: "Envoy too old", files: map[string]string{"envoy": strings.Replace(goodEnvoy, "1.39.3", "1.30.1", 1)}, left: grpcFile, want: []string{"binaryPath", "{dir}/envoy", "is version 1.30.1, but 1.36 or newer is needed"}},
 		{name: "configPath below a file", config: `,"configPath":"envoy/proxy"`, want: []string{`configPath is "envoy/proxy"`, "must be a directory that can be written"}},
 		{name: "configPath cannot be written", config: `,"configPath":"/proc/outrigger"`, want: []string{`configPath is "/proc/outrigger"`, "must be a directory that can be written"}},

@@ -5,17 +5,13 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/envoy"
-	"github.com/outrigger-mesh/outrigger/sds"
-	"github.com/outrigger-mesh/outrigger/sds/caclient"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
@@ -53,33 +49,6 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 
 func (b *builder) scope(name string) *slog.Logger { return b.log.With("component", name) }
 
-// certificate is what the agent proves itself with: the workload's own, once
-// there is one.
-func (b *builder) certificate() *tls.Certificate { return b.parts.workload.Certificate() }
-
-func (b *builder) identity() (err error) {
-	cfg := b.cfg
-	ca := caclient.Config{
-		Address: cfg.ca.address, ServerName: cfg.ca.serverName, TLS: cfg.ca.tlsConfig(b.certificate), Token: tokenSource(cfg.env.jwtPolicy),
-		ClusterID: cfg.metadata.ClusterID, CertSigner: certSigner(cfg.metadata), Logger: b.scope("ca"), Registerer: b.registry,
-	}
-	if ca.TLS == nil {
-		ca.Token = nil // never in plaintext
-	}
-	if b.parts.ca, err = caclient.New(ca); err != nil {
-		return err
-	}
-	b.parts.workload, err = sds.NewWorkload(sds.WorkloadConfig{
-		ID: cfg.identity, KeyType: cfg.keyType, TTL: cfg.env.secretTTL, GraceRatio: cfg.env.graceRatio,
-		Sign: b.parts.ca.Sign, Logger: b.scope("sds"), Registerer: b.registry,
-	})
-	if err != nil || b.socks.sds == nil {
-		return err
-	}
-	b.parts.secrets, err = sds.NewServer(sds.ServerConfig{Listener: b.socks.sds, Workload: b.parts.workload, Logger: b.scope("sds")})
-	return err
-}
-
 func (b *builder) relay() (err error) {
 	cfg := b.cfg
 	b.parts.relay, err = xdsproxy.New(xdsproxy.Config{
@@ -112,10 +81,4 @@ func (b *builder) envoy() (err error) {
 		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.scope("envoy"), Registerer: b.registry,
 	})
 	return err
-}
-
-// certSigner is the name of the signer that the node metadata asks for.
-func certSigner(m *node.Metadata) string {
-	name, _ := m.Raw["CERT_SIGNER"].(string)
-	return name
 }

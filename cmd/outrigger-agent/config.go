@@ -49,6 +49,7 @@ type config struct {
 	metadata    *node.Metadata
 	locality    bootstrap.Locality // of the cloud, where there is one
 	identity    certs.ID
+	source      identitySource
 	keyType     certs.KeyType
 
 	// local is where the local ports of agent and Envoy are found.
@@ -115,6 +116,12 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	if cfg.keyType, err = keyType(src.env); err != nil {
 		return nil, nil, err
 	}
+	if cfg.source, err = resolveIdentity(src); err != nil {
+		return nil, nil, err
+	}
+	if err := checkIdentity(cfg); err != nil {
+		return nil, nil, err
+	}
 	var left []string
 	cfg.metadata, left, err = bootstrap.NodeMetadata(bootstrap.MetadataInput{
 		Variables: src.env.metadata, Labels: labels, Annotations: annotations, ProxyConfig: pc, Own: own(src, cfg.node, ips, cloud.Metadata),
@@ -129,7 +136,7 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	warnings = append(warnings, left...)
 	cfg.local = bootstrap.LocalAddress(src.env.bindAddress, ips, src.env.dualStack)
 	cfg.envoyArgs = envoyArgs(src, cfg, ips, warn)
-	if cfg.xds, cfg.ca, err = upstreams(src, pc); err != nil {
+	if cfg.xds, cfg.ca, err = upstreams(src, pc, cfg.source); err != nil {
 		return nil, nil, err
 	}
 	if cfg.probers, err = status.ParseProbers(src.env.appProbers); err != nil {
@@ -297,29 +304,6 @@ func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Me
 		ExitOnZeroActiveConnections: node.Bool(src.env.exitOnZero),
 		OutlierLogPath:              src.flags.outlierLogPath,
 		PlatformMetadata:            cloud,
-	}
-}
-
-func keyType(e environment) (certs.KeyType, error) {
-	switch {
-	case e.keyAlgorithm == "RSA", e.keyAlgorithm == "" && e.rsaKeySize > 0:
-		switch e.rsaKeySize {
-		case 0, 2048:
-			return certs.RSA2048, nil
-		case 3072:
-			return certs.RSA3072, nil
-		case 4096:
-			return certs.RSA4096, nil
-		}
-		return "", fmt.Errorf("environment variable WORKLOAD_RSA_KEY_SIZE is %d, it must be 2048, 3072 or 4096", e.rsaKeySize)
-	case e.keyAlgorithm != "" && e.keyAlgorithm != "ECDSA":
-		return "", fmt.Errorf("environment variable ECC_SIGNATURE_ALGORITHM is %q, it must be ECDSA or RSA", e.keyAlgorithm)
-	case e.curve == "P384":
-		return certs.ECDSAP384, nil
-	case e.curve != "P256":
-		return "", fmt.Errorf("environment variable ECC_CURVE is %q, it must be P256 or P384", e.curve)
-	default:
-		return certs.ECDSAP256, nil
 	}
 }
 

@@ -107,8 +107,37 @@ func TestResolveUpstreams(t *testing.T) {
 		"old files and a provisioned certificate": {
 			files:   map[string]string{oldRootFile: "old", "prov/root-cert.pem": "prov"},
 			environ: []string{"PROV_CERT=prov"},
-			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile, provCert: "prov"},
-			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: "prov/root-cert.pem", provCert: "prov"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile, chain: "prov/cert-chain.pem", key: "prov/key.pem"},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: "prov/root-cert.pem", chain: "prov/cert-chain.pem", key: "prov/key.pem"},
+		},
+		"roots of Kubernetes": {
+			files:   map[string]string{serviceAccountRootFile: "k8s"},
+			environ: []string{"PILOT_CERT_PROVIDER=kubernetes"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: serviceAccountRootFile},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: serviceAccountRootFile},
+		},
+		"mounted roots of Kubernetes": {
+			files:   map[string]string{serviceAccountRootFile: "k8s", kubeRootFile: "mounted", oldRootFile: "old"},
+			environ: []string{"PILOT_CERT_PROVIDER=kubernetes"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: kubeRootFile},
+		},
+		"custom roots": {
+			files:   map[string]string{oldRootFile: "old"},
+			environ: []string{"PILOT_CERT_PROVIDER=custom"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile},
+		},
+		"mounted files, no authority": {
+			files:   map[string]string{"c/root": "mine"},
+			environ: []string{"FILE_MOUNTED_CERTS=true", "PROXY_CONFIG={proxyMetadata: {ISTIO_META_TLS_CLIENT_CERT_CHAIN: c/chain, ISTIO_META_TLS_CLIENT_KEY: c/key, ISTIO_META_TLS_CLIENT_ROOT_CERT: c/root}}"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: "c/root", chain: "c/chain", key: "c/key"},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", chain: "c/chain", key: "c/key"},
+		},
+		"a machine that keeps its certificate": {
+			environ: []string{"PROV_CERT=etc/certs", "OUTPUT_CERTS=./etc/certs"},
+			xds:     upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: meshRootFile, chain: "etc/certs/cert-chain.pem", key: "etc/certs/key.pem", ownFirst: true},
+			ca:      upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: meshRootFile, chain: "etc/certs/cert-chain.pem", key: "etc/certs/key.pem", ownFirst: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +280,9 @@ func TestClientCertificate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		workload *tls.Certificate
 	}{"workload certificate": {own}, "none": {nil}} {
-		config, err := upstream{roots: filepath.Join(dir, "roots.pem"), provCert: dir}.tlsConfig(func() *tls.Certificate { return tc.workload })()
+		config, err := upstream{
+			roots: filepath.Join(dir, "roots.pem"), chain: filepath.Join(dir, "cert-chain.pem"), key: filepath.Join(dir, "key.pem"),
+		}.tlsConfig(func() *tls.Certificate { return tc.workload })()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -276,5 +307,51 @@ func TestRedacted(t *testing.T) {
 	got := redacted(cfg)
 	if strings.Contains(got, "hunter2") || !strings.Contains(got, `"proxyMetadata":["PASSWORD"]`) || !strings.Contains(got, "istiod.istio-system.svc:15012") {
 		t.Error(got)
+	}
+}
+
+// Where the workload's identity comes from.
+func TestResolveIdentity(t *testing.T) {
+	t.Parallel()
+	pair := map[string]string{"etc/certs/cert-chain.pem": "c", "etc/certs/key.pem": "k"}
+	workload := map[string]string{}
+	for _, name := range []string{"cert-chain.pem", "key.pem", "root-cert.pem"} {
+		workload[filepath.Join(workloadCertDir, name)] = "x"
+	}
+	for name, tc := range map[string]struct {
+		files   map[string]string
+		environ []string
+		want    identitySource
+		err     string
+	}{
+		"the authority":                    {},
+		"the authority, kept on a machine": {environ: []string{"OUTPUT_CERTS=out"}, want: identitySource{saved: "out"}},
+		"the authority, in Kubernetes":     {environ: []string{"OUTPUT_CERTS=out", "KUBERNETES_SERVICE_HOST=10.0.0.1"}},
+		"mounted":                          {environ: []string{"FILE_MOUNTED_CERTS=true"}, want: identitySource{dir: mountedCertDir}},
+		"mounted without a word":           {files: pair, want: identitySource{dir: mountedCertDir}},
+		"our own of an earlier life":       {files: pair, environ: []string{"OUTPUT_CERTS=./etc/certs", "PROV_CERT=./etc/certs"}, want: identitySource{saved: "./etc/certs"}},
+		"credentials of the workload":      {files: workload, environ: []string{"FILE_MOUNTED_CERTS=true"}, want: identitySource{dir: workloadCertDir}},
+		"revoked certificates":             {files: map[string]string{crlFile: "crl"}, want: identitySource{crl: crlFile}},
+		"mounted and provisioned":          {environ: []string{"FILE_MOUNTED_CERTS=true", "PROV_CERT=x"}, err: "FILE_MOUNTED_CERTS and PROV_CERT"},
+		"written where they come from":     {environ: []string{"FILE_MOUNTED_CERTS=true", "OUTPUT_CERTS=etc/certs"}, err: `OUTPUT_CERTS is "etc/certs": the certificates come from there`},
+		"no service account":               {environ: []string{"SERVICE_ACCOUNT="}, err: "environment variable SERVICE_ACCOUNT is not set"},
+		"no service account, but files":    {environ: []string{"SERVICE_ACCOUNT=", "FILE_MOUNTED_CERTS=true"}, want: identitySource{dir: mountedCertDir}},
+		"a trust domain that is none":      {environ: []string{"TRUST_DOMAIN=a/b"}, err: "environment variables TRUST_DOMAIN, POD_NAMESPACE and SERVICE_ACCOUNT"},
+	} {
+		files := map[string]string{}
+		for path, text := range tc.files {
+			files[path] = text
+		}
+		cfg, _, err := resolve(testSources(files, tc.environ...))
+		switch {
+		case tc.err != "":
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: error %v, want one with %q", name, err, tc.err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case cfg.source != tc.want:
+			t.Errorf("%s: %+v, want %+v", name, cfg.source, tc.want)
+		}
 	}
 }

@@ -41,7 +41,7 @@ func effective(cfg *config) ([]byte, error) {
 	doc, err := json.MarshalIndent(map[string]any{
 		"version":      version,
 		"node":         map[string]any{"id": cfg.node.String(), "metadata": shownMetadata(cfg)},
-		"identity":     map[string]any{"id": cfg.identity.String(), "keyType": cfg.keyType},
+		"identity":     map[string]any{"id": cfg.identity.String(), "keyType": cfg.keyType, "files": cfg.source.dir},
 		"proxyConfig":  json.RawMessage(redacted(cfg)),
 		"controlPlane": to(cfg.xds),
 		"authority":    to(cfg.ca),
@@ -50,6 +50,7 @@ func effective(cfg *config) ([]byte, error) {
 		"envoy":        shownArgs(cfg.envoyArgs),
 		"environment":  cfg.env.shown,
 		"headers":      slices.Sorted(maps.Keys(cfg.env.headers)),
+		"caHeaders":    slices.Sorted(maps.Keys(cfg.env.caHeaders)),
 	}, "", "  ")
 	if err != nil {
 		return nil, err

@@ -57,7 +57,7 @@ func setBootstrap(src sources, cfg *config, tracingSet bool) (warnings []string,
 	if template.Text, err = src.read(path); err != nil {
 		return nil, fmt.Errorf("%s is %q, it must be a template of Envoy's bootstrap: %w", from, path, err)
 	}
-	xds, _, err := upstreams(src, pc)
+	xds, _, err := upstreams(src, pc, cfg.source)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/sds"
 )
 
 const (
@@ -25,17 +27,19 @@ const (
 // sockets are the listeners of the agent. They are bound before anything runs,
 // so that a conflict is an exit and not a half-working agent.
 type sockets struct {
-	xds    net.Listener
-	sds    net.Listener // nil with DISABLE_ENVOY
-	status net.Listener // nil when the status port is off
+	xds net.Listener
+	sds net.Listener // nil with DISABLE_ENVOY, and when external
+	// external: another server keeps the identity and serves the SDS socket.
+	external bool
+	status   net.Listener // nil when the status port is off
 }
 
-func bind(cfg *config) (*sockets, error) {
+func bind(ctx context.Context, cfg *config) (*sockets, error) {
 	s := &sockets{}
 	if err := checkFiles(cfg); err != nil {
 		return nil, err
 	}
-	if err := s.bind(cfg); err != nil {
+	if err := s.bind(ctx, cfg); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -54,7 +58,7 @@ func checkFiles(cfg *config) error {
 	return nil
 }
 
-func (s *sockets) bind(cfg *config) (err error) {
+func (s *sockets) bind(ctx context.Context, cfg *config) (err error) {
 	dir := cfg.proxyConfig.GetConfigPath()
 	if s.xds, err = listenUnix(filepath.Join(dir, bootstrap.XDSSocketName), 0o700); err != nil {
 		return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
@@ -64,8 +68,12 @@ func (s *sockets) bind(cfg *config) (err error) {
 		if err := os.Chmod(filepath.Join(dir, bootstrap.XDSSocketName), 0o666); err != nil {
 			return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
 		}
-	} else if s.sds, err = listenUnix(bootstrap.SDSSocket, 0o750); err != nil {
+	} else if s.external, err = sds.Probe(ctx, bootstrap.SDSSocket); err != nil {
 		return err
+	} else if !s.external {
+		if s.sds, err = listenUnix(bootstrap.SDSSocket, 0o750); err != nil {
+			return err
+		}
 	}
 	if port := int(cfg.proxyConfig.GetStatusPort()); port > 0 {
 		address := fmt.Sprintf(":%d", port)
@@ -103,7 +111,7 @@ func listenUnix(path string, dirMode os.FileMode) (net.Listener, error) {
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close() // it was only asked whether somebody is there
-		return nil, fmt.Errorf("socket %s: another process serves it; another agent runs here, or a secret server of its own, which is not supported yet", path)
+		return nil, fmt.Errorf("socket %s: another process serves it; another agent runs here", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("socket %s: remove the old one: %w", path, err)

@@ -60,23 +60,33 @@ func (l *lockedBuffer) String() string {
 // variables, and flags, which begin with --.
 func startAgent(t *testing.T, address, proxyConfig string, cp *controlPlane, extra ...string) *agent {
 	t.Helper()
+	dir := t.TempDir()
+	writeIn(t, dir, "var/run/secrets/istio/root-cert.pem", cp.rootPEM())
+	writeIn(t, dir, "var/run/secrets/tokens/istio-token", []byte("the-token\n"))
+	writeIn(t, dir, "etc/istio/pod/labels", []byte("app=\"shop\"\n"))
+	return startAgentIn(t, dir, address, proxyConfig, cp, extra...)
+}
+
+// writeIn writes a file below a directory.
+func writeIn(t *testing.T, dir, path string, data []byte) {
+	t.Helper()
+	path = filepath.Join(dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startAgentIn is startAgent with the files that are in a directory.
+func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPlane, extra ...string) *agent {
+	t.Helper()
 	envoy := findEnvoy()
 	if envoy == "" {
 		t.Skip("no Envoy found: run `make envoy` or set ENVOY")
 	}
-	a := &agent{t: t, dir: t.TempDir(), address: address, out: &lockedBuffer{}, ended: make(chan struct{})}
-	write := func(path string, data []byte) {
-		path = filepath.Join(a.dir, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("var/run/secrets/istio/root-cert.pem", cp.rootPEM())
-	write("var/run/secrets/tokens/istio-token", []byte("the-token\n"))
-	write("etc/istio/pod/labels", []byte("app=\"shop\"\n"))
+	a := &agent{t: t, dir: dir, address: address, out: &lockedBuffer{}, ended: make(chan struct{})}
 	a.cmd = exec.Command(os.Args[0], "proxy", "sidecar", "--domain", "default.svc.cluster.local")
 	a.cmd.Dir = a.dir
 	a.cmd.Env = append([]string{
@@ -323,7 +333,7 @@ func TestProxyRefuses(t *testing.T) {
 		"bad proxy config":    {address: "127.77.0.9", config: `,"statusPort":"x"`, want: "environment variable PROXY_CONFIG: field statusPort"},
 		"no namespace":        {address: "127.77.0.10", extra: []string{"POD_NAMESPACE="}, want: "POD_NAMESPACE is not set"},
 		"no service account":  {address: "127.77.0.11", extra: []string{"SERVICE_ACCOUNT="}, want: "SERVICE_ACCOUNT"},
-		"other provider":      {address: "127.77.0.12", extra: []string{"PILOT_CERT_PROVIDER=kubernetes"}, want: "PILOT_CERT_PROVIDER"},
+		"other provider":      {address: "127.77.0.12", extra: []string{"PILOT_CERT_PROVIDER=none"}, want: "PILOT_CERT_PROVIDER"},
 		"bad prober":          {address: "127.77.0.13", extra: []string{"ISTIO_KUBE_APP_PROBERS={"}, want: "ISTIO_KUBE_APP_PROBERS"},
 		"custom bootstrap":    {address: "127.77.0.14", config: `,"customConfigFile":"/x"`, want: "customConfigFile"},
 	} {

@@ -51,16 +51,18 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 }
 
 // readiness answers nil when Envoy, if there is one, serves and the workload
-// can prove who it is.
+// can prove who it is. Without a workload that is another server's business.
 func readiness(proxy *envoy.Process, workload *sds.Workload) func(context.Context) error {
 	return func(ctx context.Context) error {
-		identity := workload.Current()
-		switch {
-		case identity == nil:
-			return errors.New("the workload has no certificate yet: the certificate authority has not signed one; see the agent's log")
-		case workload.Certificate() == nil:
-			return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
-		case proxy == nil:
+		if workload != nil {
+			switch identity := workload.Current(); {
+			case identity == nil:
+				return errors.New("the workload has no certificate yet: the certificate authority has not signed one; see the agent's log")
+			case workload.Certificate() == nil:
+				return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
+			}
+		}
+		if proxy == nil {
 			return nil
 		}
 		return proxy.Ready(ctx)

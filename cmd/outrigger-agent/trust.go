@@ -23,13 +23,16 @@ import (
 // The files that trust comes from, relative to the working directory unless
 // they begin with a slash.
 const (
-	meshRootFile   = "./var/run/secrets/istio/root-cert.pem"
-	oldRootFile    = "./etc/certs/root-cert.pem"
-	meshTokenFile  = "./var/run/secrets/tokens/istio-token"
-	kubeTokenFile  = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-	systemRoots    = "SYSTEM"
-	plaintextPort  = "15010"
-	maxTokenLength = 1 << 16
+	meshRootFile = "./var/run/secrets/istio/root-cert.pem"
+	oldRootFile  = "./etc/certs/root-cert.pem"
+	// Those of Kubernetes, mounted for us or as of every pod.
+	kubeRootFile           = "./var/run/secrets/istio/kubernetes/ca.crt"
+	serviceAccountRootFile = "./var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	meshTokenFile          = "./var/run/secrets/tokens/istio-token"
+	kubeTokenFile          = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	systemRoots            = "SYSTEM"
+	plaintextPort          = "15010"
+	maxTokenLength         = 1 << 16
 )
 
 // upstream is a server of the control plane.
@@ -37,17 +40,25 @@ type upstream struct {
 	address, serverName string
 	// roots is the file of root certificates, or SYSTEM; empty for plaintext.
 	roots string
-	// provCert is the directory of a client certificate, if there is one.
-	provCert string
+	// chain and key are the files of a client certificate, if there is one.
+	chain, key string
+	// ownFirst prefers the workload's certificate over that of the files.
+	ownFirst bool
 }
 
 // upstreams resolves how control plane and certificate authority are reached.
-func upstreams(src sources, pc *meshv1alpha1.ProxyConfig) (xds, ca upstream, err error) {
+func upstreams(src sources, pc *meshv1alpha1.ProxyConfig, source identitySource) (xds, ca upstream, err error) {
 	e := src.env
-	if e.certProvider != "istiod" {
-		return xds, ca, fmt.Errorf("environment variable PILOT_CERT_PROVIDER is %q: only istiod is supported yet; name the root certificates with XDS_ROOT_CA and CA_ROOT_CA instead", e.certProvider)
+	xds = upstream{address: pc.GetDiscoveryAddress(), serverName: e.istiodSAN}
+	mounted := ""
+	if e.provCert != "" {
+		xds.chain, xds.key = filepath.Join(e.provCert, "cert-chain.pem"), filepath.Join(e.provCert, "key.pem")
+		// What the agent itself writes there is never newer than what it has.
+		xds.ownFirst = keepsCertificates(e)
+	} else if e.fileMountedCerts {
+		values := pc.GetProxyMetadata()
+		xds.chain, xds.key, mounted = values["ISTIO_META_TLS_CLIENT_CERT_CHAIN"], values["ISTIO_META_TLS_CLIENT_KEY"], values["ISTIO_META_TLS_CLIENT_ROOT_CERT"]
 	}
-	xds = upstream{address: pc.GetDiscoveryAddress(), serverName: e.istiodSAN, provCert: e.provCert}
 	if xds.serverName == "" {
 		xds.serverName = bootstrap.ServerName(xds.address)
 	}
@@ -62,40 +73,69 @@ func upstreams(src sources, pc *meshv1alpha1.ProxyConfig) (xds, ca upstream, err
 	}
 	plaintext := pc.GetControlPlaneAuthPolicy() == meshv1alpha1.AuthenticationPolicy_NONE
 	if !plaintext {
-		if xds.roots, err = rootFile(src.read, "XDS_ROOT_CA", e.xdsRoot, e.provCert, oldRootFile); err != nil {
+		roots := rootChoice{variable: "XDS_ROOT_CA", named: e.xdsRoot, first: oldRootFile, mounted: mounted}
+		if xds.roots, err = roots.file(src.read, e); err != nil {
 			return xds, ca, err
 		}
 	}
-	if !(plaintext && e.caAddress == "") && !strings.HasSuffix(ca.address, ":"+plaintextPort) {
-		if ca.roots, err = rootFile(src.read, "CA_ROOT_CA", e.caRoot, e.provCert); err != nil {
+	if source.dir == "" && !(plaintext && e.caAddress == "") && !strings.HasSuffix(ca.address, ":"+plaintextPort) {
+		roots := rootChoice{variable: "CA_ROOT_CA", named: e.caRoot}
+		if e.certProvider == "custom" {
+			roots.named = oldRootFile
+		}
+		if e.caRoot != "" {
+			roots.named = e.caRoot
+		}
+		if ca.roots, err = roots.file(src.read, e); err != nil {
 			return xds, ca, err
 		}
 	}
 	return xds, ca, nil
 }
 
-// rootFile chooses the file of root certificates: the one that the variable
-// names, the first optional one that exists, that of PROV_CERT, or the mesh's.
-func rootFile(read func(string) ([]byte, error), variable, named, provCert string, optional ...string) (string, error) {
+// keepsCertificates tells whether the agent proves itself with what it wrote
+// itself in an earlier life, as on a machine: the first time there is nothing.
+func keepsCertificates(e environment) bool {
+	return e.provCert != "" && e.outputCerts != "" && filepath.Clean(e.provCert) == filepath.Clean(e.outputCerts)
+}
+
+// rootChoice is what chooses a file of root certificates.
+type rootChoice struct {
+	variable, named string // what the user names, and by which variable
+	first           string // what counts before anything else, where it exists
+	mounted         string // what counts with FILE_MOUNTED_CERTS
+}
+
+// file chooses: the one that the variable names, the first one where it exists,
+// that of Kubernetes, that of PROV_CERT, that of FILE_MOUNTED_CERTS, or the
+// mesh's.
+func (c rootChoice) file(read func(string) ([]byte, error), e environment) (string, error) {
+	exists := func(path string) bool {
+		_, err := read(path)
+		return path != "" && err == nil
+	}
 	path, from := meshRootFile, ""
 	switch {
-	case named == systemRoots:
+	case c.named == systemRoots:
 		return systemRoots, nil
-	case named != "":
-		path = named
-	default:
-		if provCert != "" {
-			path, from = filepath.Join(provCert, "root-cert.pem"), " (in the directory that PROV_CERT names)"
+	case c.named != "":
+		path = c.named
+	case exists(c.first):
+		path = c.first
+	case e.certProvider == "kubernetes":
+		if path = kubeRootFile; !exists(path) {
+			path = serviceAccountRootFile
 		}
-		for _, candidate := range optional {
-			if _, err := read(candidate); err == nil {
-				path, from = candidate, ""
-				break
-			}
-		}
+		from = " (PILOT_CERT_PROVIDER is kubernetes)"
+	case e.provCert != "" && !(keepsCertificates(e) && !exists(filepath.Join(e.provCert, "root-cert.pem")) && exists(meshRootFile)):
+		path, from = filepath.Join(e.provCert, "root-cert.pem"), " (in the directory that PROV_CERT names)"
+	case c.mounted != "":
+		path, from = c.mounted, " (ISTIO_META_TLS_CLIENT_ROOT_CERT of proxyMetadata)"
+	case e.certProvider == "none":
+		return "", fmt.Errorf("environment variable PILOT_CERT_PROVIDER is none: the control plane cannot be verified; name the root certificates with %s", c.variable)
 	}
 	if _, err := read(path); err != nil {
-		return "", fmt.Errorf("root certificates: %w%s; without them the control plane cannot be verified: provide the file, or name another with %s", err, from, variable)
+		return "", fmt.Errorf("root certificates: %w%s; without them the control plane cannot be verified: provide the file, or name another with %s", err, from, c.variable)
 	}
 	return path, nil
 }
@@ -134,11 +174,12 @@ func (u upstream) tlsConfig(workload func() *tls.Certificate) func() (*tls.Confi
 			RootCAs:    roots,
 			ServerName: u.serverName,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				if cert := provisioned(u.provCert); cert != nil {
-					return cert, nil
-				}
-				if cert := workload(); cert != nil {
-					return cert, nil
+				given, own := provisioned(u.chain, u.key), workload()
+				switch {
+				case given != nil && !(u.ownFirst && own != nil):
+					return given, nil
+				case own != nil:
+					return own, nil
 				}
 				return &tls.Certificate{}, nil // the token has to do
 			},
@@ -166,13 +207,13 @@ func loadRoots(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// provisioned loads the client certificate of a directory; nil when there is
-// none that is valid now.
-func provisioned(dir string) *tls.Certificate {
-	if dir == "" {
+// provisioned loads a client certificate; nil when there is none that is valid
+// now.
+func provisioned(chain, key string) *tls.Certificate {
+	if chain == "" || key == "" {
 		return nil
 	}
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert-chain.pem"), filepath.Join(dir, "key.pem"))
+	cert, err := tls.LoadX509KeyPair(chain, key)
 	if err != nil || cert.Leaf == nil || time.Now().After(cert.Leaf.NotAfter) {
 		return nil // the workload's certificate or the token takes over
 	}

@@ -250,7 +250,7 @@ func TestMachine(t *testing.T) {
 			s.expect(t, tc.warnings...)
 			cfg, m := s.cfg, s.cfg.metadata
 			// The root at ./etc/certs is that of the directory of the client's certificate too.
-			xds := upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile, provCert: "./etc/certs"}
+			xds := upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile, chain: "etc/certs/cert-chain.pem", key: "etc/certs/key.pem", ownFirst: true}
 			ca := xds
 			ca.roots = "etc/certs/root-cert.pem"
 			if cfg.xds != xds || cfg.ca != ca {

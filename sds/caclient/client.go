@@ -12,13 +12,14 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -29,8 +30,9 @@ import (
 
 const (
 	callTimeout = 10 * time.Second
-	// idleTimeout closes the connection between renewals, which are hours
-	// apart: the authority need not keep one open for each proxy of the mesh.
+	dialTimeout = 5 * time.Second
+	// idleTimeout closes a connection that is kept because the authority was
+	// busy.
 	idleTimeout = time.Minute
 )
 
@@ -44,7 +46,8 @@ type Config struct {
 	// everybody on the way.
 	AllowPlaintextToken bool
 	ClusterID           string                // sent as metadata ClusterID; empty means not at all
-	CertSigner          string                // sent as CertSigner of the request's metadata
+	CertSigner          string                // sent as CertSigner of the request's metadata, also when empty
+	Headers             map[string]string     // further metadata of each call, also in plaintext
 	Logger              *slog.Logger          // nil means slog.Default()
 	Registerer          prometheus.Registerer // nil means no metrics
 }
@@ -52,9 +55,14 @@ type Config struct {
 // Client asks one authority for certificates.
 type Client struct {
 	cfg     Config
-	conn    *grpc.ClientConn
-	api     securityv1alpha1.IstioCertificateServiceClient
-	latency prometheus.Counter
+	options []grpc.DialOption
+	creds   *dialCredentials // nil in plaintext
+	metrics *metrics
+	skewed  atomic.Bool // the log says that the clocks differ
+
+	mu     sync.Mutex       // guards what follows
+	conn   *grpc.ClientConn // nil until the next call
+	closed bool
 }
 
 // New returns a Client. It dials nothing.
@@ -62,72 +70,125 @@ func New(cfg Config) (*Client, error) {
 	if _, _, err := net.SplitHostPort(cfg.Address); err != nil {
 		return nil, fmt.Errorf("certificate authority %q: the address is not of the form host:port: %w", cfg.Address, err)
 	}
+	for name, value := range cfg.Headers {
+		if err := checkHeader(name, value); err != nil {
+			return nil, fmt.Errorf("certificate authority %s: header %q %w; see CA_HEADER_", cfg.Address, name, err)
+		}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	latency, err := newLatency(cfg.Registerer)
+	m, err := newMetrics(cfg.Registerer)
 	if err != nil {
 		return nil, err
 	}
+	c := &Client{cfg: cfg, metrics: m}
 	creds := insecure.NewCredentials()
 	if cfg.TLS != nil {
-		creds = &dialCredentials{config: cfg.TLS, serverName: cfg.ServerName}
+		c.creds = &dialCredentials{config: cfg.TLS, serverName: cfg.ServerName, client: &clientCertificate{}}
+		creds = c.creds
 	}
-	// The name is resolved at each dial (passthrough): the DNS resolver of gRPC
-	// would wait up to two minutes after a name that did not exist yet.
-	options := []grpc.DialOption{
+	c.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithIdleTimeout(idleTimeout),
 		grpc.WithNoProxy(), // as the relay: agents reach the control plane directly
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
-			MinConnectTimeout: 5 * time.Second,
-		}),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 	}
 	if cfg.ServerName != "" {
-		options = append(options, grpc.WithAuthority(cfg.ServerName))
+		c.options = append(c.options, grpc.WithAuthority(cfg.ServerName))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+cfg.Address, options...)
-	if err != nil {
-		return nil, fmt.Errorf("certificate authority %s: %w", cfg.Address, err)
-	}
-	return &Client{cfg: cfg, conn: conn, api: securityv1alpha1.NewIstioCertificateServiceClient(conn), latency: latency}, nil
+	return c, nil
 }
 
 // Run waits until ctx is done and closes the connection.
 func (c *Client) Run(ctx context.Context) error {
 	<-ctx.Done()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.conn == nil {
+		return nil
+	}
 	return c.conn.Close()
 }
 
+// connection returns the connection, or a new one that dials with its first
+// call. The name is resolved at each dial (passthrough): the DNS resolver of
+// gRPC would wait up to two minutes after a name that did not exist yet.
+func (c *Client) connection() (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.New("the agent ends")
+	}
+	if c.conn != nil {
+		return c.conn, nil
+	}
+	conn, err := grpc.NewClient("passthrough:///"+c.cfg.Address, c.options...)
+	if err != nil {
+		return nil, err
+	}
+	c.conn = conn
+	return conn, nil
+}
+
+// drop closes a connection. Renewals are hours apart: the authority need not
+// keep one open for each proxy of the mesh, and the next call dials with the
+// roots and the certificate that are in force then.
+func (c *Client) drop(conn *grpc.ClientConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == conn {
+		c.conn = nil
+		_ = conn.Close() // it is of no use any more
+	}
+}
+
 // Sign has a PEM certificate request signed and returns the elements of the
-// answer as they came: the leaf first, the roots last. It makes one attempt.
+// answer as they came: the leaf first, the roots last. It makes one attempt. An
+// error has a method RetryAfter() time.Duration if the authority said when to
+// come back.
 func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	token, tokenErr := c.token()
-	if token != "" {
-		if c.cfg.TLS == nil && !c.cfg.AllowPlaintextToken {
-			return nil, fmt.Errorf("asking certificate authority %s: the connection is plaintext, over which the token is not sent; use the authority's TLS port (15012)", c.cfg.Address)
-		}
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	if token != "" && c.cfg.TLS == nil && !c.cfg.AllowPlaintextToken {
+		return nil, fmt.Errorf("asking certificate authority %s: the connection is plaintext, over which the token is not sent; use the authority's TLS port (15012)", c.cfg.Address)
 	}
-	if c.cfg.ClusterID != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "clusterid", c.cfg.ClusterID)
+	conn, err := c.connection()
+	if err != nil {
+		return nil, fmt.Errorf("asking certificate authority %s: %w", c.cfg.Address, err)
 	}
-	start := time.Now()
-	resp, err := c.api.CreateCertificate(ctx, &securityv1alpha1.IstioCertificateRequest{
+	request := &securityv1alpha1.IstioCertificateRequest{
 		Csr:              string(csrPEM),
 		ValidityDuration: int64(math.Ceil(ttl.Seconds())),
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			"CertSigner": structpb.NewStringValue(c.cfg.CertSigner),
 		}},
-	})
-	c.latency.Add(float64(time.Since(start).Microseconds()) / 1000)
-	if err != nil {
-		return nil, fmt.Errorf("asking certificate authority %s: %w", c.cfg.Address, explain(err, token, tokenErr))
 	}
+	var header, trailer metadata.MD
+	start := time.Now()
+	resp, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(
+		metadata.NewOutgoingContext(ctx, c.metadata(token)), request, grpc.Header(&header), grpc.Trailer(&trailer))
+	end := time.Now()
+	c.metrics.latency.Add(float64(end.Sub(start).Microseconds()) / 1000)
+	c.observeClock(clock{start: start, end: end, date: first(header, "date"), chain: resp.GetCertChain(), ttl: request.GetValidityDuration()})
+	if status.Code(err) != codes.ResourceExhausted { // asking again over the same connection is cheap
+		c.drop(conn)
+	}
+	if err != nil {
+		c.creds.refused(err, token != "", c.cfg.Logger)
+		after := retryAfter(err, header, trailer)
+		err = fmt.Errorf("asking certificate authority %s: %w", c.cfg.Address, explain(err, token, tokenErr))
+		if after > 0 {
+			err = &busyError{error: err, after: after}
+		}
+		return nil, err
+	}
+	c.creds.accepted()
 	// An answer of one element would leave open which root to trust.
 	if n := len(resp.GetCertChain()); n < 2 {
 		return nil, fmt.Errorf("asking certificate authority %s: the answer has %d certificates; it must have the leaf first and the root last", c.cfg.Address, n)
@@ -137,6 +198,42 @@ func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([]
 		chain = append(chain, []byte(pem))
 	}
 	return chain, nil
+}
+
+// metadata is what goes with each call.
+func (c *Client) metadata(token string) metadata.MD {
+	md := metadata.New(c.cfg.Headers)
+	if c.cfg.ClusterID != "" {
+		md.Set("clusterid", c.cfg.ClusterID)
+	}
+	if token != "" {
+		md.Set("authorization", "Bearer "+token)
+	}
+	return md
+}
+
+// checkHeader says why a header cannot be sent.
+func checkHeader(name, value string) error {
+	name = strings.ToLower(name)
+	switch {
+	case name == "":
+		return errors.New("has no name")
+	case name == "authorization" || name == "clusterid" || strings.HasPrefix(name, "grpc-"):
+		return errors.New("is set by the agent itself")
+	case strings.HasSuffix(name, "-bin"):
+		return errors.New("is of the binary kind, which is not supported")
+	}
+	for _, b := range []byte(name) {
+		if !(b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '-' || b == '_' || b == '.') {
+			return fmt.Errorf("holds %q; only letters, digits, '-', '_' and '.' are allowed", b)
+		}
+	}
+	for _, b := range []byte(value) {
+		if b < ' ' || b > '~' {
+			return errors.New("has a value with a byte that no header can have")
+		}
+	}
+	return nil
 }
 
 // token reads the token. That there is none is no error: a machine may prove
@@ -172,63 +269,4 @@ func explain(err error, token string, tokenErr error) error {
 		return status.Error(code, strings.ReplaceAll(status.Convert(err).Message(), token, "[token]"))
 	}
 	return err
-}
-
-// dialCredentials is TLS whose configuration is asked for at each handshake.
-type dialCredentials struct {
-	config     func() (*tls.Config, error)
-	serverName string
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (d *dialCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	cfg, err := d.config()
-	if err != nil {
-		return nil, nil, err
-	}
-	// gRPC verifies the name that it is given here and not cfg.ServerName.
-	switch {
-	case d.serverName != "":
-		authority = d.serverName
-	case cfg.ServerName != "":
-		authority = cfg.ServerName
-	}
-	return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, conn)
-}
-
-// ServerHandshake implements credentials.TransportCredentials; a client has none.
-func (d *dialCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("these credentials are for clients")
-}
-
-// Info implements credentials.TransportCredentials.
-func (d *dialCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
-}
-
-// Clone implements credentials.TransportCredentials.
-func (d *dialCredentials) Clone() credentials.TransportCredentials {
-	c := *d
-	return &c
-}
-
-// OverrideServerName implements credentials.TransportCredentials.
-func (d *dialCredentials) OverrideServerName(name string) error {
-	d.serverName = name
-	return nil
-}
-
-func newLatency(reg prometheus.Registerer) (prometheus.Counter, error) {
-	c := prometheus.NewCounter(prometheus.CounterOpts{
-		Name:        "istio_agent_outgoing_latency",
-		Help:        "Time that requests to other servers took in all, in milliseconds.",
-		ConstLabels: prometheus.Labels{"request_type": "csr"},
-	})
-	if reg == nil {
-		return c, nil
-	}
-	if err := reg.Register(c); err != nil {
-		return nil, fmt.Errorf("registering metrics of the certificate authority client: %w", err)
-	}
-	return c, nil
 }

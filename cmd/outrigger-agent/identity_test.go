@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/xds"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// writePair writes a workload certificate with its key and roots, and returns
+// the serial number as Envoy shows it.
+func (c *controlPlane) writePair(t *testing.T, dir string) (serial string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := url.Parse("spiffe://cluster.local/ns/default/sa/shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := c.certify(t, &x509.Certificate{URIs: []*url.URL{id}, KeyUsage: x509.KeyUsageDigitalSignature}, c.root, key)
+	keyPEM, err := certs.MarshalKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The key first, as somebody careless would: the agent waits for the pair.
+	writeIn(t, dir, "key.pem", keyPEM)
+	writeIn(t, dir, "cert-chain.pem", certs.EncodeChain(leaf))
+	writeIn(t, dir, "root-cert.pem", c.rootPEM())
+	return leaf.SerialNumber.Text(16)
+}
+
+// exists tells whether there is a file below the agent's directory.
+func (a *agent) exists(path string) bool {
+	_, err := os.Stat(filepath.Join(a.dir, path))
+	return err == nil
+}
+
+// Without Envoy the agent keeps certificates in files, for applications with
+// gRPC of their own, and relays their streams.
+func TestProxyWithoutEnvoy(t *testing.T) {
+	t.Parallel()
+	cp := newControlPlane(t)
+	dir := t.TempDir()
+	a := startAgent(t, "127.77.44.1", "", cp, "DISABLE_ENVOY=true", "ISTIO_META_GENERATOR=grpc", "OUTPUT_CERTS="+dir, "KUBERNETES_SERVICE_HOST=10.0.0.1")
+	eventually(t, "the status port says ready", func() bool {
+		code, _ := a.get(15020, "/healthz/ready")
+		return code == http.StatusOK
+	})
+	for _, name := range []string{"key.pem", "cert-chain.pem", "root-cert.pem"} {
+		path := filepath.Join(dir, name)
+		eventually(t, path, func() bool {
+			info, err := os.Stat(path)
+			return err == nil && info.Size() > 0 && info.Mode().Perm() == 0o644
+		})
+	}
+	if info, err := os.Stat(filepath.Join(a.dir, "etc/istio/proxy/XDS")); err != nil || info.Mode()&fs.ModeSocket == 0 || info.Mode().Perm() != 0o666 {
+		t.Errorf("the XDS socket is %v, %v", info, err)
+	}
+	for _, path := range []string{"etc/istio/proxy/envoy-rev.json", "var/run/secrets/workload-spiffe-uds/socket"} {
+		if a.exists(path) {
+			t.Errorf("there is %s, which only an Envoy needs", path)
+		}
+	}
+	bootstrap, err := os.ReadFile(filepath.Join(a.dir, defaultGRPCBootstrap))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(bootstrap), dir+"/cert-chain.pem") {
+		t.Errorf("bootstrap of gRPC: %s", bootstrap)
+	}
+	// gRPC's own client reads it, certificates and all.
+	if _, err := xds.NewXDSResolverWithConfigForTesting(bootstrap); err != nil {
+		t.Errorf("gRPC's client: %v", err)
+	}
+	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "istio_agent_cert_expiry_seconds") {
+		t.Errorf("metrics: %d %s", code, body)
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+}
+
+// Certificates that somebody else writes reach Envoy, also replaced ones; no
+// authority is asked.
+func TestProxyMountedCertificates(t *testing.T) {
+	t.Parallel()
+	cp := newControlPlane(t)
+	dir := t.TempDir()
+	writeIn(t, dir, "override.yaml", []byte(secretUser))
+	writeIn(t, dir, "etc/istio/pod/labels", []byte("app=\"shop\"\n"))
+	mounted := filepath.Join(dir, "etc/certs")
+	first := cp.writePair(t, mounted)
+	a := startAgentIn(t, dir, "127.77.44.2", `,"proxyMetadata":{"ISTIO_META_TLS_CLIENT_CERT_CHAIN":"etc/certs/cert-chain.pem","ISTIO_META_TLS_CLIENT_KEY":"etc/certs/key.pem"}`,
+		cp, "FILE_MOUNTED_CERTS=true", "ISTIO_BOOTSTRAP_OVERRIDE="+dir+"/override.yaml")
+	a.waitReady()
+	has := func(serial string) func() bool {
+		return func() bool {
+			_, body := a.get(15000, "/certs")
+			return strings.Contains(body, serial)
+		}
+	}
+	eventually(t, "Envoy has the first certificate", has(first))
+	eventually(t, "Envoy has the second certificate", has(cp.writePair(t, mounted)))
+	signed, streams, _ := cp.calls()
+	if len(signed) != 0 || len(streams) == 0 || streams[0].identity != "spiffe://cluster.local/ns/default/sa/shop" {
+		t.Errorf("signed %v, streams %+v", signed, streams)
+	}
+}
+
+// A server of secrets that is there already stays: Envoy gets what it serves.
+func TestProxyExternalSecrets(t *testing.T) {
+	t.Parallel()
+	cp := newControlPlane(t)
+	other := startAgent(t, "127.77.44.3", "", cp)
+	other.waitReady()
+	dir := t.TempDir()
+	writeIn(t, dir, "override.yaml", []byte(secretUser))
+	writeIn(t, dir, "var/run/secrets/istio/root-cert.pem", cp.rootPEM())
+	socket := filepath.Join(dir, "var/run/secrets/workload-spiffe-uds/socket")
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(other.dir, "var/run/secrets/workload-spiffe-uds/socket"), socket); err != nil {
+		t.Fatal(err)
+	}
+	before, _, _ := cp.calls()
+	a := startAgentIn(t, dir, "127.77.44.4", `,"terminationDrainDuration":"0s"`, cp, "ISTIO_BOOTSTRAP_OVERRIDE="+dir+"/override.yaml")
+	a.waitReady()
+	eventually(t, "Envoy has the other server's certificate", a.hasSecret)
+	if after, _, _ := cp.calls(); len(after) != len(before) {
+		t.Errorf("the authority was asked %d times, before %d times", len(after), len(before))
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+	if !a.exists("var/run/secrets/workload-spiffe-uds/socket") {
+		t.Error("the other server's socket is gone")
+	}
+}
+
+// A machine joins with a token, and needs none after a reboot that wiped
+// /var/run: it has kept its certificate.
+func TestProxyMachineReboots(t *testing.T) {
+	t.Parallel()
+	cp := newControlPlane(t)
+	dir := t.TempDir()
+	writeIn(t, dir, "etc/certs/root-cert.pem", cp.rootPEM())
+	writeIn(t, dir, "var/run/secrets/tokens/istio-token", []byte("the-token\n"))
+	machine := []string{"PROV_CERT=./etc/certs", "OUTPUT_CERTS=./etc/certs"}
+	stop := func(a *agent) {
+		t.Helper()
+		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		a.waitEnd(exitOK)
+	}
+	first := startAgentIn(t, dir, "127.77.44.5", `,"terminationDrainDuration":"0s"`, cp, machine...)
+	first.waitReady()
+	eventually(t, "the certificate is kept", func() bool { return first.exists("etc/certs/cert-chain.pem") && first.exists("etc/certs/key.pem") })
+	stop(first)
+	signed, _, _ := cp.calls()
+	if len(signed) != 1 || strings.Join(signed[0].metadata.Get("authorization"), "") != "Bearer the-token" {
+		t.Errorf("signed first: %+v", signed)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "var")); err != nil {
+		t.Fatal(err)
+	}
+	second := startAgentIn(t, dir, "127.77.44.5", `,"terminationDrainDuration":"0s"`, cp, machine...)
+	second.waitReady()
+	stop(second)
+	_, streams, _ := cp.calls()
+	if len(streams) < 2 || streams[len(streams)-1].identity != "spiffe://cluster.local/ns/default/sa/shop" {
+		t.Errorf("streams: %+v", streams)
+	}
+}

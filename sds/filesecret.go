@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// maxFileSecrets bounds the secrets of named files that are followed at a time.
+const maxFileSecrets = 1000
+
+// fileSecret is a secret that is made of named files.
+type fileSecret struct {
+	group *group
+	users int       // streams that ask for it
+	value *material // nil until the files were read
+}
+
+// loader returns the files that a resource names and what makes a secret of
+// their contents.
+func (r resource) loader() (paths []string, parse func([][]byte) (*material, error)) {
+	switch r.kind {
+	case kindFileCert:
+		return slices.Clone(r.paths), fileCertificate
+	case kindFileRoots:
+		return slices.Clone(r.paths), fileRoots
+	default:
+		return []string{systemBundle()}, systemFileRoots
+	}
+}
+
+// acquire follows the files of a name until release is called as often.
+func (f *Files) acquire(name string, r resource) error {
+	f.mu.Lock()
+	s := f.secrets[name]
+	if s != nil {
+		s.users++
+		f.mu.Unlock()
+		return nil
+	}
+	if len(f.secrets) >= maxFileSecrets {
+		f.mu.Unlock()
+		return fmt.Errorf("secrets of %d other files are followed already, and no more are", maxFileSecrets)
+	}
+	paths, parse := r.loader()
+	s = &fileSecret{users: 1}
+	s.group = &group{paths: paths, take: func(contents [][]byte) error {
+		value, err := parse(contents)
+		if err == nil {
+			f.put(s, value)
+		}
+		return err
+	}}
+	f.secrets[name] = s
+	f.mu.Unlock()
+	f.follow(s.group)
+	return nil
+}
+
+// put makes a value that of a secret and wakes who waits for a change.
+func (f *Files) put(s *fileSecret, value *material) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.value = value
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *Files) release(name string) {
+	f.mu.Lock()
+	s := f.secrets[name]
+	s.users--
+	if s.users > 0 {
+		f.mu.Unlock()
+		return
+	}
+	delete(f.secrets, name)
+	f.mu.Unlock()
+	f.unfollow(s.group)
+}
+
+// get returns what is in force under a name that was acquired.
+func (f *Files) get(name string) *material {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.secrets[name]; s != nil {
+		return s.value
+	}
+	return nil
+}
+
+// next returns a channel that is closed at the next change of any secret.
+func (f *Files) next() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// all returns what is in force, by name.
+func (f *Files) all() map[string]*material {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]*material{}
+	for _, name := range slices.Sorted(maps.Keys(f.secrets)) {
+		if v := f.secrets[name].value; v != nil {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// load reads the files of a resource once.
+func (r resource) load() (*material, error) {
+	paths, parse := r.loader()
+	contents, err := readFiles(paths)
+	if err != nil {
+		return nil, err
+	}
+	return parse(contents)
+}
+
+// holding is what one stream has acquired. It belongs to the goroutine of the
+// stream.
+type holding struct {
+	files *Files           // nil: secrets of files are not served
+	held  map[string]error // by name; an error: it could not be acquired
+}
+
+// get returns what is in force under a name, which it acquires first if need
+// be.
+func (h *holding) get(name string, r resource) (m *material, served bool) {
+	if h.files == nil {
+		return nil, false
+	}
+	err, ok := h.held[name]
+	if !ok {
+		err = h.files.acquire(name, r)
+		h.held[name] = err
+	}
+	if err != nil {
+		return nil, false
+	}
+	return h.files.get(name), true
+}
+
+// keep gives back what is not among the names.
+func (h *holding) keep(names map[string]string) {
+	for name, err := range h.held {
+		if _, ok := names[name]; ok {
+			continue
+		}
+		delete(h.held, name)
+		if err == nil {
+			h.files.release(name)
+		}
+	}
+}
+
+func (h *holding) release() { h.keep(nil) }
+
+// changed returns a channel that is closed at the next change of a secret of
+// files; nil if there is nothing to wait for.
+func (h *holding) changed() <-chan struct{} {
+	if h.files == nil {
+		return nil
+	}
+	return h.files.next()
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Names of the workload's own secrets.
+const (
+	NameDefault = "default" // chain and key of the workload
+	NameRoots   = "ROOTCA"  // roots of the mesh
+)
+
+const (
+	prefixCert   = "file-cert:" // file-cert:<chain>~<key>
+	prefixRoots  = "file-root:" // file-root:<path>, or file-root:system
+	systemRoots  = "system"
+	builtin      = "builtin://"        // a gateway's word for NameDefault
+	builtinRoots = "builtin://-cacert" // and for NameRoots
+
+	// maxPath is what the kernel takes for a path.
+	maxPath = 4095
+)
+
+// kind tells where a secret comes from.
+type kind int
+
+const (
+	kindLeaf kind = iota + 1 // the workload's certificate
+	kindRoots
+	kindFileCert
+	kindFileRoots
+	kindSystemRoots
+)
+
+// resource is what the name of a secret asks for.
+type resource struct {
+	kind  kind
+	paths []string // of kindFileCert: chain, key; of kindFileRoots: the file
+}
+
+// ofFiles reports whether the secret is made of named files.
+func (r resource) ofFiles() bool { return r.kind >= kindFileCert }
+
+// parseName reads the name of a secret. The error says why it is not served.
+func parseName(name string) (resource, error) {
+	switch name {
+	case NameDefault, builtin:
+		return resource{kind: kindLeaf}, nil
+	case NameRoots, builtinRoots:
+		return resource{kind: kindRoots}, nil
+	case prefixRoots + systemRoots:
+		return resource{kind: kindSystemRoots}, nil
+	}
+	if rest, ok := strings.CutPrefix(name, prefixCert); ok {
+		chain, key, ok := strings.Cut(rest, "~")
+		if !ok || strings.Contains(key, "~") {
+			return resource{}, errors.New("a name with file-cert is of the form file-cert:<chain>~<key>, with one ~")
+		}
+		return filesOf(kindFileCert, chain, key)
+	}
+	if path, ok := strings.CutPrefix(name, prefixRoots); ok {
+		return filesOf(kindFileRoots, path)
+	}
+	return resource{}, errors.New("only default, ROOTCA and names with file-cert and file-root are served")
+}
+
+func filesOf(k kind, paths ...string) (resource, error) {
+	for _, p := range paths {
+		switch {
+		case p == "":
+			return resource{}, errors.New("the path of a file is empty")
+		case len(p) > maxPath:
+			return resource{}, fmt.Errorf("the path of a file has %d bytes; at most %d are possible", len(p), maxPath)
+		case strings.ContainsRune(p, 0):
+			return resource{}, errors.New("the path of a file holds a zero byte")
+		}
+	}
+	return resource{kind: k, paths: paths}, nil
+}
+
+// systemBundle is the file with the roots of the operating system: the first
+// that exists of those that the distributions have.
+func systemBundle() string {
+	candidates := []string{
+		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem",
+		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem", "/usr/local/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates",
+	}
+	for _, path := range candidates {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path
+		}
+	}
+	return candidates[0]
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Names of the files that an Output writes.
+const (
+	keyFile   = "key.pem"
+	chainFile = "cert-chain.pem"
+	rootsFile = "root-cert.pem"
+)
+
+const (
+	defaultMode = 0o600
+	firstWrite  = time.Second // wait before files that could not be written are written again
+	maxWrite    = time.Minute
+)
+
+// OutputConfig describes an Output.
+type OutputConfig struct {
+	Dir      string       // where the files are written; it has to exist
+	Workload *Workload    // whose identity is written
+	Mode     os.FileMode  // of the files; zero means 0600
+	Logger   *slog.Logger // nil means slog.Default()
+}
+
+// Output keeps key.pem, cert-chain.pem and root-cert.pem what the workload's
+// identity is, for those who do not ask over the socket.
+type Output struct {
+	cfg OutputConfig
+}
+
+// NewOutput returns an Output. It writes nothing before Run.
+func NewOutput(cfg OutputConfig) (*Output, error) {
+	if cfg.Workload == nil {
+		return nil, errors.New("certificate files: there is no workload whose identity is written")
+	}
+	info, err := os.Stat(cfg.Dir)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("certificate files: %w; OUTPUT_CERTS must name a directory that exists", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("certificate files: %s is a file; OUTPUT_CERTS must name a directory", cfg.Dir)
+	}
+	if cfg.Mode == 0 {
+		cfg.Mode = defaultMode
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Output{cfg: cfg}, nil
+}
+
+// Run writes each identity until ctx is done. Files that cannot be written are
+// tried again; they do not end the agent.
+func (o *Output) Run(ctx context.Context) error {
+	o.removeLeftovers()
+	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstWrite), backoff.WithMaxInterval(maxWrite), backoff.WithMaxElapsedTime(0))
+	var again <-chan time.Time
+	logged := ""
+	for {
+		changed := o.cfg.Workload.Changed()
+		err := o.write(o.cfg.Workload.Current())
+		if err == nil {
+			again, logged = nil, ""
+			retry.Reset()
+		} else {
+			again = time.After(retry.NextBackOff())
+			if text := err.Error(); text != logged {
+				o.cfg.Logger.Error("certificate files are not up to date", "err", err)
+				logged = text
+			}
+		}
+		// Cases: a new identity, another try, the end.
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// write writes what differs from the files.
+func (o *Output) write(id *Identity) error {
+	if id == nil {
+		return nil
+	}
+	written := false
+	for _, file := range []struct {
+		name string
+		data []byte
+	}{{keyFile, id.KeyPEM}, {chainFile, id.ChainPEM}, {rootsFile, id.RootsPEM}} {
+		path := filepath.Join(o.cfg.Dir, file.name)
+		// A file that cannot be read is replaced.
+		if old, err := os.ReadFile(path); len(file.data) == 0 || err == nil && bytes.Equal(old, file.data) {
+			continue
+		}
+		if err := replaceFile(path, file.data, o.cfg.Mode); err != nil {
+			return err
+		}
+		written = true
+	}
+	if !written {
+		return nil
+	}
+	if err := syncDir(o.cfg.Dir); err != nil {
+		return err
+	}
+	o.cfg.Logger.Info("certificate files written", "path", o.cfg.Dir, "expires", id.NotAfter.UTC().Format(time.RFC3339))
+	return nil
+}
+
+// removeLeftovers removes what a run left that ended while it wrote.
+func (o *Output) removeLeftovers() {
+	for _, name := range []string{keyFile, chainFile, rootsFile} {
+		// The pattern is well formed, unless the directory's name is not.
+		left, _ := filepath.Glob(filepath.Join(o.cfg.Dir, name+".tmp.*"))
+		for _, path := range left {
+			_ = os.Remove(path) // it does no harm where it is
+		}
+	}
+}
+
+// replaceFile replaces a file at once: whoever reads it, even after the power
+// failed, sees the old or the new one, never a part.
+func replaceFile(path string, data []byte, mode os.FileMode) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp.*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name()) // the error that counts is the first
+			err = fmt.Errorf("writing %s: %w", path, err)
+		}
+	}()
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Chmod(mode)
+	}
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if closeErr := tmp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	return err
+}
+
+// syncDir makes the names of files last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("syncing directory: %w", err)
+	}
+	err = d.Sync()
+	if closeErr := d.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("syncing directory %s: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/sds"
+)
+
+func newOutput(t *testing.T, cfg sds.OutputConfig) {
+	t.Helper()
+	o, err := sds.NewOutput(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, o)
+}
+
+// written reports whether the files are the identity of the workload.
+func written(dir string, id *sds.Identity) bool {
+	for name, want := range map[string][]byte{keyFile: id.KeyPEM, chainFile: id.ChainPEM, rootsFile: id.RootsPEM} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestOutput: every identity is written although nobody asks over the socket,
+// whole, with its mode, and only what differs; and changed roots are.
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	a, dir := newAuthority(t), t.TempDir()
+	a.set(nil, 2*time.Second)
+	leftover := filepath.Join(dir, "key.pem.tmp.123")
+	write(t, leftover, []byte("half a key"))
+	w := newWorkload(t, a, nil)
+	newOutput(t, sds.OutputConfig{Dir: dir, Workload: w, Logger: quiet()})
+	run(t, w)
+	var first *sds.Identity
+	eventually(t, "the files of the first identity", func() bool {
+		first = w.Current()
+		return first != nil && written(dir, first)
+	})
+	before := stat(t, filepath.Join(dir, rootsFile))
+	for name := range map[string]bool{keyFile: true, chainFile: true, rootsFile: true} {
+		if mode := stat(t, filepath.Join(dir, name)).Mode(); mode != 0o600 {
+			t.Errorf("%s has mode %s", name, mode)
+		}
+	}
+	for range 2 {
+		eventually(t, "the files of the next identity", func() bool {
+			id := w.Current()
+			return id.NotAfter != first.NotAfter && written(dir, id)
+		})
+		first = w.Current()
+	}
+	if !os.SameFile(before, stat(t, filepath.Join(dir, rootsFile))) {
+		t.Error("roots that did not change were written again")
+	}
+	a.set(nil, time.Hour)
+	if err := w.SetAnchors([][]byte{certs.EncodeChain(newAuthority(t).root)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "new roots", func() bool { return len(w.Current().Roots()) == 2 && written(dir, w.Current()) })
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 {
+		t.Errorf("the directory holds %v, error %v", entries, err)
+	}
+	if _, err := os.Stat(leftover); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what an earlier run left is still there: %v", err)
+	}
+}
+
+func stat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// TestOutputThatCannotWrite goes on and says so once; the mode is that of
+// Kubernetes.
+func TestOutputThatCannotWrite(t *testing.T) {
+	t.Parallel()
+	dir, log := t.TempDir(), &syncBuffer{}
+	obstacle := filepath.Join(dir, keyFile)
+	if err := os.MkdirAll(filepath.Join(obstacle, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorkload(t, newAuthority(t), nil)
+	newOutput(t, sds.OutputConfig{Dir: dir, Workload: w, Mode: 0o644, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	run(t, w)
+	eventually(t, "an error in the log", func() bool { return strings.Contains(log.String(), "writing "+obstacle) })
+	if err := os.RemoveAll(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the files", func() bool { return written(dir, w.Current()) })
+	if mode := stat(t, obstacle).Mode(); mode != 0o644 {
+		t.Errorf("the key has mode %s", mode)
+	}
+	if strings.Contains(log.String(), "BEGIN") {
+		t.Error("the log holds keys")
+	}
+}
+
+func TestNewOutputRefuses(t *testing.T) {
+	t.Parallel()
+	w, file := newWorkload(t, newAuthority(t), nil), filepath.Join(t.TempDir(), "file")
+	write(t, file, nil)
+	for _, tc := range []struct {
+		cfg     sds.OutputConfig
+		wantErr string
+	}{
+		{sds.OutputConfig{Dir: file + ".not", Workload: w}, "OUTPUT_CERTS must name a directory that exists"},
+		{sds.OutputConfig{Dir: file, Workload: w}, "is a file"},
+		{sds.OutputConfig{Dir: t.TempDir()}, "no workload"},
+	} {
+		if _, err := sds.NewOutput(tc.cfg); err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+			t.Errorf("got error %v, want one with %q", err, tc.wantErr)
+		}
+	}
+}
+
+// TestSavedIdentity: what an earlier run wrote is in force at once, without the
+// authority, and renewed when it would have been; but only if it is still what
+// would be asked for.
+func TestSavedIdentity(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*sds.WorkloadConfig)
+		life   time.Duration
+		spoil  func(t *testing.T, dir string)
+		reason string // why it is not used
+		renews bool   // at once
+	}{
+		"as it was": {life: time.Hour},
+		"its renewal is due": {life: 4 * time.Minute, renews: true, change: func(c *sds.WorkloadConfig) {
+			c.GraceRatio = 0.999 // of 5 minutes, of which one is over
+		}},
+		"another identity":    {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.ID.ServiceAccount = "other" }, reason: "is not for"},
+		"another type of key": {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.KeyType = certs.ECDSAP384 }, reason: "not of type P384"},
+		"run out":             {life: time.Millisecond, reason: "ran out"},
+		"a file is missing":   {life: time.Hour, spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, rootsFile)) }, reason: "no such file"},
+		"a file is broken": {life: time.Hour, reason: "PEM", spoil: func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, chainFile), []byte("nonsense"))
+		}},
+		"other roots": {life: time.Hour, reason: "checking chain", spoil: func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, rootsFile), certs.EncodeChain(newAuthority(t).root))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, dir, log := newAuthority(t), t.TempDir(), &syncBuffer{}
+			csr, key := request(t)
+			chain, err := a.Sign(t.Context(), csr, tc.life)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, data := range map[string][]byte{keyFile: key, chainFile: bytes.Join(chain, nil), rootsFile: chain[1]} {
+				write(t, filepath.Join(dir, name), data)
+			}
+			if tc.spoil != nil {
+				tc.spoil(t, dir)
+			}
+			a.set(errors.New("the authority is down"), 0)
+			w := newWorkload(t, a, func(c *sds.WorkloadConfig) {
+				c.Saved, c.Logger = dir, slog.New(slog.NewTextHandler(log, nil))
+				if tc.change != nil {
+					tc.change(c)
+				}
+			})
+			run(t, w)
+			if tc.reason != "" {
+				eventually(t, "a question to the authority", func() bool { return len(a.times()) > 1 })
+				if w.Current() != nil || !strings.Contains(log.String(), tc.reason) {
+					t.Errorf("the identity is %v, the log %q", w.Current(), log.String())
+				}
+				return
+			}
+			eventually(t, "an identity", func() bool { return w.Certificate() != nil })
+			if got := w.Current(); !bytes.Equal(got.ChainPEM, chain[0]) || !bytes.Equal(got.KeyPEM, key) || !bytes.Equal(got.RootsPEM, chain[1]) {
+				t.Error("the identity is not the one that was saved")
+			}
+			if tc.renews {
+				eventually(t, "a renewal", func() bool { return len(a.times()) > 2 })
+				a.set(nil, 0)
+				eventually(t, "another identity", func() bool { return !bytes.Equal(w.Current().ChainPEM, chain[0]) })
+			} else if n := len(a.times()); n != 1 {
+				t.Errorf("the authority was asked %d times", n-1)
+			}
+		})
+	}
+}
+
+// request returns a request and its key.
+func request(t *testing.T) (csr, keyPEM []byte) {
+	t.Helper()
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keyPEM, err = certs.MarshalKey(key); err != nil {
+		t.Fatal(err)
+	}
+	if csr, err = certs.NewCSR(key, web()); err != nil {
+		t.Fatal(err)
+	}
+	return csr, keyPEM
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// probeTimeout bounds how long a server on the socket may take to answer.
+const probeTimeout = time.Second
+
+// Probe reports whether somebody else, such as SPIRE's agent, serves secrets at
+// a socket: then no Server of ours is needed. A socket that nobody listens on is
+// removed. Something that listens and does not speak gRPC within a second is an
+// error: it is neither of use nor ours to remove.
+func Probe(ctx context.Context, path string) (alive bool, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("looking for a secret server: %w", err)
+	case info.Mode()&os.ModeSocket == 0:
+		return false, nil
+	}
+	dialCtx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := dialUnix(dialCtx, path)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("socket %s: nobody listens on it, and it cannot be removed: %w; remove it or mount its directory writable", path, err)
+		}
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for a secret server at socket %s: %w", path, err)
+	}
+	_ = conn.Close() // it was only asked whether somebody is there
+	if err := speaksGRPC(ctx, path); err != nil {
+		return false, fmt.Errorf("socket %s: somebody listens on it and %w; stop that process or wait until it serves secrets", path, err)
+	}
+	return true, nil
+}
+
+// speaksGRPC returns nil once a server has answered as gRPC demands.
+func speaksGRPC(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialUnix))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was sent
+	conn.Connect()
+	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
+		if !conn.WaitForStateChange(ctx, state) {
+			return fmt.Errorf("does not speak gRPC within %s", probeTimeout)
+		}
+	}
+	return nil
+}
+
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", path)
+}

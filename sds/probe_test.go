@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+
+	"github.com/outrigger-mesh/outrigger/sds"
+)
+
+// foreign is a secret server of somebody else, on the generated service.
+type foreign struct {
+	secretv3.UnimplementedSecretDiscoveryServiceServer
+}
+
+func (foreign) StreamSecrets(s secretv3.SecretDiscoveryService_StreamSecretsServer) error {
+	req, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	return s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: "foreign"})
+}
+
+func listenUnix(t *testing.T, path string) *net.UnixListener {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	probe := func(t *testing.T, path string, want bool, wantErr string) {
+		t.Helper()
+		alive, err := sds.Probe(t.Context(), path)
+		if alive != want || (err == nil) != (wantErr == "") || err != nil && !strings.Contains(err.Error(), wantErr) {
+			t.Errorf("got %v, error %v; want %v and %q", alive, err, want, wantErr)
+		}
+	}
+	there := func(path string) bool {
+		_, err := os.Lstat(path)
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	t.Run("nothing is there", func(t *testing.T) {
+		t.Parallel()
+		probe(t, filepath.Join(t.TempDir(), "a", "socket"), false, "")
+	})
+	t.Run("a file", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "socket")
+		write(t, path, nil)
+		probe(t, path, false, "")
+		if !there(path) {
+			t.Error("a regular file was removed")
+		}
+	})
+	t.Run("a dead socket", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "socket")
+		l := listenUnix(t, path)
+		l.SetUnlinkOnClose(false)
+		_ = l.Close()
+		if !there(path) {
+			t.Fatal("the socket is gone with its server")
+		}
+		probe(t, path, false, "")
+		if there(path) {
+			t.Error("the dead socket was not removed")
+		}
+	})
+	t.Run("somebody who does not speak gRPC", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "socket")
+		l := listenUnix(t, path)
+		defer func() { _ = l.Close() }()
+		probe(t, path, false, "does not speak gRPC within 1s")
+		if !there(path) {
+			t.Error("a socket that somebody listens on was removed")
+		}
+	})
+	t.Run("a server of somebody else", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "socket")
+		server := grpc.NewServer()
+		secretv3.RegisterSecretDiscoveryServiceServer(server, foreign{})
+		l, done := listenUnix(t, path), make(chan error, 1)
+		go func() { done <- server.Serve(l) }()
+		probe(t, path, true, "")
+		probe(t, path, true, "")
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		probe(t, path, false, "")
+	})
+	t.Run("our own server", func(t *testing.T) {
+		t.Parallel()
+		probe(t, newRig(t, newAuthority(t)).socket, true, "")
+	})
+}

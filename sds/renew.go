@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+const (
+	defaultTTL        = 24 * time.Hour
+	defaultGraceRatio = 0.5
+	// jitter spreads renewals, so that workloads started together do not ask
+	// together.
+	jitter = 0.1
+	// minDelay is the least time between two certificates.
+	minDelay = time.Second
+	// clockCheck is how often the wall clock is looked at while waiting: timers
+	// stand still while a machine sleeps, certificates do not.
+	clockCheck = time.Minute
+
+	firstRetry = 100 * time.Millisecond
+	maxRetry   = 30 * time.Second
+	// maxRetryAfter bounds how long an authority can send us away.
+	maxRetryAfter = 10 * time.Minute
+	// logEvery is how many equal errors in a row make one line of the log.
+	logEvery = 20
+)
+
+// WorkloadConfig describes a Workload with an authority.
+type WorkloadConfig struct {
+	ID         certs.ID      // identity to ask for
+	KeyType    certs.KeyType // empty means ECDSA P-256
+	TTL        time.Duration // life to ask for; zero means 24 h
+	GraceRatio float64       // share of life that is left when a certificate is renewed; zero means 0.5
+	// Sign has a PEM certificate request signed. It makes one attempt; retries
+	// are the Workload's. An error with a method RetryAfter() time.Duration
+	// says how long the authority does not want to be asked again.
+	Sign func(ctx context.Context, csr []byte, ttl time.Duration) ([][]byte, error)
+	// Saved is a directory that an Output wrote. An identity in it that is still
+	// valid is in force until the authority has signed another; empty: none.
+	Saved      string
+	Files      *Files                // follows CRLFile, and its secrets are among the metrics; nil without
+	CRLFile    string                // revoked certificates, PEM; empty means none
+	Logger     *slog.Logger          // nil means slog.Default()
+	Registerer prometheus.Registerer // nil means no metrics
+}
+
+// renewal keeps the identity of a workload valid with an authority.
+type renewal struct {
+	*Workload
+	cfg     WorkloadConfig
+	metrics *metrics
+}
+
+// NewWorkload returns a Workload whose certificates an authority signs. It asks
+// for nothing before Run.
+func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
+	if err := cfg.ID.Validate(); err != nil {
+		return nil, fmt.Errorf("identity of the workload: %w; see TRUST_DOMAIN, POD_NAMESPACE and SERVICE_ACCOUNT", err)
+	}
+	if err := cfg.KeyType.Validate(); err != nil {
+		return nil, fmt.Errorf("identity of the workload: %w", err)
+	}
+	if cfg.KeyType == "" {
+		cfg.KeyType = certs.ECDSAP256
+	}
+	if cfg.Sign == nil {
+		return nil, errors.New("identity of the workload: there is no certificate authority to ask")
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = defaultTTL
+	}
+	if cfg.TTL < time.Second {
+		return nil, fmt.Errorf("identity of the workload: a certificate cannot live %s; SECRET_TTL is at least 1s", cfg.TTL)
+	}
+	if cfg.GraceRatio == 0 {
+		cfg.GraceRatio = defaultGraceRatio
+	}
+	if !(cfg.GraceRatio > 0 && cfg.GraceRatio < 1) {
+		return nil, fmt.Errorf("identity of the workload: SECRET_GRACE_PERIOD_RATIO is %v; it must lie between 0 and 1", cfg.GraceRatio)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.CRLFile != "" && cfg.Files == nil {
+		return nil, errors.New("identity of the workload: nothing follows the file with revoked certificates")
+	}
+	r := &renewal{Workload: &Workload{log: cfg.Logger}, cfg: cfg}
+	r.Workload.run = r.loop
+	r.start()
+	var err error
+	if r.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, err
+	}
+	if err := registerExpiry(cfg.Registerer, r.Workload, cfg.Files); err != nil {
+		return nil, err
+	}
+	if cfg.CRLFile != "" {
+		r.followCRL(cfg.Files, cfg.CRLFile)
+	}
+	return r.Workload, nil
+}
+
+// loop gets the first certificate and renews it until ctx is done.
+func (r *renewal) loop(ctx context.Context) error {
+	if id := r.saved(); id != nil {
+		r.publish(id)
+		renewAt := r.renewAt(id, id.cert.Leaf.NotBefore, time.Now())
+		r.log.Info("certificate found, it is used until the authority has signed another", "path", r.cfg.Saved,
+			"identity", id.ID.String(), "expires", id.NotAfter.UTC().Format(time.RFC3339), "duration", time.Until(renewAt).Round(time.Second).String())
+		if waitUntil(ctx, renewAt) != nil {
+			return nil
+		}
+	}
+	for {
+		id, err := r.obtain(ctx)
+		if err != nil {
+			return nil // only ends with ctx
+		}
+		if waitUntil(ctx, r.switchAt(id, time.Now())) != nil {
+			return nil
+		}
+		r.publish(id)
+		now := time.Now()
+		renewAt := r.renewAt(id, now, now)
+		r.log.Info("certificate received", "identity", id.ID.String(),
+			"expires", id.NotAfter.UTC().Format(time.RFC3339), "duration", time.Until(renewAt).Round(time.Second).String())
+		if id.ID != r.cfg.ID {
+			r.log.Warn("the authority certified another identity than was asked for", "identity", id.ID.String(), "name", r.cfg.ID.String())
+		}
+		if waitUntil(ctx, renewAt) != nil {
+			return nil
+		}
+	}
+}
+
+// publish puts an identity with its roots in force.
+func (r *renewal) publish(id *Identity) {
+	r.update(func(in *inputs) { in.own, in.roots = id, id.roots })
+}
+
+// switchAt returns when a new certificate takes the place of the old one: at
+// once, unless by our clock it is not valid yet and the old one is. Then peers
+// may refuse it, and half of what is left of the old one can be waited.
+func (r *renewal) switchAt(id *Identity, now time.Time) time.Time {
+	old, start := r.Certificate(), id.cert.Leaf.NotBefore
+	if old == nil || !start.After(now) {
+		return now
+	}
+	at := earlier(start, now.Add(old.Leaf.NotAfter.Sub(now)/2))
+	r.log.Warn("the new certificate is not valid yet by our clock, the old one stays in force until it is; compare the clocks",
+		"duration", at.Sub(now).Round(time.Second).String())
+	return at
+}
+
+// renewAt returns when a certificate is renewed that was received at the given
+// time. A clock of ours that is behind does not make its life longer.
+func (r *renewal) renewAt(id *Identity, received, now time.Time) time.Time {
+	leaf := id.cert.Leaf
+	life := min(id.NotAfter.Sub(received), leaf.NotAfter.Sub(leaf.NotBefore))
+	left := min(id.NotAfter.Sub(now), life)
+	grace := float64(life) * r.cfg.GraceRatio * (1 - jitter + 2*jitter*rand.Float64())
+	return now.Add(max(left-time.Duration(grace), minDelay))
+}
+
+// waitUntil returns nil once the wall clock shows t, or the error of ctx.
+func waitUntil(ctx context.Context, t time.Time) error {
+	t = t.Round(0) // without the monotonic clock, which stands still in sleep
+	for {
+		left := t.Sub(time.Now().Round(0))
+		if left <= 0 {
+			return nil
+		}
+		if err := sleep(ctx, min(left, clockCheck)); err != nil {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// obtain asks for a certificate until it gets one; its only error is that of
+// ctx. The key is made once and kept over all attempts.
+func (r *renewal) obtain(ctx context.Context) (*Identity, error) {
+	retry := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(maxRetry),
+		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
+	var key crypto.Signer
+	var log retryLog
+	for attempt := 1; ; attempt++ {
+		id, err := r.attempt(ctx, &key)
+		if err == nil {
+			return id, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r.metrics.failed(r.Current() != nil)
+		if log.wants(err, r.Certificate() == nil) {
+			r.logFailure(ctx, err, attempt)
+		}
+		if err := sleep(ctx, max(retry.NextBackOff(), retryAfter(err))); err != nil {
+			return nil, err
+		}
+		r.metrics.retries.Inc()
+	}
+}
+
+// retryAfter is how long the authority does not want to be asked again, with a
+// little more, so that those who were sent away together do not come back
+// together.
+func retryAfter(err error) time.Duration {
+	var busy interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &busy) || busy.RetryAfter() <= 0 {
+		return 0
+	}
+	wait := min(busy.RetryAfter(), maxRetryAfter)
+	return wait + time.Duration(rand.Float64()*2*jitter*float64(wait))
+}
+
+// attempt asks once. It makes the key if there is none yet.
+func (r *renewal) attempt(ctx context.Context, key *crypto.Signer) (*Identity, error) {
+	if *key == nil {
+		k, err := certs.NewKey(r.cfg.KeyType)
+		if err != nil {
+			return nil, fmt.Errorf("making private key: %w", err)
+		}
+		*key = k
+	}
+	csr, err := certs.NewCSR(*key, r.cfg.ID)
+	if err != nil {
+		return nil, err
+	}
+	r.metrics.requests.Inc()
+	elements, err := r.cfg.Sign(ctx, csr, r.cfg.TTL)
+	if err != nil {
+		return nil, err
+	}
+	return newIdentity(*key, elements, r.cfg.ID, time.Now())
+}
+
+// logFailure says what does not work and how bad it is.
+func (r *renewal) logFailure(ctx context.Context, err error, attempt int) {
+	id := r.Current()
+	level, message := slog.LevelWarn, "certificate not renewed yet, the old one stays in force"
+	attrs := []slog.Attr{slog.Any("err", err), slog.Int("attempt", attempt)}
+	switch {
+	case id == nil:
+		level, message = slog.LevelError, "no certificate yet, Envoy waits for it"
+	case r.Certificate() == nil:
+		level, message = slog.LevelError, "the certificate has run out and cannot be renewed, peers will refuse it"
+	}
+	if id != nil {
+		attrs = append(attrs, slog.String("expires", id.NotAfter.UTC().Format(time.RFC3339)))
+	}
+	r.log.LogAttrs(ctx, level, message, attrs...)
+}
+
+// retryLog thins out the errors of one row of attempts: the first one, each one
+// of another wording and the first one without a valid certificate are logged
+// at once, equal ones now and then.
+type retryLog struct {
+	last    string
+	without bool
+	equal   int
+}
+
+func (l *retryLog) wants(err error, without bool) bool {
+	if text := err.Error(); text != l.last || without != l.without {
+		l.last, l.without, l.equal = text, without, 0
+		return true
+	}
+	l.equal++
+	return l.equal%logEvery == 0
+}

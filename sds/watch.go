@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// maxLinks bounds the links of a path, as the kernel does.
+const maxLinks = 40
+
+// watchPoints returns what has to be looked at to see each change of what a
+// path leads to: the file, and every link on the way to it. Kubernetes replaces
+// a link in the middle. Where something is missing, it is the first missing
+// name.
+func watchPoints(path string) []string {
+	var points []string
+	dir, rest, links := "/", strings.Split(path, "/"), 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			dir = filepath.Dir(dir)
+			continue
+		}
+		at := filepath.Join(dir, name)
+		if target, err := os.Readlink(at); err == nil {
+			points = append(points, at)
+			if links++; links > maxLinks {
+				break
+			}
+			if filepath.IsAbs(target) {
+				dir = "/"
+			}
+			rest = append(strings.Split(target, "/"), rest...)
+			continue
+		}
+		if _, err := os.Lstat(at); err != nil || len(rest) == 0 {
+			points = append(points, at)
+			break
+		}
+		dir = at
+	}
+	return points
+}
+
+// watch knows which event is about which group. It belongs to Files.Run.
+type watch struct {
+	open   func() (*fsnotify.Watcher, error)
+	fs     *fsnotify.Watcher // nil until there is something to watch
+	points map[*group][]string
+	dirs   map[string]bool // directories that are watched
+}
+
+func newWatch(open func() (*fsnotify.Watcher, error)) *watch {
+	return &watch{open: open, points: map[*group][]string{}, dirs: map[string]bool{}}
+}
+
+func (w *watch) close() {
+	if w.fs != nil {
+		_ = w.fs.Close() // nothing is left to be done with it
+	}
+}
+
+func (w *watch) events() <-chan fsnotify.Event {
+	if w.fs == nil {
+		return nil
+	}
+	return w.fs.Events
+}
+
+func (w *watch) errors() <-chan error {
+	if w.fs == nil {
+		return nil
+	}
+	return w.fs.Errors
+}
+
+// set watches the files of a group, as the links lead now. It is called before
+// they are read, so that no change is missed between the two.
+func (w *watch) set(g *group) (err error) {
+	if w.fs == nil {
+		if w.fs, err = w.open(); err != nil {
+			w.fs = nil
+			return fmt.Errorf("watching files: %w; they are looked at every %s instead", err, pollInterval)
+		}
+	}
+	var points []string
+	for _, p := range g.paths {
+		points = append(points, watchPoints(p)...)
+	}
+	w.points[g] = points
+	for _, p := range points {
+		dir := filepath.Dir(p)
+		// A directory that is watched already is added again: it may be another
+		// one of the same name.
+		if failed := w.fs.Add(dir); failed != nil {
+			delete(w.dirs, dir)
+			err = fmt.Errorf("watching files in %s: %w; they are looked at every %s instead", dir, failed, pollInterval)
+			continue
+		}
+		w.dirs[dir] = true
+	}
+	w.prune()
+	return err
+}
+
+func (w *watch) remove(g *group) {
+	delete(w.points, g)
+	w.prune()
+}
+
+// prune stops watching directories that no group needs.
+func (w *watch) prune() {
+	needed := map[string]bool{}
+	for _, points := range w.points {
+		for _, p := range points {
+			needed[filepath.Dir(p)] = true
+		}
+	}
+	for dir := range w.dirs {
+		if !needed[dir] {
+			delete(w.dirs, dir)
+			_ = w.fs.Remove(dir) // it may be gone, and its watch with it
+		}
+	}
+}
+
+// affected returns the groups that an event is about.
+func (w *watch) affected(event fsnotify.Event) []*group {
+	if w.dirs[event.Name] && event.Has(fsnotify.Remove|fsnotify.Rename) {
+		_ = w.fs.Remove(event.Name) // it may be gone, and its watch with it
+	}
+	var groups []*group
+	for g, points := range w.points {
+		if slices.ContainsFunc(points, func(p string) bool { return p == event.Name || filepath.Dir(p) == event.Name }) {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
