@@ -8,24 +8,35 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
-
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
 // ErrUnauthenticated is wrapped by each error of an Authenticator.
 var ErrUnauthenticated = errors.New("unauthenticated")
 
+// ErrUnavailable is also wrapped if a method could not tell, because what it
+// needs to know is out of reach for the moment. The same call may succeed later.
+var ErrUnavailable = errors.New("authentication is unavailable")
+
 // Caller is a peer whose identity was verified.
 type Caller struct {
-	ID     certs.ID
-	Method string // what proved it: MethodJWT or MethodClientCertificate
+	ID      certs.ID // its trust domain is always that of the mesh
+	Method  string   // what proved it: one of the constants below
+	Cluster string   // the cluster whose API server knows the caller; empty for other methods
+	Pod     Pod      // empty if the proof names none
+}
+
+// Pod is the pod in which a caller runs, as far as its token tells.
+type Pod struct {
+	Name string
+	UID  string
+	Node string // name of its node; only newer API servers tell
 }
 
 // The values of Caller.Method.
 const (
 	MethodJWT               = "jwt"
+	MethodKubernetes        = "kubernetes"
 	MethodClientCertificate = "client_certificate"
 )
 
@@ -48,6 +59,7 @@ func (a anyOf) Authenticate(ctx context.Context) (*Caller, error) {
 		return nil, refuse("no method of authentication is configured")
 	}
 	var reasons string
+	var unavailable bool
 	for _, m := range a {
 		caller, err := m.Authenticate(ctx)
 		if err == nil {
@@ -57,16 +69,28 @@ func (a anyOf) Authenticate(ctx context.Context) (*Caller, error) {
 			reasons += "; "
 		}
 		reasons += reason(err)
+		unavailable = unavailable || errors.Is(err, ErrUnavailable)
 	}
-	return nil, &refusal{reason: reasons}
+	return nil, &refusal{reason: reasons, unavailable: unavailable}
 }
 
 // refusal is an error with a reason that may be shown to the caller.
-type refusal struct{ reason string }
+type refusal struct {
+	reason      string
+	unavailable bool
+}
 
 func (r *refusal) Error() string { return ErrUnauthenticated.Error() + ": " + r.reason }
 
-func (r *refusal) Unwrap() error { return ErrUnauthenticated }
+// Is makes a refusal match the errors of this package.
+func (r *refusal) Is(target error) bool {
+	return target == ErrUnauthenticated || r.unavailable && target == ErrUnavailable
+}
+
+// cannotTell is a refusal for the moment.
+func cannotTell(format string, args ...any) error {
+	return &refusal{reason: fmt.Sprintf(format, args...), unavailable: true}
+}
 
 func refuse(format string, args ...any) error {
 	return &refusal{reason: fmt.Sprintf(format, args...)}
@@ -79,44 +103,4 @@ func reason(err error) string {
 		return r.reason
 	}
 	return err.Error()
-}
-
-// ClientCertificate authenticates by the certificate that the caller presented
-// in the TLS handshake.
-type ClientCertificate struct {
-	trustDomain string
-}
-
-// NewClientCertificate returns an Authenticator that takes certificates of the
-// given trust domain. Which roots a certificate may lead to is decided by the
-// TLS configuration of the server.
-func NewClientCertificate(trustDomain string) (*ClientCertificate, error) {
-	if err := certs.ValidateTrustDomain(trustDomain); err != nil {
-		return nil, fmt.Errorf("authentication by client certificate: %w", err)
-	}
-	return &ClientCertificate{trustDomain: trustDomain}, nil
-}
-
-// Authenticate implements Authenticator.
-func (c *ClientCertificate) Authenticate(ctx context.Context) (*Caller, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil, refuse("client certificate: the call has no peer")
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return nil, refuse("client certificate: the connection is not TLS")
-	}
-	chains := info.State.VerifiedChains
-	if len(chains) == 0 || len(chains[0]) == 0 {
-		return nil, refuse("client certificate: none was presented")
-	}
-	id, err := certs.CertificateID(chains[0][0])
-	if err != nil {
-		return nil, refuse("client certificate: %s", err.Error())
-	}
-	if id.TrustDomain != c.trustDomain {
-		return nil, refuse("client certificate: it is of trust domain %q, this mesh is %q", id.TrustDomain, c.trustDomain)
-	}
-	return &Caller{ID: id, Method: MethodClientCertificate}, nil
 }

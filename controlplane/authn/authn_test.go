@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/grpc/credentials"
@@ -31,22 +32,43 @@ func withChain(t *testing.T, uris ...string) context.Context {
 		}
 		cert.URIs = append(cert.URIs, u)
 	}
-	state := tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}}
+	cert.NotAfter = time.Now().Add(time.Hour)
+	return withCertificate(t, cert)
+}
+
+func withCertificate(t *testing.T, cert *x509.Certificate) context.Context {
+	t.Helper()
+	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
 	return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
 }
 
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
-	c, err := authn.NewClientCertificate("cluster.local")
+	c, err := authn.NewClientCertificate("cluster.local", "old.test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	unverified := tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+	workload := func(change func(*x509.Certificate)) context.Context {
+		u := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/a/sa/b"}
+		cert := &x509.Certificate{Raw: []byte{1}, URIs: []*url.URL{u}, NotAfter: time.Now().Add(time.Hour)}
+		change(cert)
+		return withCertificate(t, cert)
+	}
+	swapped := tls.ConnectionState{
+		PeerCertificates: []*x509.Certificate{{Raw: []byte{2}}},
+		VerifiedChains:   [][]*x509.Certificate{{{Raw: []byte{1}}}},
+	}
 	for _, tc := range []struct {
 		name    string
 		ctx     context.Context
 		wantErr string
 	}{
+		{"alias", withChain(t, "spiffe://old.test/ns/a/sa/b"), ""},
+		{"just expired", workload(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-10 * time.Second) }), ""},
+		{"expired on an old connection", workload(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }), "connect again"},
+		{"an authority", workload(func(c *x509.Certificate) { c.IsCA = true }), "of an authority"},
+		{"chain of another", peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: swapped}}), "does not begin"},
 		{"good", withChain(t, "spiffe://cluster.local/ns/a/sa/b"), ""},
 		{"no peer", t.Context(), "no peer"},
 		{"plaintext", peer.NewContext(t.Context(), &peer.Peer{}), "not TLS"},
@@ -73,6 +95,9 @@ func TestClientCertificate(t *testing.T) {
 	}
 	if _, err := authn.NewClientCertificate("Cluster.Local"); err == nil {
 		t.Error("a trust domain in capitals was accepted")
+	}
+	if _, err := authn.NewClientCertificate("cluster.local", ""); err == nil {
+		t.Error("an empty alias was accepted")
 	}
 }
 
@@ -109,13 +134,27 @@ func TestNewJWTRefuses(t *testing.T) {
 		change  func(*authn.JWTConfig)
 		wantErr string
 	}{
-		"no issuer":     {func(c *authn.JWTConfig) { c.Issuer = "" }, "issuer is empty"},
-		"no audience":   {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
-		"trust domain":  {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
-		"broken keys":   {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
-		"no keys":       {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "holds no key"},
-		"private key":   {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
-		"symmetric key": {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: []byte("secret")}) }, "not a public key"},
+		"no issuer":      {func(c *authn.JWTConfig) { c.Issuer = "" }, "issuer is empty"},
+		"no audience":    {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
+		"trust domain":   {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
+		"broken keys":    {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
+		"no keys":        {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "holds no key"},
+		"private key":    {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
+		"no way to keys": {func(c *authn.JWTConfig) { c.JWKS, c.Issuer = nil, "kubernetes/serviceaccount" }, "neither keys"},
+		"two ways":       {func(c *authn.JWTConfig) { c.JWKSFile = "x" }, "more than one way"},
+		"no file":        {func(c *authn.JWTConfig) { c.JWKS, c.JWKSFile = nil, "/nonexistent/jwks" }, "no such file"},
+		"http":           {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "http://issuer.test/keys" }, "not https"},
+		"http, loopback": {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "http://127.0.0.1/keys" }, "not https"},
+		"password in URL": {
+			func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "https://u:pw@issuer.test/keys" },
+			"https://u:xxxxx@issuer.test/keys",
+		},
+		"host not allowed":    {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "https://other.test/keys" }, "other.test:443 is not among the allowed hosts (issuer.test:443)"},
+		"port not allowed":    {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "https://issuer.test:8443/keys" }, "issuer.test:8443 is not among"},
+		"list of hosts":       {func(c *authn.JWTConfig) { c.JWKS, c.Fetch.AllowedHosts = nil, []string{"https://a"} }, "is not a host"},
+		"symmetric algorithm": {func(c *authn.JWTConfig) { c.Algorithms = []string{"ES256", "HS256"} }, `"HS256" is not`},
+		"no algorithm":        {func(c *authn.JWTConfig) { c.Algorithms = []string{"none"} }, `"none" is not`},
+		"symmetric key":       {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: []byte("secret")}) }, "not a public key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -147,9 +186,10 @@ func TestParseJWTRule(t *testing.T) {
 		"inline":                     {rule(map[string]any{"jwks": keys}), ""},
 		"field of a newer API":       {rule(map[string]any{"jwks": keys, "somethingNew": 1}), ""},
 		"file":                       {rule(map[string]any{"jwksUri": "file://" + file}), ""},
-		"no file":                    {rule(map[string]any{"jwksUri": "file://" + file + "x"}), "no such file"},
-		"http":                       {rule(map[string]any{"jwksUri": "https://u:pw@issuer.test/keys"}), "https://u:xxxxx@issuer.test/keys"},
-		"no keys":                    {rule(map[string]any{}), "neither jwks nor jwksUri"},
+		"URL":                        {rule(map[string]any{"jwksUri": "https://keys.test:8443/keys"}), ""},
+		"discovery":                  {rule(map[string]any{}), ""},
+		"not a URL":                  {rule(map[string]any{"jwksUri": "https://[::1/keys"}), "cannot be read"},
+		"other scheme":               {rule(map[string]any{"jwksUri": "ftp://issuer.test/keys"}), "is not served"},
 		"both":                       {rule(map[string]any{"jwks": keys, "jwksUri": "file:///x"}), "leave one out"},
 		"not JSON":                   {"{", "reading JWT_RULE"},
 		"host in the name of a file": {rule(map[string]any{"jwksUri": "file://host/x"}), "not served"},
@@ -182,8 +222,13 @@ func FuzzParseJWTRule(f *testing.F) {
 			return // would read files of this machine
 		}
 		cfg, err := authn.ParseJWTRule(text)
-		if err == nil && len(cfg.JWKS) == 0 {
-			t.Fatal("a rule without keys was accepted")
+		if err != nil {
+			return
+		}
+		cfg.TrustDomain = "cluster.local"
+		j, err := authn.NewJWT(cfg)
+		if err == nil && (cfg.Issuer == "" || len(cfg.Audiences) == 0 || j == nil) {
+			t.Fatalf("%+v was accepted", cfg)
 		}
 	})
 }

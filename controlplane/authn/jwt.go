@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -20,38 +21,57 @@ import (
 )
 
 const (
-	// leeway is by how much the clock of an issuer may be ahead of ours.
-	leeway = time.Minute
+	// defaultLeeway is by how much clocks may differ.
+	defaultLeeway = time.Minute
 	// maxToken bounds a token in bytes, before anything of it is decoded.
 	maxToken = 16 << 10
 	// subjectPrefix starts the subject of a token of a service account.
 	subjectPrefix = "system:serviceaccount:"
 )
 
-// signatureAlgorithms are the only ones that are accepted. The list holds no
-// symmetric algorithm: with one, a public key could be used as the secret.
-func signatureAlgorithms() []jose.SignatureAlgorithm {
+// defaultAlgorithms are those that are accepted if none are named.
+func defaultAlgorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.RS256, jose.EdDSA}
 }
 
-// JWTConfig says which tokens are accepted. All fields are needed.
+// knownAlgorithms are those that can be named. The list holds no symmetric
+// algorithm: with one, a public key could be used as the secret.
+func knownAlgorithms() []jose.SignatureAlgorithm {
+	return []jose.SignatureAlgorithm{
+		jose.ES256, jose.ES384, jose.ES512, jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA,
+	}
+}
+
+// JWTConfig says which tokens are accepted. Issuer, Audiences and TrustDomain
+// are needed. The keys come from one of JWKS, JWKSFile and JWKSURL; if all are
+// empty, the issuer is asked where its keys are (OpenID Connect Discovery).
 type JWTConfig struct {
-	Issuer      string   // exact value of the claim iss
-	Audiences   []string // one of them must be in the claim aud
-	JWKS        []byte   // JSON Web Key Set with the public keys of the issuer
-	TrustDomain string   // of the identities that tokens are turned into
+	Issuer      string        // exact value of the claim iss
+	Audiences   []string      // one of them must be in the claim aud
+	TrustDomain string        // of the identities that tokens are turned into
+	JWKS        []byte        // JSON Web Key Set with the public keys of the issuer
+	JWKSFile    string        // path of a file with the key set; read again when it changes
+	JWKSURL     string        // URL of the key set
+	Fetch       FetchConfig   // how URLs are fetched
+	Algorithms  []string      // of signatures; empty means ES256, ES384, RS256 and EdDSA
+	Leeway      time.Duration // by how much clocks may differ; zero means a minute
+	Logger      *slog.Logger  // nil means slog.Default()
+	Metrics     *Metrics      // nil means none
 }
 
 // JWT authenticates by a signed token of a service account in the metadata
-// "authorization: Bearer ...".
+// "authorization: Bearer ...". It answers for one issuer; [Any] joins several.
 type JWT struct {
 	issuer      string
 	audiences   []string
-	keys        []jose.JSONWebKey
 	trustDomain string
+	algorithms  []jose.SignatureAlgorithm
+	leeway      time.Duration
+	keys        keySource
 }
 
-// NewJWT returns an Authenticator for the tokens of one issuer.
+// NewJWT returns an Authenticator for the tokens of one issuer. Keys that are
+// given or in a file are read now; those behind a URL are fetched by Run.
 func NewJWT(cfg JWTConfig) (*JWT, error) {
 	if cfg.Issuer == "" {
 		return nil, errors.New("authentication by token: the issuer is empty; name the one whose tokens are accepted")
@@ -62,25 +82,58 @@ func NewJWT(cfg JWTConfig) (*JWT, error) {
 	if err := certs.ValidateTrustDomain(cfg.TrustDomain); err != nil {
 		return nil, fmt.Errorf("authentication by token: %w", err)
 	}
-	var set jose.JSONWebKeySet
-	if err := json.Unmarshal(cfg.JWKS, &set); err != nil {
-		return nil, fmt.Errorf("authentication by token: reading the key set of issuer %s: %w", cfg.Issuer, err)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
 	}
-	if len(set.Keys) == 0 {
-		return nil, fmt.Errorf("authentication by token: the key set of issuer %s holds no key of a known type", cfg.Issuer)
+	if cfg.Leeway <= 0 {
+		cfg.Leeway = defaultLeeway
 	}
-	for i, k := range set.Keys {
-		if !k.IsPublic() || !k.Valid() {
-			return nil, fmt.Errorf("authentication by token: key %d of issuer %s is not a public key; give only public keys", i+1, cfg.Issuer)
+	j := &JWT{
+		issuer: cfg.Issuer, audiences: slices.Clone(cfg.Audiences), trustDomain: cfg.TrustDomain,
+		algorithms: defaultAlgorithms(), leeway: cfg.Leeway,
+	}
+	if len(cfg.Algorithms) > 0 {
+		j.algorithms = nil
+	}
+	for _, name := range cfg.Algorithms {
+		alg := jose.SignatureAlgorithm(name)
+		if !slices.Contains(knownAlgorithms(), alg) {
+			return nil, fmt.Errorf("authentication by token: %q is not an algorithm of signatures with a public key; use some of %v", name, knownAlgorithms())
+		}
+		j.algorithms = append(j.algorithms, alg)
+	}
+	var err error
+	if j.keys, err = newKeySource(cfg); err != nil {
+		return nil, fmt.Errorf("authentication by token: keys of issuer %s: %w", cfg.Issuer, err)
+	}
+	return j, nil
+}
+
+func newKeySource(cfg JWTConfig) (keySource, error) {
+	given := 0
+	for _, is := range []bool{len(cfg.JWKS) > 0, cfg.JWKSFile != "", cfg.JWKSURL != ""} {
+		if is {
+			given++
 		}
 	}
-	return &JWT{
-		issuer:      cfg.Issuer,
-		audiences:   slices.Clone(cfg.Audiences),
-		keys:        set.Keys,
-		trustDomain: cfg.TrustDomain,
-	}, nil
+	switch {
+	case given > 1:
+		return nil, errors.New("they are given in more than one way; leave one")
+	case len(cfg.JWKS) > 0:
+		set, err := parseKeys(cfg.JWKS, true)
+		if err != nil {
+			return nil, fmt.Errorf("reading the key set: %w", err)
+		}
+		return fixedKeys{set}, nil
+	case cfg.JWKSFile != "":
+		return newFileKeys(cfg.JWKSFile, cfg.Logger)
+	default:
+		return newRemoteKeys(cfg)
+	}
 }
+
+// Run keeps the keys up to date until ctx is done.
+func (j *JWT) Run(ctx context.Context) error { return j.keys.run(ctx) }
 
 // Authenticate implements Authenticator.
 func (j *JWT) Authenticate(ctx context.Context) (*Caller, error) {
@@ -88,19 +141,18 @@ func (j *JWT) Authenticate(ctx context.Context) (*Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	claims, err := j.verify(token)
+	c, err := j.verify(ctx, token)
 	if err != nil {
 		return nil, err
 	}
-	if err := j.check(claims, time.Now()); err != nil {
+	if err := j.check(&c.Claims, time.Now()); err != nil {
 		return nil, err
 	}
-	namespace, account, ok := strings.Cut(strings.TrimPrefix(claims.Subject, subjectPrefix), ":")
-	id := certs.ID{TrustDomain: j.trustDomain, Namespace: namespace, ServiceAccount: account}
-	if !ok || !strings.HasPrefix(claims.Subject, subjectPrefix) || id.Validate() != nil {
-		return nil, refuse("jwt: the subject is not of the form %s<namespace>:<service account>", subjectPrefix)
+	id, err := c.id(j.trustDomain)
+	if err != nil {
+		return nil, err
 	}
-	return &Caller{ID: id, Method: MethodJWT}, nil
+	return &Caller{ID: id, Method: MethodJWT, Pod: c.pod()}, nil
 }
 
 // bearer returns the one bearer token of the call.
@@ -127,28 +179,58 @@ func bearer(ctx context.Context) (string, error) {
 
 // verify checks the signature and returns the claims. Errors of the library are
 // not passed on, because they may quote the token.
-func (j *JWT) verify(token string) (*jwt.Claims, error) {
-	parsed, err := jwt.ParseSigned(token, signatureAlgorithms())
+func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
+	parsed, err := jwt.ParseSigned(token, j.algorithms)
 	if err != nil {
-		return nil, refuse("jwt: the token is not a JWT signed with one of %v", signatureAlgorithms())
+		return nil, refuse("jwt: the token is not a JWT signed with one of %v", j.algorithms)
 	}
 	if len(parsed.Headers) != 1 {
 		return nil, refuse("jwt: the token has %d signatures; it must have one", len(parsed.Headers))
 	}
-	header := parsed.Headers[0]
-	for _, key := range j.keys {
+	// Looked at before the signature, so that the tokens of another issuer
+	// neither cost a verification nor make this one fetch keys.
+	var claimed struct {
+		Issuer string `json:"iss"`
+	}
+	if parsed.UnsafeClaimsWithoutVerification(&claimed) != nil || claimed.Issuer != j.issuer {
+		return nil, refuse("jwt: the token is of another issuer than %s", j.issuer)
+	}
+	set, err := j.keys.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	payload := match(parsed, set)
+	if id := parsed.Headers[0].KeyID; payload == nil && (id == "" || !set.has(id)) {
+		if set = j.keys.newer(ctx, set); set != nil {
+			payload = match(parsed, set)
+		}
+	}
+	if payload == nil {
+		return nil, refuse("jwt: the token is not signed by a key of issuer %s", j.issuer)
+	}
+	var c claims
+	if json.Unmarshal(payload, &c) != nil {
+		return nil, refuse("jwt: the claims of the token cannot be read")
+	}
+	return &c, nil
+}
+
+// match returns what the token says if one of the keys has signed it, else nil.
+func match(token *jwt.JSONWebToken, set *keySet) json.RawMessage {
+	header := token.Headers[0]
+	for _, key := range set.keys {
 		if header.KeyID != "" && key.KeyID != "" && header.KeyID != key.KeyID {
 			continue
 		}
 		if key.Use != "" && key.Use != "sig" || key.Algorithm != "" && key.Algorithm != header.Algorithm {
 			continue
 		}
-		var claims jwt.Claims
-		if parsed.Claims(key.Key, &claims) == nil {
-			return &claims, nil
+		var payload json.RawMessage
+		if token.Claims(key.Key, &payload) == nil {
+			return payload
 		}
 	}
-	return nil, refuse("jwt: the token is not signed by a key of issuer %s", j.issuer)
+	return nil
 }
 
 // check compares the claims with what is expected.
@@ -162,13 +244,13 @@ func (j *JWT) check(c *jwt.Claims, now time.Time) error {
 	if c.Expiry == nil {
 		return refuse("jwt: the token has no time of expiry")
 	}
-	if !now.Before(c.Expiry.Time()) {
+	if !now.Before(c.Expiry.Time().Add(j.leeway)) {
 		return refuse("jwt: the token expired at %s", c.Expiry.Time().UTC().Format(time.RFC3339))
 	}
-	if c.NotBefore != nil && c.NotBefore.Time().After(now.Add(leeway)) {
+	if c.NotBefore != nil && c.NotBefore.Time().After(now.Add(j.leeway)) {
 		return refuse("jwt: the token is not valid before %s; compare the clocks", c.NotBefore.Time().UTC().Format(time.RFC3339))
 	}
-	if c.IssuedAt != nil && c.IssuedAt.Time().After(now.Add(leeway)) {
+	if c.IssuedAt != nil && c.IssuedAt.Time().After(now.Add(j.leeway)) {
 		return refuse("jwt: the token was issued in the future, at %s; compare the clocks", c.IssuedAt.Time().UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -96,7 +96,8 @@ func TestJWTClaims(t *testing.T) {
 		{"good", func(*jwt.Claims) {}, ""},
 		{"clock of the issuer a little ahead", func(c *jwt.Claims) { c.NotBefore, c.IssuedAt = at(40*time.Second), at(40*time.Second) }, ""},
 		{"without nbf and iat", func(c *jwt.Claims) { c.NotBefore, c.IssuedAt = nil, nil }, ""},
-		{"expired", func(c *jwt.Claims) { c.Expiry = at(-time.Second) }, "expired at"},
+		{"clock of the issuer a little behind", func(c *jwt.Claims) { c.Expiry = at(-40 * time.Second) }, ""},
+		{"expired", func(c *jwt.Claims) { c.Expiry = at(-2 * time.Minute) }, "expired at"},
 		{"without expiry", func(c *jwt.Claims) { c.Expiry = nil }, "no time of expiry"},
 		{"not yet valid", func(c *jwt.Claims) { c.NotBefore = at(5 * time.Minute) }, "not valid before"},
 		{"issued in the future", func(c *jwt.Claims) { c.IssuedAt = at(5 * time.Minute) }, "issued in the future"},
@@ -209,6 +210,76 @@ func TestJWTHeaderOfTheCall(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestJWTKubernetesClaim(t *testing.T) {
+	t.Parallel()
+	key := newKey(t)
+	j := newJWT(t, jose.JSONWebKey{Key: key.Public()})
+	for name, tc := range map[string]struct {
+		claim   map[string]any
+		want    authn.Pod
+		wantErr string
+	}{
+		"bound to a pod": {
+			map[string]any{
+				"namespace": "default", "serviceaccount": map[string]any{"name": "web", "uid": "1"},
+				"pod": map[string]any{"name": "web-1", "uid": "2"}, "node": map[string]any{"name": "n1", "uid": "3"},
+			},
+			authn.Pod{Name: "web-1", UID: "2", Node: "n1"},
+			"",
+		},
+		"bound to nothing":  {map[string]any{"namespace": "default"}, authn.Pod{}, ""},
+		"other namespace":   {map[string]any{"namespace": "other"}, authn.Pod{}, "different service accounts"},
+		"other account":     {map[string]any{"serviceaccount": map[string]any{"name": "root"}}, authn.Pod{}, "different service accounts"},
+		"of the wrong type": {map[string]any{"namespace": 1}, authn.Pod{}, "claims of the token cannot be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claims := struct {
+				jwt.Claims
+				K map[string]any `json:"kubernetes.io"`
+			}{goodClaims(), tc.claim}
+			token := sign(t, jose.ES256, key, "", claims)
+			caller, err := j.Authenticate(withToken(t.Context(), token))
+			if tc.wantErr != "" {
+				wantRefusal(t, err, tc.wantErr, token)
+				return
+			}
+			if err != nil || caller.Pod != tc.want {
+				t.Fatalf("got %+v, error %v", caller, err)
+			}
+		})
+	}
+}
+
+func FuzzToken(f *testing.F) {
+	key := newKey(f)
+	j := newJWT(f, jose.JSONWebKey{Key: key.Public()})
+	k, err := authn.NewKubernetes(authn.KubernetesConfig{TrustDomain: "cluster.local", Reviewer: func(string) authn.Reviewer { return nil }})
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := sign(f, jose.ES256, key, "", goodClaims())
+	f.Add("Bearer "+good, "")
+	f.Add("bearer a.b.c", "Kubernetes")
+	f.Add("Bearer eyJhbGciOiJub25lIn0.e30.", "")
+	f.Add(good, "x\n")
+	f.Fuzz(func(t *testing.T, header, cluster string) {
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", header, "clusterid", cluster))
+		_, token, _ := strings.Cut(header, " ")
+		token = strings.TrimSpace(token)
+		if caller, err := j.Authenticate(ctx); err == nil {
+			if token != good || caller.ID.Validate() != nil {
+				t.Fatalf("%q was accepted as %+v", header, caller)
+			}
+		} else if !errors.Is(err, authn.ErrUnauthenticated) {
+			t.Fatalf("got error %v", err)
+		}
+		if _, err := k.Authenticate(ctx); !errors.Is(err, authn.ErrUnauthenticated) {
+			t.Fatalf("got error %v", err)
+		}
+	})
 }
 
 // wantRefusal checks an error's reason, and that it quotes nothing of the token.

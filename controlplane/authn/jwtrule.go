@@ -6,15 +6,17 @@ package authn
 import (
 	"fmt"
 	"net/url"
-	"os"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
 // ParseJWTRule reads the value of JWT_RULE: the JSON of a JWTRule of
-// RequestAuthentication. Keys are taken from jwks, or from the file that a
-// jwksUri of the form file:///path names. The caller sets the trust domain.
+// RequestAuthentication. Keys are taken from jwks, from the file that a jwksUri
+// of the form file:///path names, from a jwksUri with https, or from where the
+// issuer says. The host of a jwksUri is allowed to be asked, because who wrote
+// the rule named it; that of the issuer always is. The caller sets the trust
+// domain.
 func ParseJWTRule(text string) (JWTConfig, error) {
 	var rule securityv1beta1.JWTRule
 	// Fields that only matter to Envoy (fromHeaders ...) may be of a newer API.
@@ -22,23 +24,27 @@ func ParseJWTRule(text string) (JWTConfig, error) {
 		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: %w", err)
 	}
 	cfg := JWTConfig{Issuer: rule.GetIssuer(), Audiences: rule.GetAudiences(), JWKS: []byte(rule.GetJwks())}
-	switch {
-	case rule.GetJwks() != "" && rule.GetJwksUri() != "":
-		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: both jwks and jwksUri are set; leave one out")
-	case rule.GetJwks() != "":
+	if rule.GetJwksUri() == "" {
 		return cfg, nil
-	case rule.GetJwksUri() == "":
-		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: neither jwks nor jwksUri is set; put the public keys of the issuer in jwks")
+	}
+	if rule.GetJwks() != "" {
+		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: both jwks and jwksUri are set; leave one out")
 	}
 	u, err := url.Parse(rule.GetJwksUri())
 	if err != nil {
-		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri: %w", err)
+		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri cannot be read as a URL")
 	}
-	if u.Scheme != "file" || u.Host != "" || u.Path == "" {
-		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri %q is not served; only file:///path is, or put the keys in jwks", u.Redacted())
-	}
-	if cfg.JWKS, err = os.ReadFile(u.Path); err != nil {
-		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: keys of the issuer: %w", err)
+	switch {
+	case u.Scheme == "file" && u.Host == "" && u.Path != "":
+		cfg.JWKSFile = u.Path
+	case u.Scheme == "https" || u.Scheme == "http":
+		cfg.JWKSURL = rule.GetJwksUri()
+		cfg.Fetch.AllowedHosts = []string{hostPort(u.Host, defaultPort(u.Scheme))}
+		if i, err := url.Parse(rule.GetIssuer()); err == nil && i.Host != "" {
+			cfg.Fetch.AllowedHosts = append(cfg.Fetch.AllowedHosts, hostPort(i.Host, defaultPort(i.Scheme)))
+		}
+	default:
+		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri %q is not served; use https, file:///path, or put the keys in jwks", u.Redacted())
 	}
 	return cfg, nil
 }

@@ -4,17 +4,12 @@
 package ca
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
-	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,208 +17,184 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
+// Defaults of Config; those of the reference where it has the setting.
 const (
-	// backdate is by how much the clock of a peer may be behind ours.
-	backdate = 2 * time.Minute
-	// defaultRootTTL is the life of a root that is made here.
 	defaultRootTTL = 10 * 365 * 24 * time.Hour
-	// Sizes of RSA keys that are certified, in bits. Larger ones only cost.
-	minRSA, maxRSA = 2048, 8192
+	defaultCheck   = time.Hour
+	defaultGrace   = 20
+	defaultPoll    = 10 * time.Second
 )
-
-// ErrRequest is wrapped by the errors of Sign that are the fault of the caller.
-var ErrRequest = errors.New("certificate request refused")
 
 // Config describes an Authority.
 type Config struct {
-	Dir         string                // holds ca-key.pem, ca-cert.pem and root-cert.pem; made with mode 0700
-	TrustDomain string                // of all identities that are certified
-	RootTTL     time.Duration         // life of a root that is made here; zero means 10 years
+	Dir         string // keeps a self-signed root and what is known about a rotation; made with mode 0700
+	Store       Store  // keeps them instead of Dir; nil means Dir
+	PluginDir   string // holds a plugged-in authority, which goes before a self-signed one; empty or without files means none
+	TrustDomain string // of all identities that are certified
+	Root        RootConfig
+	MaxTTL      time.Duration         // longest life of a leaf; zero means 90 days
+	Propagation time.Duration         // from the day a root is given out until it signs; zero means until each workload has a leaf that came with it
+	Poll        time.Duration         // how often the store and the plugged-in files are looked at; zero means 10 s
 	Logger      *slog.Logger          // nil means slog.Default()
 	Registerer  prometheus.Registerer // nil means no metrics
 }
 
-// Authority signs certificates. It never changes after Open, so that any number
-// of goroutines may use it.
-type Authority struct {
-	trustDomain   string
-	key           crypto.Signer
-	cert          *x509.Certificate   // the issuer
-	intermediates []*x509.Certificate // between leaf and root: the issuer, unless it is the root
-	roots         []*x509.Certificate
-	logger        *slog.Logger
+// RootConfig describes the roots that are made here.
+type RootConfig struct {
+	KeyType certs.KeyType // empty means ECDSA P-256
+	TTL     time.Duration // life of a root; zero means 10 years
+	Check   time.Duration // how often it is looked whether the root must be renewed; zero means 1 h, negative never
+	Grace   int           // a root is renewed when so many percent of its life are left; zero means 20
 }
 
-// Open loads the key and certificate of the authority from the directory, or
-// makes a self-signed ECDSA P-256 root there if the directory holds neither.
-func Open(cfg Config) (*Authority, error) {
-	if cfg.Dir == "" {
-		return nil, errors.New("opening certificate authority: the directory is empty")
-	}
-	if err := certs.ValidateTrustDomain(cfg.TrustDomain); err != nil {
+// Authority signs certificates. Any number of goroutines may use it.
+type Authority struct {
+	cfg     Config
+	store   Store
+	plugin  *plugin // nil without PluginDir
+	metrics *authorityMetrics
+	poke    chan struct{} // holds at most one wish for a look
+
+	// state is what signs now. It is never changed, but for its counter of the
+	// longest life.
+	state atomic.Pointer[state]
+
+	// mu guards what the next state is made of. It is held while the store is
+	// read or written; signing does not need it.
+	mu        sync.Mutex
+	kept      Material // as the store has it, or should have it
+	version   string   // of the store, on which kept is based
+	unsaved   bool     // kept holds what could not be saved yet
+	extra     map[string]extraRoots
+	settled   settled
+	grown     bool      // the longest life of a leaf is not written down yet
+	nextCheck time.Time // when to look at the life of a self-signed root
+	said      said
+
+	unwatched bool // for tests: changes of files are found by looking only
+}
+
+// Open loads the authority, or makes a self-signed root if there is none.
+// Nothing is renewed and no file is looked at again before Run.
+func Open(ctx context.Context, cfg Config) (*Authority, error) {
+	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("opening certificate authority: %w", err)
 	}
-	if cfg.RootTTL == 0 {
-		cfg.RootTTL = defaultRootTTL
+	a := &Authority{cfg: cfg, store: cfg.Store, poke: make(chan struct{}, 1), extra: map[string]extraRoots{}}
+	if a.store == nil {
+		a.store = &dirStore{dir: cfg.Dir}
 	}
-	if cfg.RootTTL < time.Minute {
-		return nil, fmt.Errorf("opening certificate authority: a root cannot live %s; give it a minute or more", cfg.RootTTL)
+	if cfg.PluginDir != "" {
+		a.plugin = &plugin{dir: cfg.PluginDir, trustDomain: cfg.TrustDomain}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	m, err := openMaterial(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("opening certificate authority in %s: %w", cfg.Dir, err)
-	}
-	a := &Authority{
-		trustDomain: cfg.TrustDomain, key: m.key, cert: m.cert,
-		intermediates: m.intermediates, roots: m.roots, logger: cfg.Logger,
-	}
-	if err := registerRootExpiry(cfg.Registerer, a.roots); err != nil {
+	var err error
+	if a.metrics, err = newAuthorityMetrics(cfg.Registerer); err != nil {
 		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.plugin != nil {
+		if _, err := a.plugin.read(); err != nil {
+			return nil, fmt.Errorf("opening certificate authority plugged in at %s: %w", cfg.PluginDir, err)
+		}
+	}
+	if err := a.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("opening certificate authority%s: %w", a.place(), err)
 	}
 	return a, nil
 }
 
-// RootPEM returns the roots of the mesh as PEM.
-func (a *Authority) RootPEM() []byte { return certs.EncodeChain(a.roots...) }
+// complete checks the configuration and fills in defaults.
+func (c *Config) complete() error {
+	if c.Dir == "" && c.Store == nil {
+		return errors.New("the directory is empty")
+	}
+	if err := certs.ValidateTrustDomain(c.TrustDomain); err != nil {
+		return err
+	}
+	if err := c.Root.KeyType.Validate(); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&c.Root.TTL, defaultRootTTL}, {&c.Root.Check, defaultCheck}, {&c.MaxTTL, maxTTL}, {&c.Poll, defaultPoll}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Root.Grace == 0 {
+		c.Root.Grace = defaultGrace
+	}
+	switch {
+	case c.Root.TTL < time.Minute:
+		return fmt.Errorf("a root cannot live %s; give it a minute or more", c.Root.TTL)
+	case c.Root.Grace < 1 || c.Root.Grace > 99:
+		return fmt.Errorf("a root cannot be renewed when %d percent of its life are left; take 1 to 99", c.Root.Grace)
+	case c.MaxTTL < 0 || c.Propagation < 0 || c.Poll < 0:
+		return errors.New("the longest life of a leaf, the propagation time and the poll interval must not be negative")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return nil
+}
+
+// place names the directory in errors; a Store names itself.
+func (a *Authority) place() string {
+	if a.cfg.Store != nil {
+		return ""
+	}
+	return " in " + a.cfg.Dir
+}
 
 // TrustDomain returns the trust domain of all identities that are certified.
-func (a *Authority) TrustDomain() string { return a.trustDomain }
+func (a *Authority) TrustDomain() string { return a.cfg.TrustDomain }
 
-// Sign certifies the key of a PEM certificate request for the identity, which
-// the caller has authenticated. Of the request, only the key is used. The
-// answer is the leaf, the intermediate if there is one, and the roots, each
-// element as PEM. Errors that wrap ErrRequest are the fault of the request.
-func (a *Authority) Sign(csrPEM []byte, id certs.ID, ttl time.Duration) ([][]byte, error) {
-	if err := id.Validate(); err != nil {
-		return nil, fmt.Errorf("signing certificate: %w", err)
+// RootPEM returns all roots that are to be trusted, as PEM: those that sign,
+// those that will sign, and those that did as long as certificates below them
+// are valid.
+func (a *Authority) RootPEM() []byte { return a.state.Load().bundlePEM }
+
+// CRLPEM returns the certificate revocation lists as PEM; nil if there are none.
+func (a *Authority) CRLPEM() []byte { return a.state.Load().crl.pem() }
+
+// Changed returns a channel that is closed when the roots, the revocation
+// lists or the signer change. Take the channel first, then what it is about.
+func (a *Authority) Changed() <-chan struct{} { return a.state.Load().changed }
+
+// Reload asks Run to look at the store and the plugged-in files at once. It
+// does not wait.
+func (a *Authority) Reload() {
+	select {
+	case a.poke <- struct{}{}:
+	default: // one wish is enough
 	}
-	if id.TrustDomain != a.trustDomain {
-		return nil, fmt.Errorf("signing certificate: %s is not of trust domain %s", id, a.trustDomain)
-	}
-	csr, err := certs.ParseCSR(csrPEM)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	if err := checkKey(csr.PublicKey); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	for _, u := range csr.URIs {
-		if u.Scheme == "spiffe" && u.String() != id.String() {
-			return nil, fmt.Errorf("%w: it asks for another identity than %s, which the caller has proved", ErrRequest, id)
+}
+
+// SetRoots trusts further roots, given as PEM, in the place of those that the
+// same source gave before. An empty text takes them away.
+func (a *Authority) SetRoots(source string, rootsPEM []byte) error {
+	var extra extraRoots
+	if len(rootsPEM) > 0 {
+		roots, err := certs.ParseChain(rootsPEM)
+		if err != nil {
+			return fmt.Errorf("reading roots of %s: %w", source, err)
 		}
-	}
-	uri, err := url.Parse(id.String())
-	if err != nil {
-		return nil, fmt.Errorf("signing certificate for %s: %w", id, err)
-	}
-	leaf, err := a.issue(&x509.Certificate{
-		URIs:        []*url.URL{uri},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}, csr.PublicKey, ttl)
-	if err != nil {
-		return nil, fmt.Errorf("signing certificate for %s: %w", id, err)
-	}
-	chain := [][]byte{certs.EncodeChain(leaf)}
-	if len(a.intermediates) > 0 {
-		chain = append(chain, certs.EncodeChain(a.intermediates...))
-	}
-	return append(chain, a.RootPEM()), nil
-}
-
-// issue completes the template and signs it. A certificate never outlives its
-// issuer.
-func (a *Authority) issue(tmpl *x509.Certificate, pub crypto.PublicKey, ttl time.Duration) (*x509.Certificate, error) {
-	if ttl <= 0 {
-		return nil, fmt.Errorf("a certificate cannot live %s", ttl)
-	}
-	now := time.Now()
-	if !now.Before(a.cert.NotAfter) {
-		return nil, fmt.Errorf("the certificate of the authority ran out at %s", a.cert.NotAfter.Format(time.RFC3339))
-	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
-	}
-	tmpl.SerialNumber = serial
-	tmpl.BasicConstraintsValid = true
-	tmpl.NotBefore = now.Add(-backdate)
-	if tmpl.NotBefore.Before(a.cert.NotBefore) {
-		tmpl.NotBefore = a.cert.NotBefore
-	}
-	tmpl.NotAfter = now.Add(ttl)
-	if tmpl.NotAfter.After(a.cert.NotAfter) {
-		tmpl.NotAfter = a.cert.NotAfter
-	}
-	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
-	if _, ok := pub.(*rsa.PublicKey); ok {
-		tmpl.KeyUsage |= x509.KeyUsageKeyEncipherment
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, pub, a.key)
-	if err != nil {
-		return nil, err
-	}
-	return x509.ParseCertificate(der)
-}
-
-// newSelfSigned makes a root.
-func newSelfSigned(trustDomain string, ttl time.Duration) (*material, error) {
-	key, err := certs.NewKey(certs.ECDSAP256)
-	if err != nil {
-		return nil, err
-	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	tmpl := &x509.Certificate{
-		SerialNumber:          serial,
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(ttl),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	tmpl.Subject.Organization = []string{trustDomain}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	return &material{key: key, cert: cert, roots: []*x509.Certificate{cert}}, nil
-}
-
-// newSerial returns a random number of 128 bits, with the highest bit set so
-// that it is never zero and always of the same length.
-func newSerial() (*big.Int, error) {
-	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return nil, fmt.Errorf("making serial number: %w", err)
-	}
-	b[0] |= 0x80
-	return new(big.Int).SetBytes(b[:]), nil
-}
-
-// checkKey refuses public keys that are too weak to be certified.
-func checkKey(pub crypto.PublicKey) error {
-	switch k := pub.(type) {
-	case *ecdsa.PublicKey:
-		if k.Curve != elliptic.P256() && k.Curve != elliptic.P384() {
-			return fmt.Errorf("ECDSA keys on curve %s are not certified; use P-256 or P-384", k.Curve.Params().Name)
+		for _, r := range roots {
+			if !r.IsCA {
+				return fmt.Errorf("reading roots of %s: %s is not the certificate of an authority", source, r.Subject)
+			}
 		}
-		return nil
-	case *rsa.PublicKey:
-		if n := k.N.BitLen(); n < minRSA || n > maxRSA {
-			return fmt.Errorf("RSA keys of %d bits are not certified; use %d to %d", n, minRSA, maxRSA)
-		}
-		return nil
-	default:
-		return fmt.Errorf("keys of type %T are not certified; use ECDSA or RSA", pub)
+		extra = roots
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(extra) == 0 {
+		delete(a.extra, source)
+	} else {
+		a.extra[source] = extra
+	}
+	a.publish(a.state.Load().withExtra(a.extra))
+	return nil
 }

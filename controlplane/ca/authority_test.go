@@ -35,7 +35,7 @@ func open(t testing.TB, change func(*ca.Config)) *ca.Authority {
 	if change != nil {
 		change(&cfg)
 	}
-	a, err := ca.Open(cfg)
+	a, err := ca.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +73,16 @@ func parse(t testing.TB, elements ...[]byte) []*x509.Certificate {
 	return chain
 }
 
+// sign has a request signed for web and returns the chain.
+func sign(t testing.TB, a *ca.Authority, csr []byte, ttl time.Duration) ([][]byte, error) {
+	t.Helper()
+	issued, err := a.Sign(t.Context(), csr, web(), ttl)
+	if err != nil {
+		return nil, err
+	}
+	return issued.Chain, nil
+}
+
 func TestSign(t *testing.T) {
 	t.Parallel()
 	a := open(t, nil)
@@ -87,7 +97,7 @@ func TestSign(t *testing.T) {
 		t.Run(string(tc.keyType), func(t *testing.T) {
 			t.Parallel()
 			key := newKey(t, tc.keyType)
-			elements, err := a.Sign(newCSR(t, key, web()), web(), time.Hour)
+			elements, err := sign(t, a, newCSR(t, key, web()), time.Hour)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,7 +153,7 @@ func TestSignIgnoresOtherNames(t *testing.T) {
 	t.Parallel()
 	a := open(t, nil)
 	csr := foreignCSR(t, newKey(t, certs.ECDSAP256), &x509.CertificateRequest{DNSNames: []string{"istiod.istio-system.svc"}})
-	elements, err := a.Sign(csr, web(), time.Hour)
+	elements, err := sign(t, a, csr, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +191,7 @@ func TestSignRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := a.Sign(tc.csr, tc.id, tc.ttl)
+			_, err := a.Sign(t.Context(), tc.csr, tc.id, tc.ttl)
 			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 			}
@@ -194,8 +204,8 @@ func TestSignRefuses(t *testing.T) {
 
 func TestLeafNeverOutlivesIssuer(t *testing.T) {
 	t.Parallel()
-	a := open(t, func(c *ca.Config) { c.RootTTL = time.Hour })
-	elements, err := a.Sign(newCSR(t, newKey(t, ""), web()), web(), 24*time.Hour)
+	a := open(t, func(c *ca.Config) { c.Root.TTL = time.Hour })
+	elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +219,7 @@ func TestServerCertificateRenewsItself(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		a, err := ca.Open(ca.Config{Dir: dir, TrustDomain: "cluster.local", RootTTL: 50 * time.Hour, Logger: quiet()})
+		a, err := ca.Open(t.Context(), ca.Config{Dir: dir, TrustDomain: "cluster.local", Root: ca.RootConfig{TTL: 50 * time.Hour}, Logger: quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}

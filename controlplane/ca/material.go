@@ -4,214 +4,154 @@
 package ca
 
 import (
-	"crypto"
+	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Files of the directory, named as people know them from Istio.
+// What people call the two kinds of authority.
 const (
-	keyFile  = "ca-key.pem"
-	certFile = "ca-cert.pem"
-	rootFile = "root-cert.pem"
-	lockFile = ".lock"
+	kindSelfSigned = "self-signed"
+	kindKept       = "kept" // in the store, and signed by another root
+	kindPlugged    = "plugged-in"
 )
 
-// material is what the files of an authority hold.
-type material struct {
-	key           crypto.Signer
-	cert          *x509.Certificate
-	intermediates []*x509.Certificate
-	roots         []*x509.Certificate
+// layout names the parts of an authority. An empty name means that there is no
+// such part.
+type layout struct{ key, cert, chain, root string }
+
+// layouts are those of Istio's cacerts and of a TLS Secret with its authority,
+// as cert-manager writes it. The first whose key or certificate is there counts.
+func layouts() []layout {
+	return []layout{
+		{keyFile, certFile, chainFile, rootFile},
+		{"tls.key", "tls.crt", "", "ca.crt"},
+	}
 }
 
-// errNone says that a directory holds no authority yet.
+// errNone says that there is no authority.
 var errNone = errors.New("no authority yet")
 
-// openMaterial loads the files, or makes them if there are none.
-func openMaterial(cfg Config) (*material, error) {
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making directory: %w", err)
-	}
-	m, err := loadMaterial(cfg.Dir)
-	if !errors.Is(err, errNone) {
-		return m, err
-	}
-	// Two control planes that start on one directory must end with one root.
-	unlock, err := lock(filepath.Join(cfg.Dir, lockFile))
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if m, err = loadMaterial(cfg.Dir); !errors.Is(err, errNone) {
-		return m, err
-	}
-	if m, err = newSelfSigned(cfg.TrustDomain, cfg.RootTTL); err != nil {
-		return nil, fmt.Errorf("making self-signed root: %w", err)
-	}
-	key, err := certs.MarshalKey(m.key)
-	if err != nil {
-		return nil, err
-	}
-	cert := certs.EncodeChain(m.cert)
-	if err := writeAll(cfg.Dir, []file{{keyFile, key, 0o600}, {certFile, cert, 0o644}, {rootFile, cert, 0o644}}); err != nil {
-		return nil, err
-	}
-	cfg.Logger.Info("made a self-signed root", "path", cfg.Dir, "expires", m.cert.NotAfter.Format(time.RFC3339))
-	return m, nil
-}
-
-// loadMaterial reads and checks the files. Each error names the file and what
+// loadSigner reads and checks an authority. Each error names the part and what
 // can be done.
-func loadMaterial(dir string) (*material, error) {
-	keyPEM, keyErr := os.ReadFile(filepath.Join(dir, keyFile))
-	certPEM, certErr := os.ReadFile(filepath.Join(dir, certFile))
-	noKey, noCert := errors.Is(keyErr, fs.ErrNotExist), errors.Is(certErr, fs.ErrNotExist)
+func loadSigner(m Material, l layout, trustDomain string) (*signer, error) {
+	keyPEM, hasKey := m[l.key]
+	certPEM, hasCert := m[l.cert]
 	const cure = "restore it from a backup, or move %s away so that a new root is made, which all workloads must then be given"
 	switch {
-	case noKey && noCert:
+	case !hasKey && !hasCert:
 		return nil, errNone
-	case noKey:
-		return nil, fmt.Errorf("%s is there but %s is missing: "+cure, certFile, keyFile, certFile)
-	case noCert:
-		return nil, fmt.Errorf("%s is there but %s is missing: "+cure, keyFile, certFile, keyFile)
-	}
-	if err := errors.Join(keyErr, certErr); err != nil {
-		return nil, err
+	case !hasKey:
+		return nil, fmt.Errorf("%s is there but %s is missing: "+cure, l.cert, l.key, l.cert)
+	case !hasCert:
+		return nil, fmt.Errorf("%s is there but %s is missing: "+cure, l.key, l.cert, l.key)
 	}
 	key, err := certs.ParseKey(keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be read (%w): restore it from a backup", keyFile, err)
+		return nil, fmt.Errorf("%s cannot be read (%w): restore it from a backup", l.key, err)
 	}
-	chain, err := certs.ParseChain(certPEM)
+	issuers, err := certs.ParseChain(certPEM)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be read (%w): restore it from a backup", certFile, err)
+		return nil, fmt.Errorf("%s cannot be read (%w): restore it from a backup", l.cert, err)
 	}
-	if len(chain) != 1 {
-		return nil, fmt.Errorf("%s holds %d certificates: leave only the one that belongs to %s in it", certFile, len(chain), keyFile)
-	}
-	m := &material{key: key, cert: chain[0]}
-	if err := m.check(); err != nil {
+	s := &signer{key: key, cert: issuers[0]}
+	if err := s.check(l); err != nil {
 		return nil, err
 	}
-	return m, m.loadRoots(dir)
+	between := issuers[1:]
+	if text := m.text(l.chain); text != nil {
+		more, err := certs.ParseChain(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s cannot be read (%w): restore it, or remove it if %s is signed by a root", l.chain, err, l.cert)
+		}
+		between = append(between, more...)
+	}
+	if err := s.findRoots(m, l, between); err != nil {
+		return nil, err
+	}
+	if err := s.complete(trustDomain); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.cert, err)
+	}
+	return s, nil
+}
+
+// text returns a part that is there and not empty. Istio keeps empty ones in
+// its Secret.
+func (m Material) text(name string) []byte {
+	if t := m[name]; len(bytes.TrimSpace(t)) > 0 {
+		return t
+	}
+	return nil
 }
 
 // check looks at the key and the certificate of the issuer.
-func (m *material) check() error {
-	if !certs.SamePublicKey(m.cert.PublicKey, m.key.Public()) {
-		return fmt.Errorf("%s does not belong to %s: restore the file that was replaced, so that both are of one pair", certFile, keyFile)
+func (s *signer) check(l layout) error {
+	if !certs.SamePublicKey(s.cert.PublicKey, s.key.Public()) {
+		return fmt.Errorf("%s does not belong to %s: restore the file that was replaced, so that both are of one pair", l.cert, l.key)
 	}
-	if err := checkKey(m.key.Public()); err != nil {
-		return fmt.Errorf("%s is too weak (%w): replace both %s and %s", keyFile, err, keyFile, certFile)
+	if err := checkKey(s.key.Public()); err != nil {
+		return fmt.Errorf("%s is too weak (%w): replace both %s and %s", l.key, err, l.key, l.cert)
 	}
-	if !m.cert.BasicConstraintsValid || !m.cert.IsCA || m.cert.KeyUsage != 0 && m.cert.KeyUsage&x509.KeyUsageCertSign == 0 {
-		return fmt.Errorf("%s is not the certificate of an authority: replace it by one with CA:TRUE and the key usage keyCertSign", certFile)
+	if !s.cert.BasicConstraintsValid || !s.cert.IsCA || s.cert.KeyUsage != 0 && s.cert.KeyUsage&x509.KeyUsageCertSign == 0 {
+		return fmt.Errorf("%s is not the certificate of an authority: replace it by one with CA:TRUE and the key usage keyCertSign", l.cert)
 	}
-	if now := time.Now(); !now.Before(m.cert.NotAfter) {
+	now := time.Now()
+	if !now.Before(s.cert.NotAfter) {
 		return fmt.Errorf("%s ran out at %s: replace it, or move %s and %s away so that a new root is made",
-			certFile, m.cert.NotAfter.Format(time.RFC3339), certFile, keyFile)
+			l.cert, s.cert.NotAfter.Format(time.RFC3339), l.cert, l.key)
+	}
+	if now.Before(s.cert.NotBefore) {
+		return fmt.Errorf("%s is valid from %s only: replace it, or set the clock of this machine", l.cert, s.cert.NotBefore.Format(time.RFC3339))
 	}
 	return nil
 }
 
-// loadRoots reads the file with the roots. A self-signed issuer is its own
-// root, so that its file is written again if it is missing.
-func (m *material) loadRoots(dir string) error {
-	data, err := os.ReadFile(filepath.Join(dir, rootFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		if m.cert.CheckSignatureFrom(m.cert) != nil {
-			return fmt.Errorf("%s is missing and %s is not self-signed: put the root that signed it into %s", rootFile, certFile, rootFile)
+// findRoots reads the roots and finds the way from the issuer to one of them.
+// A self-signed issuer is its own root.
+func (s *signer) findRoots(m Material, l layout, between []*x509.Certificate) error {
+	text := m.text(l.root)
+	if text == nil {
+		if s.cert.CheckSignatureFrom(s.cert) != nil {
+			return fmt.Errorf("%s is missing and %s is not self-signed: put the root that signed it into %s", l.root, l.cert, l.root)
 		}
-		m.roots = []*x509.Certificate{m.cert}
-		return writeAll(dir, []file{{rootFile, certs.EncodeChain(m.cert), 0o644}})
+		s.anchor, s.roots = s.cert, []*x509.Certificate{s.cert}
+		return nil
 	}
-	if err != nil {
-		return err
+	var err error
+	if s.roots, err = certs.ParseChain(text); err != nil {
+		return fmt.Errorf("%s cannot be read (%w): restore it from a backup", l.root, err)
 	}
-	if m.roots, err = certs.ParseChain(data); err != nil {
-		return fmt.Errorf("%s cannot be read (%w): restore it from a backup", rootFile, err)
+	opts := x509.VerifyOptions{
+		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	}
-	pool := x509.NewCertPool()
-	for _, r := range m.roots {
-		if r.Equal(m.cert) {
+	for _, r := range s.roots {
+		if r.Equal(s.cert) {
+			s.anchor = s.cert
 			return nil
 		}
-		pool.AddCert(r)
+		opts.Roots.AddCert(r)
 	}
-	opts := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
-	if _, err := m.cert.Verify(opts); err != nil {
-		return fmt.Errorf("%s is not signed by a root of %s (%w): put the root that signed it into %s", certFile, rootFile, err, rootFile)
+	for _, c := range between {
+		opts.Intermediates.AddCert(c)
 	}
-	m.intermediates = []*x509.Certificate{m.cert}
+	chains, err := s.cert.Verify(opts)
+	if err != nil {
+		return fmt.Errorf("%s is not signed by a root of %s (%w): put the root that signed it into %s%s", l.cert, l.root, err, l.root, l.between())
+	}
+	last := len(chains[0]) - 1
+	s.chain, s.anchor = chains[0][:last], chains[0][last]
 	return nil
 }
 
-type file struct {
-	name string
-	data []byte
-	mode fs.FileMode
-}
-
-// writeAll writes files so that each of them is there as a whole or not at all:
-// all are on the disk under temporary names before the first gets its own.
-func writeAll(dir string, files []file) error {
-	temporary := make([]string, len(files))
-	defer func() {
-		for _, name := range temporary {
-			if name != "" {
-				_ = os.Remove(name) // only left over after an error, which is returned
-			}
-		}
-	}()
-	for i, f := range files {
-		name, err := writeTemporary(dir, f)
-		temporary[i] = name
-		if err != nil {
-			return fmt.Errorf("writing %s: %w", f.name, err)
-		}
+// between says where what lies between issuer and root belongs.
+func (l layout) between() string {
+	if l.chain == "" {
+		return ""
 	}
-	for i, f := range files {
-		if err := os.Rename(temporary[i], filepath.Join(dir, f.name)); err != nil {
-			return err
-		}
-		temporary[i] = ""
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-func writeTemporary(dir string, f file) (string, error) {
-	t, err := os.CreateTemp(dir, "."+f.name+".*") // made with mode 0600
-	if err != nil {
-		return "", err
-	}
-	_, err = t.Write(f.data)
-	return t.Name(), errors.Join(err, t.Chmod(f.mode), t.Sync(), t.Close())
-}
-
-// lock takes a lock between processes and returns the function that gives it
-// back.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-	}
-	return func() {
-		_ = f.Close() // gives the lock back; nothing was written
-	}, nil
+	return ", and what lies between them into " + l.chain
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,8 +27,9 @@ const (
 
 // ServerCertificate returns the TLS configuration of a gRPC server whose
 // certificate is signed by the authority for the given names and addresses. The
-// certificate is renewed by a handshake once half of its life is over. A client
-// may present a certificate of the mesh; if it does, it must be valid.
+// certificate is renewed by a handshake once half of its life is over, or when
+// another root signs. A client may present a certificate of the mesh; if it
+// does, it must be valid and not revoked.
 func (a *Authority) ServerCertificate(dnsNames []string, ips []net.IP) (*tls.Config, error) {
 	if len(dnsNames)+len(ips) == 0 {
 		return nil, errors.New("making server certificate: there is neither a name nor an address to certify")
@@ -36,17 +38,9 @@ func (a *Authority) ServerCertificate(dnsNames []string, ips []net.IP) (*tls.Con
 	if _, err := s.get(nil); err != nil {
 		return nil, err
 	}
-	roots := x509.NewCertPool()
-	for _, r := range a.roots {
-		roots.AddCert(r)
-	}
-	return &tls.Config{
-		GetCertificate: s.get,
-		MinVersion:     tls.VersionTLS12,
-		ClientAuth:     tls.VerifyClientCertIfGiven,
-		ClientCAs:      roots,
-		NextProtos:     []string{"h2"},
-	}, nil
+	cfg := s.config(a.state.Load())
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current(), nil }
+	return cfg, nil
 }
 
 type serverCertificate struct {
@@ -57,40 +51,77 @@ type serverCertificate struct {
 	// mu guards the fields below. Handshakes run at the same time, and only one
 	// of them may renew; the others wait the fraction of a millisecond it takes.
 	mu      sync.Mutex
-	current *tls.Certificate
+	cert    *tls.Certificate
+	signer  string // fingerprint of the issuer
 	renewAt time.Time
+	// forClients is the configuration for the roots of state; a session can be
+	// resumed as long as they stay.
+	forClients *tls.Config
+	state      *state
+}
+
+// config makes the configuration for the roots of a state.
+func (s *serverCertificate) config(st *state) *tls.Config {
+	return &tls.Config{
+		GetCertificate:   s.get,
+		MinVersion:       tls.VersionTLS12,
+		ClientAuth:       tls.VerifyClientCertIfGiven,
+		ClientCAs:        st.pool,
+		NextProtos:       []string{"h2"},
+		VerifyConnection: s.verify,
+	}
+}
+
+// current returns the configuration for the roots of now.
+func (s *serverCertificate) current() *tls.Config {
+	st := s.authority.state.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != st {
+		s.forClients, s.state = s.config(st), st
+	}
+	return s.forClients
+}
+
+// verify implements tls.Config.VerifyConnection.
+func (s *serverCertificate) verify(c tls.ConnectionState) error {
+	if !s.authority.state.Load().crl.good(c.VerifiedChains) {
+		return errors.New("the client certificate, or an authority above it, is revoked")
+	}
+	return nil
 }
 
 // get implements tls.Config.GetCertificate.
 func (s *serverCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	signer := s.authority.state.Load().signer
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if s.current != nil && now.Before(s.renewAt) {
-		return s.current, nil
+	if s.cert != nil && now.Before(s.renewAt) && s.signer == signer.print {
+		return s.cert, nil
 	}
-	cert, err := s.issue()
+	cert, err := s.issue(signer)
 	switch {
 	case err == nil:
-		s.current = cert
+		s.cert, s.signer = cert, signer.print
 		s.renewAt = now.Add(cert.Leaf.NotAfter.Sub(now) / 2)
 		return cert, nil
-	case s.current != nil && now.Before(s.current.Leaf.NotAfter):
-		s.authority.logger.Warn("server certificate not renewed, the old one stays",
-			"err", err, "expires", s.current.Leaf.NotAfter.Format(time.RFC3339))
-		s.renewAt = now.Add(serverRetry)
-		return s.current, nil
+	case s.cert != nil && now.Before(s.cert.Leaf.NotAfter):
+		s.authority.cfg.Logger.Warn("server certificate not renewed, the old one stays",
+			"err", err, "expires", s.cert.Leaf.NotAfter.Format(time.RFC3339))
+		s.renewAt, s.signer = now.Add(serverRetry), signer.print
+		return s.cert, nil
 	default:
 		return nil, err
 	}
 }
 
-func (s *serverCertificate) issue() (*tls.Certificate, error) {
+func (s *serverCertificate) issue(from *signer) (*tls.Certificate, error) {
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := s.authority.issue(&x509.Certificate{
+	leaf, err := from.issueServer(&x509.Certificate{
 		DNSNames:    s.dnsNames,
 		IPAddresses: s.ips,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -98,8 +129,11 @@ func (s *serverCertificate) issue() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making server certificate for %v %v: %w", s.dnsNames, s.ips, err)
 	}
+	s.authority.cfg.Logger.Info("certificate issued", "kind", "server", "name", strings.Join(s.dnsNames, ","),
+		"serial", serialText(leaf.SerialNumber), "expires", leaf.NotAfter.UTC().Format(time.RFC3339), "source", from.kind,
+		"reason", "the control plane's own server needs it")
 	cert := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
-	for _, c := range s.authority.intermediates {
+	for _, c := range from.chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
 	return cert, nil

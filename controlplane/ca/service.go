@@ -8,14 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/big"
+	"runtime"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
@@ -25,6 +33,9 @@ import (
 const (
 	defaultTTL = 24 * time.Hour
 	maxTTL     = 90 * 24 * time.Hour
+	// maxPending bounds the requests that wait or are being signed: at some
+	// thousand a second, the last one waits a few seconds.
+	maxPending = 10000
 )
 
 // ServiceConfig describes a Service.
@@ -32,9 +43,24 @@ type ServiceConfig struct {
 	Authority    *Authority
 	Authenticate func(ctx context.Context) (*authn.Caller, error) // tells who is calling
 	DefaultTTL   time.Duration                                    // life of a certificate if the caller names none; zero means 24 h
-	MaxTTL       time.Duration                                    // a request for more is refused; zero means 90 days
+	MaxTTL       time.Duration                                    // a request for more is refused; zero means that of the authority
+	Nodes        NodeAccounts                                     // who may ask for others
+	Remote       RemoteSigner                                     // signs requests that name a signer; nil means that they are refused
+	RemoteName   string                                           // signer for requests that name none; empty means the authority
+	CallerLimit  Limit                                            // of one address of an identity; the default is 10 a second, 100 at once
+	TotalLimit   Limit                                            // of an identity; the default is 100 a second, 1,000 at once
+	MaxPending   int                                              // requests that wait or are being signed; zero means 10,000
 	Logger       *slog.Logger                                     // nil means slog.Default()
 	Registerer   prometheus.Registerer                            // nil means no metrics
+}
+
+// NodeAccounts describes who may ask for certificates of other identities: a
+// proxy that serves all workloads of its machine.
+type NodeAccounts struct {
+	Trusted map[string]bool // by namespace/serviceaccount
+	// MayImpersonate checks that a workload of the identity is on the machine
+	// of the caller; its error is shown to the caller. Nil means that nobody may.
+	MayImpersonate func(ctx context.Context, caller *authn.Caller, id certs.ID) error
 }
 
 // Service answers istio.v1.auth.IstioCertificateService.
@@ -43,6 +69,9 @@ type Service struct {
 
 	cfg     ServiceConfig
 	metrics *serviceMetrics
+	limits  *limiter
+	pending atomic.Int64
+	slots   chan struct{} // one for each processor: more at a time only wait for each other
 }
 
 // NewService returns a Service. Nothing is served before Register.
@@ -50,14 +79,29 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Authority == nil || cfg.Authenticate == nil {
 		return nil, errors.New("certificate service: it needs both an authority and a way to authenticate callers")
 	}
-	if cfg.DefaultTTL == 0 {
-		cfg.DefaultTTL = defaultTTL
+	if cfg.RemoteName != "" && cfg.Remote == nil {
+		return nil, fmt.Errorf("certificate service: signer %s is named, but there is no way to reach it", cfg.RemoteName)
 	}
 	if cfg.MaxTTL == 0 {
-		cfg.MaxTTL = maxTTL
+		cfg.MaxTTL = cfg.Authority.cfg.MaxTTL
+	}
+	if cfg.DefaultTTL == 0 {
+		cfg.DefaultTTL = min(defaultTTL, cfg.MaxTTL)
 	}
 	if cfg.DefaultTTL < 0 || cfg.MaxTTL < cfg.DefaultTTL {
 		return nil, fmt.Errorf("certificate service: the default life of a certificate (%s) must be positive and at most the longest one (%s)", cfg.DefaultTTL, cfg.MaxTTL)
+	}
+	if cfg.MaxTTL > cfg.Authority.cfg.MaxTTL {
+		return nil, fmt.Errorf("certificate service: certificates of %s cannot be granted, the authority signs for %s at most", cfg.MaxTTL, cfg.Authority.cfg.MaxTTL)
+	}
+	if cfg.CallerLimit.PerSecond == 0 {
+		cfg.CallerLimit = Limit{PerSecond: 10, Burst: 100}
+	}
+	if cfg.TotalLimit.PerSecond == 0 {
+		cfg.TotalLimit = Limit{PerSecond: 100, Burst: 1000}
+	}
+	if cfg.MaxPending == 0 {
+		cfg.MaxPending = maxPending
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -66,7 +110,10 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{cfg: cfg, metrics: m}, nil
+	return &Service{
+		cfg: cfg, metrics: m, limits: newLimiter(cfg.CallerLimit, cfg.TotalLimit),
+		slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
+	}, nil
 }
 
 // Register adds the service to a gRPC server, which must serve TLS.
@@ -78,39 +125,49 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 // the identity that the caller has proved.
 func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
 	s.metrics.requests.Inc()
+	from := address(ctx)
 	caller, err := s.authenticate(ctx)
 	if err != nil {
 		s.metrics.unauthenticated.Inc()
-		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", address(ctx), "reason", err.Error())
+		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", from, "reason", err.Error())
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	log := s.cfg.Logger.With("identity", caller.ID.String(), "source", caller.Method)
-	if who := req.GetMetadata().GetFields()["ImpersonatedIdentity"].GetStringValue(); who != "" {
+	log := s.cfg.Logger.With("identity", caller.ID.String(), "source", caller.Method, "address", from)
+	if r := s.limits.allowCaller(caller.ID.String(), from, time.Now()); r != nil {
+		return nil, s.later(ctx, log, r)
+	}
+	id, reason, err := s.identity(ctx, caller, field(req, "ImpersonatedIdentity"))
+	if err != nil {
 		s.metrics.unauthenticated.Inc()
-		log.Warn("certificate request for another identity refused", "address", address(ctx))
-		return nil, status.Error(codes.Unauthenticated, "certificates for another identity than the caller's own are not issued")
+		log.Warn("certificate request for another identity refused", "reason", err.Error())
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if r := s.limits.allowIdentity(id.String(), time.Now()); r != nil {
+		return nil, s.later(ctx, log, r)
 	}
 	ttl, err := s.ttl(req.GetValidityDuration())
 	if err != nil {
+		s.metrics.parsing.Inc()
 		log.Warn("certificate request refused", "err", err)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	chain, err := s.cfg.Authority.Sign([]byte(req.GetCsr()), caller.ID, ttl)
-	if errors.Is(err, ErrRequest) {
-		log.Warn("certificate request refused", "err", err)
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
+	issued, err := s.sign(ctx, req, id, ttl)
 	if err != nil {
-		log.Error("certificate not issued", "err", err)
-		return nil, status.Error(codes.Internal, err.Error())
+		return nil, s.failed(ctx, log, err)
 	}
 	s.metrics.issued.Inc()
-	log.Info("certificate issued", "expires", expiry(chain[0]))
-	resp := &securityv1alpha1.IstioCertificateResponse{}
-	for _, c := range chain {
-		resp.CertChain = append(resp.CertChain, string(c))
+	log.Info("certificate issued", "kind", "workload", "name", id.String(), "serial", serialText(issued.Serial),
+		"expires", issued.NotAfter.UTC().Format(time.RFC3339), "reason", reason+"; signed by "+issued.Signer)
+	resp := &securityv1alpha1.IstioCertificateResponse{CertChain: make([]string, len(issued.Chain))}
+	for i, c := range issued.Chain {
+		resp.CertChain[i] = string(c)
 	}
 	return resp, nil
+}
+
+// field returns a text of the request's metadata.
+func field(req *securityv1alpha1.IstioCertificateRequest, name string) string {
+	return req.GetMetadata().GetFields()[name].GetStringValue()
 }
 
 // authenticate refuses connections without TLS before it asks who is calling: a
@@ -126,6 +183,32 @@ func (s *Service) authenticate(ctx context.Context) (*authn.Caller, error) {
 	return s.cfg.Authenticate(ctx)
 }
 
+// identity returns whom to certify, and for the log why: the caller, or whom a
+// trusted node account asks for.
+func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string) (certs.ID, string, error) {
+	if who == "" {
+		return caller.ID, "asked for its own identity", nil
+	}
+	account := caller.ID.Namespace + "/" + caller.ID.ServiceAccount
+	if !s.cfg.Nodes.Trusted[account] {
+		return certs.ID{}, "", fmt.Errorf("certificates for another identity than the caller's own are not issued to %s, which is no trusted node account", account)
+	}
+	id, err := certs.ParseID(who)
+	if err != nil {
+		return certs.ID{}, "", err
+	}
+	if id.TrustDomain != s.cfg.Authority.TrustDomain() {
+		return certs.ID{}, "", fmt.Errorf("%s is not of trust domain %s", id, s.cfg.Authority.TrustDomain())
+	}
+	if s.cfg.Nodes.MayImpersonate == nil {
+		return certs.ID{}, "", errors.New("which workloads are on a node is not known here, so that no node account may ask for others")
+	}
+	if err := s.cfg.Nodes.MayImpersonate(ctx, caller, id); err != nil {
+		return certs.ID{}, "", err
+	}
+	return id, "asked for a workload on the node of " + account, nil
+}
+
 // ttl applies the limits to the life that the caller asks for, in seconds.
 func (s *Service) ttl(seconds int64) (time.Duration, error) {
 	if seconds <= 0 {
@@ -138,14 +221,78 @@ func (s *Service) ttl(seconds int64) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// expiry returns the end of a leaf's life for the log.
-func expiry(leafPEM []byte) string {
-	chain, err := certs.ParseChain(leafPEM)
-	if err != nil {
-		return "unknown"
+// errBusy says that too many requests wait.
+var errBusy = errors.New("too many certificate requests wait to be signed")
+
+// sign waits for its turn and signs, here or elsewhere.
+func (s *Service) sign(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest, id certs.ID, ttl time.Duration) (*Issued, error) {
+	defer func() { s.metrics.pending.Set(float64(s.pending.Add(-1))) }()
+	if n := s.pending.Add(1); n > int64(s.cfg.MaxPending) {
+		return nil, errBusy
 	}
-	return chain[0].NotAfter.UTC().Format(time.RFC3339)
+	name := field(req, "CertSigner")
+	if name == "" {
+		name = s.cfg.RemoteName
+	}
+	if name != "" {
+		if s.cfg.Remote == nil {
+			return nil, fmt.Errorf("%w: it names signer %q, and there is no way to other signers here: remove CERT_SIGNER from the workload", ErrRequest, clip(name))
+		}
+		return s.signRemotely(ctx, []byte(req.GetCsr()), id, name, ttl)
+	}
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.slots }()
+	return s.cfg.Authority.Sign(ctx, []byte(req.GetCsr()), id, ttl)
 }
+
+// failed makes the answer for a request that was not signed.
+func (s *Service) failed(ctx context.Context, log *slog.Logger, err error) error {
+	switch {
+	case errors.Is(err, errBusy):
+		return s.later(ctx, log, &refusal{reason: refusedQueue, after: spread(time.Second)})
+	case errors.Is(err, ErrRequest):
+		s.metrics.parsing.Inc()
+		log.Warn("certificate request refused", "err", err)
+		return status.Error(codes.InvalidArgument, err.Error())
+	case ctx.Err() != nil:
+		s.metrics.errors.WithLabelValues("canceled").Inc()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	s.metrics.errors.WithLabelValues("signing").Inc()
+	log.Error("certificate not issued", "err", err)
+	return status.Error(codes.Internal, err.Error())
+}
+
+// later tells the caller when to come back, in the two ways that clients read.
+func (s *Service) later(ctx context.Context, log *slog.Logger, r *refusal) error {
+	s.metrics.refused.WithLabelValues(r.reason).Inc()
+	if r.first {
+		log.Warn("certificate requests come too often and are put off", "reason", r.reason, "duration", r.after.Round(time.Second))
+	}
+	seconds := int(math.Ceil(r.after.Seconds()))
+	// Without a gRPC call around it there is nobody who would read it.
+	_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", strconv.Itoa(seconds)))
+	text := map[string]string{
+		refusedCaller:   "this workload asks for certificates too often",
+		refusedIdentity: "workloads of this identity ask for certificates too often",
+		refusedQueue:    errBusy.Error(),
+	}[r.reason]
+	st := status.New(codes.ResourceExhausted, fmt.Sprintf("%s: come back in %d s", text, seconds))
+	if detailed, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(r.after)}); err == nil {
+		st = detailed
+	}
+	return st.Err()
+}
+
+// serialText writes a serial number as openssl does.
+func serialText(n *big.Int) string { return fmt.Sprintf("%X", n) }
+
+// clip bounds what of a stranger's text ends in an error.
+func clip(s string) string { return s[:min(len(s), 200)] }
 
 // address returns where a call comes from, for the log.
 func address(ctx context.Context) string {

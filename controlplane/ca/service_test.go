@@ -70,10 +70,10 @@ type authority struct {
 	rootsOfMesh *x509.CertPool
 }
 
-func serve(t *testing.T) *authority {
+func serve(t testing.TB, changes ...func(*ca.ServiceConfig)) *authority {
 	t.Helper()
 	a := &authority{tokenKey: newKey(t, certs.ECDSAP256), log: &syncBuffer{}, registry: prometheus.NewRegistry(), rootsOfMesh: x509.NewCertPool()}
-	a.Authority = open(t, func(c *ca.Config) { c.Registerer = a.registry })
+	a.Authority = open(t, func(c *ca.Config) { c.Registerer, c.Logger = a.registry, textLog(a.log) })
 	a.rootsOfMesh.AppendCertsFromPEM(a.RootPEM())
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: a.tokenKey.Public()}}})
 	if err != nil {
@@ -87,10 +87,14 @@ func serve(t *testing.T) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, err := ca.NewService(ca.ServiceConfig{
+	serviceConfig := ca.ServiceConfig{
 		Authority: a.Authority, Authenticate: authn.Any(byCert, byToken).Authenticate,
 		Logger: slog.New(slog.NewTextHandler(a.log, nil)), Registerer: a.registry,
-	})
+	}
+	for _, change := range changes {
+		change(&serviceConfig)
+	}
+	service, err := ca.NewService(serviceConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,9 +107,14 @@ func serve(t *testing.T) *authority {
 	return a
 }
 
-func listen(t *testing.T, service *ca.Service, opts ...grpc.ServerOption) string {
+func listen(t testing.TB, service *ca.Service, opts ...grpc.ServerOption) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return listenOn(t, "127.0.0.1:0", service, opts...)
+}
+
+func listenOn(t testing.TB, address string, service *ca.Service, opts ...grpc.ServerOption) string {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +131,7 @@ func listen(t *testing.T, service *ca.Service, opts ...grpc.ServerOption) string
 	return l.Addr().String()
 }
 
-func (a *authority) token(t *testing.T, key crypto.Signer, change func(*jwt.Claims)) string {
+func (a *authority) token(t testing.TB, key crypto.Signer, change func(*jwt.Claims)) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
 	if err != nil {
@@ -204,7 +213,7 @@ func TestIssueForToken(t *testing.T) {
 		t.Errorf("the root ends at %v", at)
 	}
 	log := a.log.String()
-	if strings.Count(log, "certificate issued") != 1 || !strings.Contains(log, "identity=spiffe://cluster.local/ns/default/sa/web") {
+	if strings.Count(log, "kind=workload") != 1 || !strings.Contains(log, "identity=spiffe://cluster.local/ns/default/sa/web") {
 		t.Errorf("the log is %q, want one line with the identity", log)
 	}
 	if strings.Contains(log, "CERTIFICATE REQUEST") || strings.Contains(log, token[:20]) {
@@ -216,7 +225,7 @@ func TestIssueForClientCertificate(t *testing.T) {
 	t.Parallel()
 	a := serve(t)
 	key := newKey(t, "")
-	first, err := a.Sign(newCSR(t, key, web()), web(), time.Hour)
+	first, err := sign(t, a.Authority, newCSR(t, key, web()), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package authn
+
+import (
+	"strings"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// claims are what a token says.
+type claims struct {
+	jwt.Claims
+	// Kubernetes is in the tokens that an API server makes.
+	Kubernetes struct {
+		Namespace      string       `json:"namespace"`
+		ServiceAccount boundObject  `json:"serviceaccount"`
+		Pod            *boundObject `json:"pod"`
+		Node           *boundObject `json:"node"`
+	} `json:"kubernetes.io"`
+}
+
+// boundObject is an object that a token is bound to.
+type boundObject struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+}
+
+// id returns whose token it is. Where the token says it twice, both must agree.
+func (c *claims) id(trustDomain string) (certs.ID, error) {
+	namespace, account, ok := splitSubject(c.Subject)
+	id := certs.ID{TrustDomain: trustDomain, Namespace: namespace, ServiceAccount: account}
+	if !ok || id.Validate() != nil {
+		return certs.ID{}, refuse("jwt: the subject is not of the form %s<namespace>:<service account>", subjectPrefix)
+	}
+	k := c.Kubernetes
+	if k.Namespace != "" && k.Namespace != namespace || k.ServiceAccount.Name != "" && k.ServiceAccount.Name != account {
+		return certs.ID{}, refuse("jwt: the subject and the claim kubernetes.io name different service accounts")
+	}
+	return id, nil
+}
+
+// pod returns the pod that the token is bound to.
+func (c *claims) pod() Pod {
+	var p Pod
+	if c.Kubernetes.Pod != nil {
+		p.Name, p.UID = c.Kubernetes.Pod.Name, c.Kubernetes.Pod.UID
+	}
+	if c.Kubernetes.Node != nil {
+		p.Node = c.Kubernetes.Node.Name
+	}
+	return p
+}
+
+// splitSubject reads system:serviceaccount:<namespace>:<service account>.
+func splitSubject(subject string) (namespace, account string, ok bool) {
+	rest, ok := strings.CutPrefix(subject, subjectPrefix)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, ":")
+}

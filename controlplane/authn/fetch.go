@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package authn
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	discoveryPath = "/.well-known/openid-configuration"
+	// maxDocument bounds the discovery document in bytes.
+	maxDocument  = 256 << 10
+	maxRedirects = 3
+	fetchTimeout = 10 * time.Second
+)
+
+// FetchConfig says how keys are fetched from a URL. The zero value is for an
+// issuer on the public net that serves its keys itself.
+type FetchConfig struct {
+	// AllowedHosts are the hosts that may be asked, as host or host:port (443
+	// if there is none). Empty means only the issuer's own.
+	AllowedHosts []string
+	// AllowLoopback allows addresses of this machine, and plain http to them.
+	AllowLoopback bool
+	// RootCAs verify the servers; nil means those of the system.
+	RootCAs *x509.CertPool
+	// Refresh is how often keys are fetched; zero means 20 minutes.
+	Refresh time.Duration
+	// MinRefresh is how soon they are fetched again for a token that is signed
+	// with an unknown key; zero means 10 s.
+	MinRefresh time.Duration
+	// MaxStale is for how long keys are trusted while they cannot be fetched
+	// again; zero means 24 hours.
+	MaxStale time.Duration
+	// Wait bounds how long a call waits for a fetch; zero means 5 s.
+	Wait time.Duration
+}
+
+// fetcher gets documents from hosts of a list.
+type fetcher struct {
+	client   *http.Client
+	allowed  []string // host:port
+	loopback bool
+}
+
+func newFetcher(cfg FetchConfig, issuer string) (*fetcher, error) {
+	f := &fetcher{loopback: cfg.AllowLoopback}
+	for _, h := range cfg.AllowedHosts {
+		if strings.ContainsAny(h, "/@*? ") || h == "" {
+			return nil, fmt.Errorf("allowed host %q is not a host or host:port", h)
+		}
+		f.allowed = append(f.allowed, hostPort(h, "443"))
+	}
+	if u, err := url.Parse(issuer); len(cfg.AllowedHosts) == 0 && err == nil && u.Host != "" {
+		f.allowed = []string{hostPort(u.Host, defaultPort(u.Scheme))}
+	}
+	dialer := &net.Dialer{Timeout: fetchTimeout / 2, Control: f.checkAddress}
+	f.client = &http.Client{
+		Timeout: fetchTimeout,
+		Transport: &http.Transport{
+			// No proxy: behind one, the address that is dialed would say nothing.
+			Proxy:                  nil,
+			DialContext:            dialer.DialContext,
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
+			TLSHandshakeTimeout:    fetchTimeout / 2,
+			ForceAttemptHTTP2:      true,
+			DisableKeepAlives:      true, // the next fetch is minutes away
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: 64 << 10,
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > maxRedirects {
+				return fmt.Errorf("it is redirected more than %d times", maxRedirects)
+			}
+			return f.checkURL(req.URL)
+		},
+	}
+	return f, nil
+}
+
+func defaultPort(scheme string) string {
+	if scheme == "http" {
+		return "80"
+	}
+	return "443"
+}
+
+// hostPort brings a host into the form in which hosts are compared.
+func hostPort(host, port string) string {
+	h, p, err := net.SplitHostPort(host)
+	if err != nil {
+		h, p = strings.Trim(host, "[]"), port
+	}
+	return net.JoinHostPort(strings.ToLower(h), p)
+}
+
+// checkStart looks at the first URL that will be asked, so that a mistake in the
+// configuration is told at the start.
+func (f *fetcher) checkStart(address, issuer string) error {
+	if address == "" {
+		address = issuer
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme == "" {
+		return errors.New("neither keys are given nor a URL to fetch them from, and the issuer is not a URL that tells where they are")
+	}
+	return f.checkURL(u)
+}
+
+// checkURL decides whether a URL may be asked.
+func (f *fetcher) checkURL(u *url.URL) error {
+	switch {
+	case u.User != nil:
+		return fmt.Errorf("%s holds a password; keys are public, leave it out", u.Redacted())
+	case u.Host == "":
+		return fmt.Errorf("%q names no host", u.Redacted())
+	case u.Scheme == "http" && f.loopback && isLoopbackName(u.Hostname()):
+	case u.Scheme != "https":
+		return fmt.Errorf("%s is not https; keys that travel in plaintext can be exchanged on the way", u.Redacted())
+	}
+	if host := hostPort(u.Host, defaultPort(u.Scheme)); !slices.Contains(f.allowed, host) {
+		return fmt.Errorf("host %s is not among the allowed hosts (%s); add it if it is to be trusted", host, strings.Join(f.allowed, ", "))
+	}
+	return nil
+}
+
+func isLoopbackName(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// checkAddress looks at each address before it is connected to: a name of the
+// list may lead anywhere.
+func (f *fetcher) checkAddress(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("address %s: %w", address, err)
+	}
+	if reason := forbidden(ap.Addr(), f.loopback); reason != "" {
+		return fmt.Errorf("address %s is %s; keys are not fetched from there", ap.Addr(), reason)
+	}
+	return nil
+}
+
+// metadataServers answer each process of a machine with the machine's secrets.
+// Those at link-local addresses are not listed.
+var metadataServers = []netip.Addr{
+	netip.AddrFrom4([4]byte{100, 100, 100, 200}),                           // Alibaba Cloud
+	netip.AddrFrom4([4]byte{168, 63, 129, 16}),                             // Azure
+	netip.AddrFrom4([4]byte{192, 0, 0, 192}),                               // Oracle Cloud
+	netip.AddrFrom16([16]byte{0xfd, 0x00, 0x0e, 0xc2, 14: 0x02, 15: 0x54}), // AWS
+}
+
+// nat64 is the prefix under which IPv4 addresses are reached over IPv6.
+var nat64 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x00, 0x64, 0xff, 0x9b}), 96)
+
+// forbidden says why keys must not be fetched from an address, "" if they may.
+func forbidden(ip netip.Addr, loopback bool) string {
+	ip = ip.Unmap().WithZone("")
+	if nat64.Contains(ip) {
+		b := ip.As16()
+		ip = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	switch {
+	case ip.IsLoopback() && !loopback:
+		return "of this machine"
+	case ip.IsUnspecified():
+		return "unspecified"
+	case ip.IsLinkLocalUnicast():
+		return "link-local"
+	case ip.IsMulticast():
+		return "multicast"
+	case slices.Contains(metadataServers, ip):
+		return "a metadata server"
+	}
+	return ""
+}
+
+// get fetches a document of bounded size.
+func (f *fetcher) get(ctx context.Context, address string, limit int64) (body []byte, err error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, errors.New("the URL cannot be read") // the error would quote a password in it
+	}
+	if err := f.checkURL(u); err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("get %s: the answer has status %d", u.Redacted(), resp.StatusCode)
+	}
+	body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", u.Redacted(), err)
+	}
+	if int64(len(body)) > limit {
+		return nil, fmt.Errorf("get %s: the answer has more than %d bytes", u.Redacted(), limit)
+	}
+	return body, nil
+}
+
+// discover asks an issuer where its keys are.
+func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
+	body, err := f.get(ctx, strings.TrimSuffix(issuer, "/")+discoveryPath, maxDocument)
+	if err != nil {
+		return "", err
+	}
+	var doc struct {
+		Issuer  string `json:"issuer"`
+		JWKSURI string `json:"jwks_uri"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return "", fmt.Errorf("reading the discovery document of %s: %w", issuer, err)
+	}
+	if doc.Issuer != issuer {
+		return "", fmt.Errorf("the discovery document of %s is that of issuer %q; write the issuer exactly as it calls itself", issuer, clip(doc.Issuer))
+	}
+	if doc.JWKSURI == "" {
+		return "", fmt.Errorf("the discovery document of %s names no jwks_uri", issuer)
+	}
+	return doc.JWKSURI, nil
+}
+
+// keys fetches the key set from a URL, or from where the issuer says if there
+// is none.
+func (f *fetcher) keys(ctx context.Context, address, issuer string) (*keySet, error) {
+	if address == "" {
+		var err error
+		if address, err = f.discover(ctx, issuer); err != nil {
+			return nil, err
+		}
+	}
+	body, err := f.get(ctx, address, maxKeySet)
+	if err != nil {
+		return nil, err
+	}
+	set, err := parseKeys(body, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key set of issuer %s: %w", issuer, err)
+	}
+	return set, nil
+}
+
+// clip bounds what of a stranger's text ends in an error.
+func clip(s string) string {
+	const limit = 200
+	if len(s) <= limit {
+		return s
+	}
+	return s[:limit] + "..."
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package authn
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestKeysInAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "jwks.json")
+	write := func(text string) {
+		t.Helper()
+		next := filepath.Join(dir, "next")
+		if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := keySetText(t), keySetText(t)
+	write(first)
+	var said strings.Builder
+	f, err := newFileKeys(path, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(what, want string, lines int) {
+		t.Helper()
+		set, err := f.current(t.Context())
+		if err != nil || string(set.text) != want {
+			t.Fatalf("%s: other keys than expected, error %v", what, err)
+		}
+		if got := strings.Count(said.String(), "\n"); got != lines {
+			t.Errorf("%s: %d lines in the log, want %d:\n%s", what, got, lines, said.String())
+		}
+	}
+	expect("as at the start", first, 0)
+	write(second)
+	expect("replaced", second, 1)
+	write("{")
+	expect("broken", second, 2)
+	expect("still broken", second, 2)
+	write(first)
+	expect("mended", first, 3)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	expect("gone", first, 4)
+	expect("still gone", first, 4)
+	write(second)
+	f.mu.Lock()
+	f.retryAt = f.retryAt.Add(-2 * retryFile) // a second later
+	f.mu.Unlock()
+	expect("there again", second, 5)
+}
+
+func TestHalfWrittenFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "jwks.json")
+	text := keySetText(t)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := newFileKeys(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := keySetText(t)
+	if err := os.WriteFile(path, []byte(next[:10]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	f.look(now)
+	// Written to its end within the same tick of the clock, with equal size as
+	// far as the file system tells.
+	if err := os.WriteFile(path, []byte(next), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f.info, err = os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+	f.look(now.Add(retryFile))
+	if string(f.set.text) != next {
+		t.Error("a file that was bad is not read again")
+	}
+}
+
+func TestParseKeysBounds(t *testing.T) {
+	t.Parallel()
+	one := strings.TrimSuffix(strings.TrimPrefix(keySetText(t), `{"keys":[`), "]}")
+	for name, tc := range map[string]struct{ text, wantErr string }{
+		"many":     {`{"keys":[` + strings.Repeat(one+",", maxKeys) + one + "]}", "at most 100"},
+		"large":    {strings.Repeat(" ", maxKeySet+1), "more than"},
+		"weak RSA": {`{"keys":[{"kty":"RSA","e":"AQAB","n":"` + strings.Repeat("x", 171) + `"}]}`, "of 1"},
+	} {
+		if _, err := parseKeys([]byte(tc.text), true); err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+			t.Errorf("%s: got error %v, want one with %q", name, err, tc.wantErr)
+		}
+	}
+}
+
+func FuzzParseKeys(f *testing.F) {
+	f.Add([]byte(keySetText(f)))
+	f.Add([]byte(`{"keys":[{"kty":"RSA","n":"","e":""},{"kty":"OKP","crv":"Ed25519","x":"AAAA"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		set, err := parseKeys(text, false)
+		if err == nil && len(set.keys) == 0 {
+			t.Fatal("a set without keys was accepted")
+		}
+		if strict, err := parseKeys(text, true); err == nil && len(strict.keys) != len(set.keys) {
+			t.Fatal("strict reading gave other keys")
+		}
+	})
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package authn
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+const (
+	defaultPositiveTTL   = 10 * time.Second
+	defaultNegativeTTL   = 10 * time.Second
+	defaultReviewTimeout = 5 * time.Second
+	defaultCacheSize     = 20_000
+	// maxReviews bounds how many reviews are under way; more wait.
+	maxReviews = 64
+	// clusterKey is the metadata in which an agent names its cluster.
+	clusterKey = "clusterid"
+)
+
+// Reviewer asks a Kubernetes API server about a token. An error that wraps
+// ErrUnauthenticated means that the token is no good; any other one that the
+// server could not be asked.
+type Reviewer interface {
+	// Review asks whether the token is good for one of the audiences; none
+	// means those of the API server itself.
+	Review(ctx context.Context, token string, audiences []string) (Review, error)
+}
+
+// Review is what an API server says about a good token.
+type Review struct {
+	Namespace      string
+	ServiceAccount string
+	Pod            Pod
+}
+
+// KubernetesConfig says which tokens are reviewed by whom.
+type KubernetesConfig struct {
+	TrustDomain string   // of the identities that tokens are turned into
+	Audiences   []string // one of them must be in the claim aud; empty means istio-ca
+	// AllowUnbound also takes tokens without an audience, as they were made for
+	// service accounts by old versions of Kubernetes.
+	AllowUnbound bool
+	// Reviewer returns the API server of the cluster that a call names in the
+	// metadata "clusterid", or nil if it knows none. The name is empty if the
+	// call names none, and a stranger's word else.
+	Reviewer    func(cluster string) Reviewer
+	PositiveTTL time.Duration // for how long a good token is not reviewed again; zero means 10 s
+	NegativeTTL time.Duration // the same for a bad one; zero means 10 s
+	Timeout     time.Duration // of a review; zero means 5 s
+	CacheSize   int           // results that are kept, of each kind; zero means 20,000
+	Logger      *slog.Logger  // nil means slog.Default()
+	Metrics     *Metrics      // nil means none
+}
+
+// Kubernetes authenticates by a token that an API server reviews.
+type Kubernetes struct {
+	cfg     KubernetesConfig
+	good    *cache[Review]
+	bad     *cache[string]
+	flights singleflight.Group
+	slots   chan struct{}
+}
+
+// NewKubernetes returns an Authenticator that asks API servers.
+func NewKubernetes(cfg KubernetesConfig) (*Kubernetes, error) {
+	if cfg.Reviewer == nil {
+		return nil, errors.New("authentication by review of tokens: there is no API server to ask")
+	}
+	if err := certs.ValidateTrustDomain(cfg.TrustDomain); err != nil {
+		return nil, fmt.Errorf("authentication by review of tokens: %w", err)
+	}
+	if slices.Contains(cfg.Audiences, "") {
+		return nil, errors.New("authentication by review of tokens: an audience is empty; leave it out")
+	}
+	if len(cfg.Audiences) == 0 {
+		cfg.Audiences = []string{"istio-ca"}
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		zero  time.Duration
+	}{
+		{&cfg.PositiveTTL, defaultPositiveTTL},
+		{&cfg.NegativeTTL, defaultNegativeTTL},
+		{&cfg.Timeout, defaultReviewTimeout},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.zero
+		}
+	}
+	if cfg.CacheSize <= 0 {
+		cfg.CacheSize = defaultCacheSize
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Kubernetes{
+		cfg:   cfg,
+		good:  newCache[Review](cfg.CacheSize, cfg.PositiveTTL),
+		bad:   newCache[string](cfg.CacheSize, cfg.NegativeTTL),
+		slots: make(chan struct{}, maxReviews),
+	}, nil
+}
+
+// Authenticate implements Authenticator.
+func (k *Kubernetes) Authenticate(ctx context.Context) (*Caller, error) {
+	token, err := bearer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	audiences, err := k.precheck(token, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := clusterOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reviewer := k.cfg.Reviewer(cluster)
+	if reviewer == nil {
+		return nil, refuse("kubernetes: no API server is known for cluster %q", clip(cluster))
+	}
+	r, err := k.review(ctx, reviewer, request{cluster, token, audiences})
+	if err != nil {
+		return nil, err
+	}
+	id := certs.ID{TrustDomain: k.cfg.TrustDomain, Namespace: r.Namespace, ServiceAccount: r.ServiceAccount}
+	if err := id.Validate(); err != nil {
+		return nil, refuse("kubernetes: %s", err.Error())
+	}
+	return &Caller{ID: id, Method: MethodKubernetes, Cluster: cluster, Pod: r.Pod}, nil
+}
+
+// clusterOf returns the cluster that the call names, "" if it names none.
+func clusterOf(ctx context.Context) (string, error) {
+	values := metadata.ValueFromIncomingContext(ctx, clusterKey)
+	switch {
+	case len(values) == 0:
+		return "", nil
+	case len(values) > 1:
+		return "", refuse("kubernetes: the call names several clusters")
+	}
+	return values[0], nil
+}
+
+// precheck refuses without a review what no review can make good, and returns
+// the audiences to ask for. Nothing of what it reads is trusted.
+func (k *Kubernetes) precheck(token string, now time.Time) (audiences []string, err error) {
+	parsed, err := jwt.ParseSigned(token, knownAlgorithms())
+	if err != nil {
+		return nil, refuse("kubernetes: the token is not a signed JWT")
+	}
+	var c jwt.Claims
+	if parsed.UnsafeClaimsWithoutVerification(&c) != nil {
+		return nil, refuse("kubernetes: the claims of the token cannot be read")
+	}
+	if _, _, ok := splitSubject(c.Subject); !ok {
+		return nil, refuse("kubernetes: the subject is not of the form %s<namespace>:<service account>", subjectPrefix)
+	}
+	if c.Expiry != nil && now.After(c.Expiry.Time().Add(defaultLeeway)) {
+		return nil, refuse("kubernetes: the token expired at %s", c.Expiry.Time().UTC().Format(time.RFC3339))
+	}
+	if len(c.Audience) == 0 && k.cfg.AllowUnbound {
+		return nil, nil
+	}
+	if !slices.ContainsFunc(k.cfg.Audiences, c.Audience.Contains) {
+		return nil, refuse("kubernetes: the token is for another audience than %s", strings.Join(k.cfg.Audiences, ", "))
+	}
+	return k.cfg.Audiences, nil
+}
+
+// request is one question to an API server.
+type request struct {
+	cluster   string
+	token     string
+	audiences []string
+}
+
+// key is the name of the request in the caches, which do not keep tokens. The
+// audiences follow from the token.
+func (r request) key() [sha256.Size]byte {
+	return sha256.Sum256([]byte(fmt.Sprintf("%d:%s%s", len(r.cluster), r.cluster, r.token)))
+}
+
+// review returns what is known about a token, or asks. Calls with the same
+// token share one question, which goes on when one of them ends.
+func (k *Kubernetes) review(ctx context.Context, reviewer Reviewer, req request) (Review, error) {
+	key, now := req.key(), time.Now()
+	if r, ok := k.good.get(key, now); ok {
+		k.cfg.Metrics.reviewed("cached")
+		return r, nil
+	}
+	if why, ok := k.bad.get(key, now); ok {
+		k.cfg.Metrics.reviewed("cached")
+		return Review{}, refuse("%s", why)
+	}
+	result := k.flights.DoChan(string(key[:]), func() (any, error) {
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.Timeout)
+		defer cancel()
+		return k.ask(detached, reviewer, req, key)
+	})
+	// Cases: the answer came; the call ended.
+	select {
+	case r := <-result:
+		if r.Err != nil {
+			return Review{}, r.Err
+		}
+		return r.Val.(Review), nil
+	case <-ctx.Done():
+		return Review{}, cannotTell("kubernetes: the call ended before its token was reviewed")
+	}
+}
+
+// ask puts the question and keeps the answer.
+func (k *Kubernetes) ask(ctx context.Context, reviewer Reviewer, req request, key [sha256.Size]byte) (Review, error) {
+	// Cases: there is room for one more review; it took too long.
+	select {
+	case k.slots <- struct{}{}:
+	case <-ctx.Done():
+		k.cfg.Metrics.reviewed("error")
+		return Review{}, cannotTell("kubernetes: too many tokens are being reviewed")
+	}
+	defer func() { <-k.slots }()
+	r, err := reviewer.Review(ctx, req.token, req.audiences)
+	switch {
+	case err == nil:
+		k.cfg.Metrics.reviewed("ok")
+		k.good.put(key, r, time.Now())
+		return r, nil
+	case errors.Is(err, ErrUnauthenticated):
+		k.cfg.Metrics.reviewed("refused")
+		why := clip(hide("kubernetes: "+reason(err), req.token))
+		k.bad.put(key, why, time.Now())
+		return Review{}, refuse("%s", why)
+	default:
+		k.cfg.Metrics.reviewed("error")
+		k.cfg.Logger.Warn("a token cannot be reviewed", "source", clip(req.cluster), "err", clip(hide(err.Error(), req.token)))
+		return Review{}, cannotTell("kubernetes: the API server could not be asked about the token")
+	}
+}
+
+// hide takes the parts of a token out of a text: an API server may quote it.
+func hide(text, token string) string {
+	for _, part := range append([]string{token}, strings.Split(token, ".")...) {
+		if part != "" {
+			text = strings.ReplaceAll(text, part, "[token]")
+		}
+	}
+	return text
+}
+
+// Refuse returns an error for a token that an API server calls no good. It wraps
+// ErrUnauthenticated; the reason is told to the caller.
+func Refuse(reason string) error { return refuse("%s", reason) }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// maxFile bounds a plugged-in file in bytes.
+const maxFile = 8 << 20
+
+// plugin is the directory of a plugged-in authority. The authority's mu guards
+// it.
+type plugin struct {
+	dir         string
+	trustDomain string
+	hash        string  // of the files that were read last
+	rejected    string  // hash of files that were read and are not in force
+	good        *signer // from the last good files; nil means that there never were any
+	crl         []byte  // as it lies in the directory
+}
+
+// read looks at the files. It reports whether another authority is plugged in
+// than before. After an error, the last good one stays.
+func (p *plugin) read() (changed bool, err error) {
+	m, err := p.files()
+	if err != nil {
+		p.rejected = err.Error()
+		return false, err
+	}
+	hash := m.hash()
+	if hash == p.hash {
+		p.rejected = ""
+		return false, nil
+	}
+	s, err := p.load(m)
+	if err != nil {
+		p.rejected = hash
+		return false, err
+	}
+	p.hash, p.rejected, p.crl = hash, "", m.text(crlFile)
+	if s != nil {
+		p.good = s
+	}
+	return true, nil
+}
+
+func (p *plugin) load(m Material) (*signer, error) {
+	for _, l := range layouts() {
+		s, err := loadSigner(m, l, p.trustDomain)
+		if errors.Is(err, errNone) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.kind = kindPlugged
+		return s, nil
+	}
+	if p.good != nil {
+		return nil, errors.New("its files are gone: restore them; removing a plugged-in authority takes effect when the control plane starts again")
+	}
+	return nil, nil
+}
+
+// files reads the names that some layout knows. A directory that is not there
+// is an empty one.
+func (p *plugin) files() (Material, error) {
+	m := Material{}
+	names := []string{crlFile}
+	for _, l := range layouts() {
+		names = append(names, l.key, l.cert, l.chain, l.root)
+	}
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		path := filepath.Join(p.dir, name)
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !info.Mode().IsRegular() || info.Size() > maxFile {
+			return nil, fmt.Errorf("%s is no file, or has more than %d bytes: replace it", name, maxFile)
+		}
+		if m[name], err = os.ReadFile(path); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}

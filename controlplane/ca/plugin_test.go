@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca_test
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+)
+
+// pki is a root with an intermediate below it.
+type pki struct {
+	rootKey, key crypto.Signer
+	root, cert   *x509.Certificate
+}
+
+func newPKI(t *testing.T, name string) pki {
+	t.Helper()
+	p := pki{rootKey: newKey(t, certs.ECDSAP256), key: newKey(t, certs.ECDSAP256)}
+	long := func(cn string) func(*x509.Certificate) {
+		return func(c *x509.Certificate) {
+			c.Subject.CommonName, c.NotAfter, c.KeyUsage = cn, time.Now().Add(5000*time.Hour), x509.KeyUsageCertSign|x509.KeyUsageCRLSign
+		}
+	}
+	p.root = issuer(t, p.rootKey, p.rootKey, nil, long("root "+name))
+	p.cert = issuer(t, p.key, p.rootKey, p.root, long("intermediate "+name))
+	return p
+}
+
+// below returns the same root with another intermediate.
+func (p pki) below(t *testing.T, name string) pki {
+	t.Helper()
+	p.key = newKey(t, certs.ECDSAP384)
+	p.cert = issuer(t, p.key, p.rootKey, p.root, func(c *x509.Certificate) { c.Subject.CommonName = name; c.NotAfter = p.root.NotAfter })
+	return p
+}
+
+// files are those of Istio's cacerts.
+func (p pki) files(t *testing.T) map[string][]byte {
+	t.Helper()
+	return map[string][]byte{
+		"ca-key.pem": keyPEM(t, p.key), "ca-cert.pem": certs.EncodeChain(p.cert),
+		"cert-chain.pem": certs.EncodeChain(p.cert, p.root), "root-cert.pem": certs.EncodeChain(p.root),
+	}
+}
+
+// signsFor tells whether an authority's leaves are signed by an issuer now.
+func signsFor(t *testing.T, a *ca.Authority, issuer *x509.Certificate) bool {
+	t.Helper()
+	elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := parse(t, elements[:len(elements)-1]...)
+	if err := certsVerify(elements[len(elements)-1], chain); err != nil {
+		t.Fatalf("the answer does not verify by its own roots: %v", err)
+	}
+	return chain[0].CheckSignatureFrom(issuer) == nil
+}
+
+func TestPluggedLayouts(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t, "a")
+	deep := p.below(t, "between")
+	low := pki{key: newKey(t, certs.RSA2048), root: p.root}
+	low.cert = issuer(t, low.key, deep.key, deep.cert, func(c *x509.Certificate) { c.Subject.CommonName = "low" })
+	withChain := low.files(t)
+	withChain["cert-chain.pem"] = certs.EncodeChain(deep.cert)
+	for name, tc := range map[string]struct {
+		files map[string][]byte
+		want  []*x509.Certificate // the answer behind the leaf
+	}{
+		"cacerts":           {p.files(t), []*x509.Certificate{p.cert, p.root}},
+		"two intermediates": {withChain, []*x509.Certificate{low.cert, deep.cert, p.root}},
+		"TLS Secret": {map[string][]byte{
+			"tls.key": keyPEM(t, p.key), "tls.crt": certs.EncodeChain(p.cert), "ca.crt": certs.EncodeChain(p.root),
+		}, []*x509.Certificate{p.cert, p.root}},
+		"TLS Secret with a chain": {map[string][]byte{
+			"tls.key": keyPEM(t, low.key), "tls.crt": certs.EncodeChain(low.cert, deep.cert), "ca.crt": certs.EncodeChain(p.root),
+		}, []*x509.Certificate{low.cert, deep.cert, p.root}},
+		"root": {map[string][]byte{"ca-key.pem": keyPEM(t, p.rootKey), "ca-cert.pem": certs.EncodeChain(p.root)}, []*x509.Certificate{p.root}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			write(t, dir, tc.files)
+			a := open(t, func(c *ca.Config) { c.PluginDir = dir })
+			elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 10*time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			chain := parse(t, elements...)
+			if len(chain) != len(tc.want)+1 {
+				t.Fatalf("the answer has %d certificates, want %d", len(chain), len(tc.want)+1)
+			}
+			for i, want := range tc.want {
+				if !chain[i+1].Equal(want) {
+					t.Errorf("certificate %d is %s, want %s", i+1, chain[i+1].Subject, want.Subject)
+				}
+				if chain[0].NotAfter.After(want.NotAfter) {
+					t.Errorf("the leaf outlives %s", want.Subject)
+				}
+			}
+			trusts(t, a.RootPEM(), elements...)
+		})
+	}
+}
+
+func TestPluggedRefusedAtStart(t *testing.T) {
+	t.Parallel()
+	p, other := newPKI(t, "a"), newPKI(t, "b")
+	with := func(name string, data []byte) map[string][]byte {
+		f := p.files(t)
+		f[name] = data
+		return f
+	}
+	foreign, err := url.Parse("spiffe://other.test/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	constrained := pki{key: newKey(t, ""), root: p.root}
+	constrained.cert = issuer(t, constrained.key, p.rootKey, p.root, func(c *x509.Certificate) {
+		c.Subject.CommonName, c.PermittedURIDomains = "constrained", []string{foreign.Host}
+	})
+	onlyServers := pki{key: newKey(t, ""), root: p.root}
+	onlyServers.cert = issuer(t, onlyServers.key, p.rootKey, p.root, func(c *x509.Certificate) {
+		c.Subject.CommonName, c.ExtKeyUsage = "servers", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+	later := pki{key: newKey(t, ""), root: p.root}
+	later.cert = issuer(t, later.key, p.rootKey, p.root, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) })
+	for name, tc := range map[string]struct {
+		files   map[string][]byte
+		wantErr string
+	}{
+		"another's root":             {with("root-cert.pem", certs.EncodeChain(other.root)), "not signed by a root of root-cert.pem"},
+		"half a chain":               {with("cert-chain.pem", certs.EncodeChain(p.cert)[:80]), "cert-chain.pem cannot be read"},
+		"another's key":              {with("ca-key.pem", keyPEM(t, other.key)), "does not belong to"},
+		"names forbidden":            {constrained.files(t), "do not verify"},
+		"only for servers":           {onlyServers.files(t), "do not verify"},
+		"valid from tomorrow":        {later.files(t), "set the clock"},
+		"a key of a TLS Secret only": {map[string][]byte{"tls.key": keyPEM(t, p.key)}, "tls.crt is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			write(t, dir, tc.files)
+			_, err := ca.Open(t.Context(), ca.Config{Dir: t.TempDir(), PluginDir: dir, TrustDomain: "cluster.local", Logger: quiet()})
+			if err == nil || !strings.Contains(err.Error(), tc.wantErr) || !strings.Contains(err.Error(), dir) {
+				t.Fatalf("got error %v, want one with %q and %s", err, tc.wantErr, dir)
+			}
+			if strings.Contains(err.Error(), "PRIVATE KEY") {
+				t.Errorf("the error quotes the key: %v", err)
+			}
+		})
+	}
+}
+
+// TestPluggedReplaced walks an authority from self-signed to plugged in, to
+// another intermediate, and to another root, with workloads that learn of
+// roots only when they renew.
+func TestPluggedReplaced(t *testing.T) {
+	t.Parallel()
+	plugged, state := t.TempDir(), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := replica(t, func(c *ca.Config) { c.PluginDir, c.Dir = plugged, state })
+		m := mesh{{}, {}, {}}
+		hours := func(n int) {
+			for range n {
+				m.tick(t, a, 10*time.Hour)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+			}
+		}
+		hours(3)
+		selfSigned := parse(t, a.RootPEM())[0]
+		one, two := newPKI(t, "one"), newPKI(t, "two")
+		oneAgain := one.below(t, "again")
+
+		write(t, plugged, one.files(t))
+		hours(5)
+		if !signsFor(t, a, selfSigned) || a.Phase() != "add" || !bytes.Contains(a.RootPEM(), certs.EncodeChain(one.root)) {
+			t.Errorf("after 5 hours in phase %s the self-signed root should sign, and the new one be given out", a.Phase())
+		}
+		hours(7)
+		if !signsFor(t, a, one.cert) || a.Phase() != "switch" || !bytes.Contains(a.RootPEM(), certs.EncodeChain(selfSigned)) {
+			t.Errorf("after 12 hours in phase %s the new root should sign, and the old one be trusted", a.Phase())
+		}
+		hours(12)
+		if a.Phase() != "steady" || !bytes.Equal(a.RootPEM(), certs.EncodeChain(one.root)) {
+			t.Errorf("after 24 hours the phase is %s, and the old root should be gone", a.Phase())
+		}
+
+		write(t, plugged, oneAgain.files(t))
+		hours(1)
+		if !signsFor(t, a, oneAgain.cert) || a.Phase() != "steady" {
+			t.Errorf("an intermediate below the same root should sign at once; the phase is %s", a.Phase())
+		}
+
+		write(t, plugged, two.files(t))
+		hours(2)
+		write(t, plugged, oneAgain.files(t))
+		hours(1)
+		if !signsFor(t, a, oneAgain.cert) || a.Phase() != "steady" || len(parse(t, a.RootPEM())) != 1 {
+			t.Errorf("a change that was taken back should leave nothing; the phase is %s", a.Phase())
+		}
+
+		write(t, plugged, two.files(t))
+		hours(12)
+		if !signsFor(t, a, two.cert) || a.Phase() != "switch" {
+			t.Errorf("the second root should sign; the phase is %s", a.Phase())
+		}
+		hours(12)
+		if !bytes.Equal(a.RootPEM(), certs.EncodeChain(two.root)) {
+			t.Error("the first root should be gone")
+		}
+	})
+}
+
+// TestPluggedRestart starts again in the middle of a replacement, when the old
+// key is gone: the old root must still be trusted.
+func TestPluggedRestart(t *testing.T) {
+	t.Parallel()
+	plugged, state := t.TempDir(), t.TempDir()
+	one, two := newPKI(t, "one"), newPKI(t, "two")
+	change := func(c *ca.Config) { c.PluginDir, c.Dir = plugged, state }
+	write(t, plugged, one.files(t))
+	first, err := sign(t, open(t, change), newCSR(t, newKey(t, ""), web()), 10*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, plugged, two.files(t))
+	for range 2 {
+		a := open(t, change)
+		trusts(t, a.RootPEM(), first...)
+		if !signsFor(t, a, two.cert) || a.Phase() != "switch" {
+			t.Errorf("the phase is %s, and the only key there is should sign", a.Phase())
+		}
+	}
+	for name := range two.files(t) {
+		if err := os.Remove(filepath.Join(plugged, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := ca.Config{TrustDomain: "cluster.local", Logger: quiet()}
+	change(&cfg)
+	if _, err := ca.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "was plugged in, and is gone") {
+		t.Errorf("a start without the plugged-in files gives %v", err)
+	}
+	if err := os.Remove(filepath.Join(state, "rotation.json")); err != nil {
+		t.Fatal(err)
+	}
+	open(t, change) // as the error says
+}
+
+// TestPluggedRootGivenBefore is the way to replace a root by hand: put it into
+// root-cert.pem, wait, replace the key.
+func TestPluggedRootGivenBefore(t *testing.T) {
+	t.Parallel()
+	plugged := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newPKI(t, "one"), newPKI(t, "two")
+		files := one.files(t)
+		write(t, plugged, files)
+		a := replica(t, func(c *ca.Config) { c.PluginDir, c.Propagation = plugged, 6*time.Hour })
+		signsFor(t, a, one.cert)
+		files["root-cert.pem"] = certs.EncodeChain(one.root, two.root)
+		write(t, plugged, files)
+		time.Sleep(4 * time.Hour)
+		both := two.files(t)
+		both["root-cert.pem"] = files["root-cert.pem"]
+		write(t, plugged, both)
+		time.Sleep(time.Hour)
+		if !signsFor(t, a, one.cert) {
+			t.Error("the new root signs before the propagation time is over")
+		}
+		time.Sleep(2 * time.Hour)
+		if !signsFor(t, a, two.cert) {
+			t.Error("the new root does not sign, although it was given out for the propagation time")
+		}
+	})
+}
+
+func TestPluggedBadReplacement(t *testing.T) {
+	t.Parallel()
+	plugged := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		log, reg := &syncBuffer{}, prometheus.NewRegistry()
+		one, two := newPKI(t, "one"), newPKI(t, "two")
+		write(t, plugged, one.files(t))
+		a := replica(t, func(c *ca.Config) { c.PluginDir, c.Logger, c.Registerer = plugged, textLog(log), reg })
+		bad := two.files(t)
+		bad["ca-key.pem"] = keyPEM(t, one.rootKey)
+		for i, files := range []map[string][]byte{bad, {"root-cert.pem": []byte("x")}, {"ca-key.pem": nil}} {
+			write(t, plugged, one.files(t))
+			write(t, plugged, files)
+			time.Sleep(3 * time.Hour)
+			if !signsFor(t, a, one.cert) {
+				t.Errorf("bad files %d: the last good authority does not sign", i)
+			}
+			if n := strings.Count(log.String(), "is not taken"); n != i+1 {
+				t.Errorf("bad files %d: the log tells %d times of them: %s", i, n, log.String())
+			}
+			if gauge(t, reg, "outrigger_ca_plugged_rejected") != 1 {
+				t.Errorf("bad files %d: the metric does not tell of them", i)
+			}
+		}
+		write(t, plugged, one.files(t))
+		time.Sleep(time.Hour)
+		if gauge(t, reg, "outrigger_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is good again") {
+			t.Error("that the files are good again was not told")
+		}
+		if strings.Contains(log.String(), "PRIVATE") {
+			t.Error("a key is in the log")
+		}
+	})
+}
+
+func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	a := &authority{registry: reg}
+	return a.metric(t, name)
+}
+
+// TestPluggedSecretIsWatched replaces the files as the kubelet does: one
+// symbolic link is turned from one directory to another.
+func TestPluggedSecretIsWatched(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	authorities := newPKI(t, "one")
+	turn := func(n int, p pki) {
+		t.Helper()
+		data := fmt.Sprintf("..%d", n)
+		if err := os.Mkdir(filepath.Join(dir, data), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, data), p.files(t))
+		link := filepath.Join(dir, "..data_tmp")
+		if err := errors.Join(os.Symlink(data, link), os.Rename(link, filepath.Join(dir, "..data"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn(0, authorities)
+	for name := range authorities.files(t) {
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := open(t, func(c *ca.Config) { c.PluginDir, c.Poll = dir, time.Hour })
+	run(t, a)
+	for n := range 5 {
+		next := authorities.below(t, fmt.Sprint(n))
+		changed := a.Changed()
+		turn(n+1, next)
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("replacement %d was not seen", n)
+		}
+		if !signsFor(t, a, next.cert) {
+			t.Errorf("replacement %d does not sign", n)
+		}
+	}
+	changed := a.Changed()
+	second := newPKI(t, "two")
+	turn(99, second)
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("another root was not seen")
+	}
+	if !bytes.Contains(a.RootPEM(), certs.EncodeChain(second.root)) {
+		t.Error("the new root is not given out")
+	}
+}
+
+// crl makes a revocation list.
+func (p pki) crl(t *testing.T, revoked ...*big.Int) []byte {
+	t.Helper()
+	return newCRL(t, p.cert, p.key, revoked...)
+}

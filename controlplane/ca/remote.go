@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/asn1"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// RemoteSigner has certificates signed elsewhere, by a name of a signer, for
+// example through the Kubernetes CertificateSigningRequest API.
+type RemoteSigner interface {
+	// Sign returns PEM texts: the leaf first, then what is above it. The root
+	// may be left out if it is among those that SetRoots was given. Errors that
+	// wrap ErrRequest are the fault of the request.
+	Sign(ctx context.Context, csrPEM []byte, signerName string, ttl time.Duration) (chain [][]byte, err error)
+}
+
+// signRemotely has a request signed elsewhere. What the other side signs is
+// what the request says, so that it must say the identity and nothing else; and
+// what comes back must be a certificate for that identity and that key.
+func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, signerName string, ttl time.Duration) (*Issued, error) {
+	csr, err := readRequest(csrPEM, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPlain(csr, id); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	answer, err := s.cfg.Remote.Sign(ctx, csrPEM, signerName, ttl)
+	if err != nil {
+		return nil, fmt.Errorf("having a certificate signed by %s: %w", signerName, err)
+	}
+	issued, err := s.checkAnswer(answer, csr, id)
+	if err != nil {
+		return nil, fmt.Errorf("the answer of signer %s is not taken: %w", signerName, err)
+	}
+	issued.Signer = signerName
+	return issued, nil
+}
+
+// checkPlain refuses requests that name more than the identity. An
+// organization, for example, is a group of users to Kubernetes.
+func checkPlain(csr *x509.CertificateRequest, id certs.ID) error {
+	if len(csr.URIs) != 1 || csr.URIs[0].String() != id.String() || len(csr.DNSNames)+len(csr.IPAddresses)+len(csr.EmailAddresses) > 0 {
+		return fmt.Errorf("a request for another signer must name %s and nothing else", id)
+	}
+	for _, name := range csr.Subject.Names {
+		if text, ok := name.Value.(string); !ok || text != "" {
+			return errors.New("a request for another signer must have an empty subject")
+		}
+	}
+	for _, e := range csr.Extensions {
+		if !e.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) {
+			return fmt.Errorf("a request for another signer must have no extension but its name, and has %s", e.Id)
+		}
+	}
+	return nil
+}
+
+// checkAnswer reads what a signer returned and puts it into the form of our
+// own answers.
+func (s *Service) checkAnswer(answer [][]byte, csr *x509.CertificateRequest, id certs.ID) (*Issued, error) {
+	var chain []*x509.Certificate
+	for _, text := range answer {
+		more, err := certs.ParseChain(text)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, more...)
+	}
+	if len(chain) == 0 {
+		return nil, errors.New("it is empty")
+	}
+	leaf := chain[0]
+	if !certs.SamePublicKey(leaf.PublicKey, csr.PublicKey) {
+		return nil, errors.New("it certifies another key than that of the request")
+	}
+	if got, err := certs.CertificateID(leaf); err != nil || got != id {
+		return nil, fmt.Errorf("it is not for %s", id)
+	}
+	if leaf.IsCA {
+		return nil, errors.New("it is the certificate of an authority")
+	}
+	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	bundle := s.cfg.Authority.state.Load().bundle
+	for _, c := range bundle {
+		opts.Roots.AddCert(c)
+	}
+	for _, c := range chain[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	verified, err := leaf.Verify(opts)
+	if err != nil {
+		return nil, fmt.Errorf("it does not lead to a root of the mesh (%w): give the signer's root to the mesh", err)
+	}
+	above := verified[0][1 : len(verified[0])-1]
+	issued := &Issued{Serial: leaf.SerialNumber, NotAfter: leaf.NotAfter}
+	issued.Chain = append(issued.Chain, certs.EncodeChain(leaf))
+	if len(above) > 0 {
+		issued.Chain = append(issued.Chain, certs.EncodeChain(above...))
+	}
+	issued.Chain = append(issued.Chain, certs.EncodeChain(bundle...))
+	return issued, nil
+}

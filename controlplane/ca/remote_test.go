@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+)
+
+// remote signs what requests say, as a Kubernetes signer does.
+type remote struct {
+	t      *testing.T
+	pki    pki
+	change func(*x509.Certificate) // of the leaf
+	give   func(leaf *x509.Certificate) [][]byte
+	err    error
+	asked  chan string // the names that were asked for
+}
+
+func (r *remote) Sign(_ context.Context, csrPEM []byte, name string, ttl time.Duration) ([][]byte, error) {
+	r.asked <- name
+	if r.err != nil {
+		return nil, r.err
+	}
+	csr, err := certs.ParseCSR(csrPEM)
+	if err != nil {
+		return nil, err
+	}
+	leaf := issue(r.t, r.pki, &x509.Certificate{
+		URIs: csr.URIs, PublicKey: csr.PublicKey, NotAfter: time.Now().Add(ttl),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}, r.change)
+	return r.give(leaf), nil
+}
+
+func issue(t *testing.T, p pki, tmpl *x509.Certificate, change func(*x509.Certificate)) *x509.Certificate {
+	t.Helper()
+	tmpl.SerialNumber, tmpl.NotBefore, tmpl.BasicConstraintsValid = big.NewInt(42), time.Now().Add(-time.Minute), true
+	if change != nil {
+		change(tmpl)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, p.cert, tmpl.PublicKey, p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf
+}
+
+func TestRemoteSigner(t *testing.T) {
+	t.Parallel()
+	p, stranger, other := newPKI(t, "remote"), newPKI(t, "stranger"), newKey(t, "")
+	whole := func(leaf *x509.Certificate) [][]byte {
+		return [][]byte{certs.EncodeChain(leaf), certs.EncodeChain(p.cert, p.root)}
+	}
+	foreign, err := url.Parse("spiffe://cluster.local/ns/default/sa/admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		remote remote
+		code   codes.Code
+		says   string
+	}{
+		"whole chain":      {remote{give: whole}, codes.OK, ""},
+		"without the root": {remote{give: func(l *x509.Certificate) [][]byte { return [][]byte{certs.EncodeChain(l, p.cert)} }}, codes.OK, ""},
+		"nothing":          {remote{give: func(*x509.Certificate) [][]byte { return nil }}, codes.Internal, "it is empty"},
+		"no certificate":   {remote{give: func(*x509.Certificate) [][]byte { return [][]byte{[]byte("x")} }}, codes.Internal, "no PEM block"},
+		"leaf only":        {remote{give: func(l *x509.Certificate) [][]byte { return [][]byte{certs.EncodeChain(l)} }}, codes.Internal, "root of the mesh"},
+		"unknown root": {remote{pki: stranger, give: func(l *x509.Certificate) [][]byte {
+			return [][]byte{certs.EncodeChain(l, stranger.cert, stranger.root)}
+		}}, codes.Internal, "root of the mesh"},
+		"another key":        {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "another key"},
+		"another identity":   {remote{give: whole, change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }}, codes.Internal, "not for"},
+		"an authority":       {remote{give: whole, change: func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }}, codes.Internal, "of an authority"},
+		"it has run out":     {remote{give: whole, change: func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }}, codes.Internal, "root of the mesh"},
+		"its fault":          {remote{err: errors.New("nobody approved")}, codes.Internal, "nobody approved"},
+		"fault of the asker": {remote{err: ca.ErrRequest}, codes.InvalidArgument, "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := tc.remote
+			r.t, r.asked = t, make(chan string, 1)
+			if r.pki.cert == nil {
+				r.pki = p
+			}
+			a := serve(t, func(c *ca.ServiceConfig) { c.Remote = &r })
+			if err := a.SetRoots("remote", certs.EncodeChain(p.root)); err != nil {
+				t.Fatal(err)
+			}
+			c := a.caller(t, "web")
+			resp, err := c.ask("CertSigner", "example.com/signer")
+			if status.Code(err) != tc.code || tc.says != "" && !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("got error %v, want %s with %q", err, tc.code, tc.says)
+			}
+			if got := <-r.asked; got != "example.com/signer" {
+				t.Errorf("signer %q was asked", got)
+			}
+			if err != nil {
+				return
+			}
+			var elements [][]byte
+			for _, e := range resp.GetCertChain() {
+				elements = append(elements, []byte(e))
+			}
+			if len(elements) != 3 || string(elements[2]) != string(a.RootPEM()) {
+				t.Errorf("the answer has %d elements, want leaf, intermediate and roots", len(elements))
+			}
+			trusts(t, certs.EncodeChain(p.root), elements[:2]...)
+			if !strings.Contains(a.log.String(), "signed by example.com/signer") || !strings.Contains(a.log.String(), "serial=2A") {
+				t.Errorf("the log does not tell who signed: %s", a.log.String())
+			}
+		})
+	}
+}
+
+func TestRemoteSignerByDefault(t *testing.T) {
+	t.Parallel()
+	r := &remote{t: t, err: errors.New("nobody approved"), asked: make(chan string, 1)}
+	a := serve(t, func(c *ca.ServiceConfig) { c.Remote, c.RemoteName = r, "example.com/default" })
+	if _, err := a.caller(t, "web").ask(); err == nil {
+		t.Error("the authority signed, although another signer is the default")
+	}
+	if got := <-r.asked; got != "example.com/default" {
+		t.Errorf("signer %q was asked", got)
+	}
+	if _, err := serve(t).caller(t, "web").ask("CertSigner", "x"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "no way to other signers") {
+		t.Errorf("without a way to others: %v", err)
+	}
+}
+
+// TestRemoteRequestsArePlain: what a remote signer signs is what the request
+// says, so that it may say nothing but the identity.
+func TestRemoteRequestsArePlain(t *testing.T) {
+	t.Parallel()
+	r := &remote{t: t, err: errors.New("it came through"), asked: make(chan string, 10)}
+	a := serve(t, func(c *ca.ServiceConfig) { c.Remote = r })
+	id := web()
+	uri, err := url.Parse(id.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	uris := []*url.URL{uri}
+	for name, tc := range map[string]struct {
+		csr  x509.CertificateRequest
+		says string
+	}{
+		"plain":           {x509.CertificateRequest{URIs: uris}, "it came through"},
+		"empty O":         {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{""}}}, "it came through"},
+		"no name":         {x509.CertificateRequest{}, "nothing else"},
+		"group of users":  {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{"system:masters"}}}, "empty subject"},
+		"DNS name":        {x509.CertificateRequest{URIs: uris, DNSNames: []string{"kubernetes.default.svc"}}, "nothing else"},
+		"address":         {x509.CertificateRequest{URIs: uris, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "nothing else"},
+		"two names":       {x509.CertificateRequest{URIs: []*url.URL{uri, uri}}, "nothing else"},
+		"other extension": {x509.CertificateRequest{URIs: uris, ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}}, "no extension"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := a.caller(t, "web")
+			c.csr = string(foreignCSR(t, newKey(t, ""), &tc.csr))
+			if _, err := c.ask("CertSigner", "x"); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got error %v, want one with %q", err, tc.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// A root is replaced in three steps, so that at each moment everybody trusts
+// what anybody else presents:
+//
+//	add     the new root is given out beside the old one, which goes on signing
+//	switch  after the propagation time the new one signs
+//	remove  when the last certificate below the old root has run out, it is
+//	        not given out any more
+//
+// It is the same for a self-signed root that is renewed, for a plugged-in
+// authority that is replaced, and for a change from one kind to the other. A new
+// intermediate below a root that is trusted already signs at once.
+//
+// The steps follow from the record and the clock alone, so that replicas that
+// share a Store take them at the same time, and a restart loses none.
+
+const (
+	// skew is how far the clocks of two machines may be apart.
+	skew = 5 * time.Minute
+	// minPropagation is the shortest propagation time that is derived from the
+	// life of leaves: all replicas have read the record by then.
+	minPropagation = time.Minute
+)
+
+// The steps of a rotation, as the metric names them.
+const (
+	stepAdd    = "add"
+	stepSwitch = "switch"
+	stepRemove = "remove"
+)
+
+// record is what must be known over a restart, beside the keys. It is kept as
+// JSON in rotation.json.
+type record struct {
+	Signer      string    `json:"signer"`                      // fingerprint of the certificate that signs
+	Plugged     bool      `json:"pluggedIn,omitempty"`         // its key is not in the store
+	SignerRoots []string  `json:"signerRoots"`                 // fingerprints of its roots
+	Longest     duration  `json:"longestLife"`                 // of the leaves that it signed
+	Earlier     time.Time `json:"earlierLeavesUntil,omitzero"` // when the last leaf below its roots has run out that it did not sign, or nobody kept a record of
+	Renewed     time.Time `json:"renewedBy,omitzero"`          // when each workload has a leaf that it signed
+	Next        string    `json:"next,omitempty"`              // fingerprint of the certificate that will sign
+	SwitchAt    time.Time `json:"switchAt,omitzero"`           // when it will
+	Roots       []root    `json:"roots"`                       // all that are trusted
+}
+
+// root is one root in the record.
+type root struct {
+	PEM   string    `json:"certificate"`
+	Added time.Time `json:"added,omitzero"` // when it was first given out; zero means long ago
+	Until time.Time `json:"until,omitzero"` // when the last leaf below it has run out; zero while it is in use
+	Kept  bool      `json:"kept,omitempty"` // somebody put it into root-cert.pem by hand, before there was a record
+
+	cert *x509.Certificate
+}
+
+// duration is written as people write it.
+type duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err == nil && v < 0 {
+		err = fmt.Errorf("%s is no life", v)
+	}
+	*d = duration(v)
+	return err
+}
+
+// parseRecord reads a record; none is an empty one.
+func parseRecord(m Material) (*record, error) {
+	r := &record{}
+	text := m.text(recordFile)
+	if text == nil {
+		return r, nil
+	}
+	const cure = "restore it from a backup, or remove it if no root was replaced of late"
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("%s cannot be read (%w): "+cure, recordFile, err)
+	}
+	for i := range r.Roots {
+		chain, err := certs.ParseChain([]byte(r.Roots[i].PEM))
+		if err != nil || len(chain) != 1 {
+			return nil, fmt.Errorf("root %d of %s cannot be read: "+cure, i+1, recordFile)
+		}
+		r.Roots[i].cert = chain[0]
+	}
+	return r, nil
+}
+
+// encode returns the record for the store.
+func (r *record) encode() ([]byte, error) {
+	out, err := json.MarshalIndent(r, "", "  ")
+	return append(out, '\n'), err
+}
+
+// step is one that was taken, with the root that it is about.
+type step struct {
+	name string
+	cert *x509.Certificate
+}
+
+// situation is what decides about the next step.
+type situation struct {
+	now         time.Time
+	target      *signer // what is to sign in the end
+	current     *signer // what signs by the record; nil if its key is gone
+	fresh       bool    // target was made a moment ago
+	propagation time.Duration
+	maxTTL      time.Duration
+}
+
+// advance takes the steps that are due.
+func (r *record) advance(in situation) (steps []step) {
+	switch {
+	case r.Signer == "":
+		r.begin(in)
+	case r.Signer == in.target.print:
+		r.Next, r.SwitchAt = "", time.Time{}
+		r.SignerRoots = fingerprints(in.target.roots)
+		r.add(in.target.roots, in.now)
+	default:
+		steps = r.towards(in)
+	}
+	if r.Signer == in.target.print {
+		r.Plugged = in.target.kind == kindPlugged
+	}
+	return append(steps, r.prune(in)...)
+}
+
+// begin makes the first record of an authority. One that was there before may
+// have signed leaves of any life.
+func (r *record) begin(in situation) {
+	r.Signer, r.SignerRoots = in.target.print, fingerprints(in.target.roots)
+	r.add(in.target.roots, time.Time{})
+	if !in.fresh {
+		r.Earlier = in.now.Add(in.maxTTL).Truncate(time.Second)
+		r.Renewed = in.now.Add(min(defaultTTL, in.maxTTL)).Truncate(time.Second)
+	}
+}
+
+// towards replaces what signs by the target.
+func (r *record) towards(in situation) (steps []step) {
+	if r.Next != in.target.print {
+		r.Next = in.target.print
+		r.add(in.target.roots, in.now)
+		r.SwitchAt = r.switchTime(in).Truncate(time.Second)
+		if in.now.Before(r.SwitchAt) {
+			steps = append(steps, step{stepAdd, in.target.cert})
+		}
+	}
+	r.add(in.target.roots, in.now)
+	if in.current != nil && in.now.Before(r.SwitchAt) {
+		return steps
+	}
+	r.leave(in)
+	wanted := fingerprints(in.target.roots)
+	r.Signer, r.SignerRoots = in.target.print, wanted
+	r.Next, r.SwitchAt = "", time.Time{}
+	return append(steps, step{stepSwitch, in.target.cert})
+}
+
+// leave notes until when the leaves of what signed must be waited for.
+func (r *record) leave(in situation) {
+	r.Renewed = in.now.Add(time.Duration(r.Longest) + skew).Truncate(time.Second)
+	last := r.Renewed
+	if r.Earlier.After(last) {
+		last = r.Earlier
+	}
+	wanted := fingerprints(in.target.roots)
+	r.Longest, r.Earlier = 0, time.Time{}
+	for i := range r.Roots {
+		k := &r.Roots[i]
+		print := fingerprint(k.cert)
+		if slices.Contains(r.SignerRoots, print) && last.After(k.Until) {
+			k.Until = last
+		}
+		if k.Until.After(k.cert.NotAfter) {
+			k.Until = k.cert.NotAfter // no leaf outlives it
+		}
+		if slices.Contains(wanted, print) { // it stays in use, and has these leaves below it
+			if k.Until.After(r.Earlier) {
+				r.Earlier = k.Until
+			}
+			k.Until = time.Time{}
+		}
+	}
+}
+
+// switchTime tells when the target may sign: once its root was given out for
+// the propagation time, but while the old one has half of its rest left.
+func (r *record) switchTime(in situation) time.Time {
+	if in.current == nil || in.current.anchor.Equal(in.target.anchor) {
+		return in.now
+	}
+	wait := in.propagation
+	if wait == 0 {
+		wait = max(time.Duration(r.Longest), minPropagation)
+	}
+	at := in.now
+	if k := r.find(fingerprint(in.target.anchor)); k != nil {
+		if at = k.Added.Add(wait); in.propagation == 0 && at.Before(r.Renewed) {
+			at = r.Renewed
+		}
+	}
+	if half := in.now.Add(in.current.notAfter.Sub(in.now) / 2); at.After(half) {
+		at = half
+	}
+	if at.Before(in.now) {
+		at = in.now
+	}
+	return at
+}
+
+func (r *record) find(print string) *root {
+	for i := range r.Roots {
+		if fingerprint(r.Roots[i].cert) == print {
+			return &r.Roots[i]
+		}
+	}
+	return nil
+}
+
+// add trusts roots, if they are not trusted yet.
+func (r *record) add(roots []*x509.Certificate, now time.Time) {
+	for _, c := range roots {
+		if r.find(fingerprint(c)) == nil {
+			r.Roots = append(r.Roots, root{PEM: string(certs.EncodeChain(c)), Added: now.Truncate(time.Second), cert: c})
+		}
+	}
+}
+
+// prune removes the roots that nobody needs any more. A root that was given out
+// and never signed goes with the wish to sign with it.
+func (r *record) prune(in situation) (steps []step) {
+	next := fingerprints(in.target.roots)
+	r.Roots = slices.DeleteFunc(r.Roots, func(k root) bool {
+		print := fingerprint(k.cert)
+		switch {
+		case slices.Contains(r.SignerRoots, print), r.Next != "" && slices.Contains(next, print):
+			return false
+		case k.Kept:
+			return !in.now.Before(k.cert.NotAfter)
+		case in.now.Before(k.Until):
+			return false
+		}
+		steps = append(steps, step{stepRemove, k.cert})
+		return true
+	})
+	return steps
+}
+
+// due returns when the next step is to be taken, zero if none is waited for.
+func (r *record) due() time.Time {
+	next := r.SwitchAt
+	for _, k := range r.Roots {
+		if !k.Until.IsZero() && (next.IsZero() || k.Until.Before(next)) {
+			next = k.Until
+		}
+	}
+	return next
+}
+
+// phase returns where the rotation is.
+func (r *record) phase() string {
+	if r.Next != "" {
+		return phaseAdd
+	}
+	for _, k := range r.Roots {
+		if !k.Until.IsZero() {
+			return phaseSwitch
+		}
+	}
+	return phaseSteady
+}
+
+// trusted returns the roots, those that sign first.
+func (r *record) trusted() []*x509.Certificate {
+	var first, rest []*x509.Certificate
+	for _, k := range r.Roots {
+		if slices.Contains(r.SignerRoots, fingerprint(k.cert)) {
+			first = append(first, k.cert)
+		} else {
+			rest = append(rest, k.cert)
+		}
+	}
+	return append(first, rest...)
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// quiet is how long plugged-in files must be left alone before they are read:
+	// who replaces several of them does so in this time.
+	quiet = 100 * time.Millisecond
+	// secondLook is when files that do not belong together are looked at again
+	// before anything is said about them.
+	secondLook = time.Second
+	// lookTimeout bounds what the store may take.
+	lookTimeout = 5 * time.Second
+)
+
+// Run follows the store, the plugged-in files and the clock until ctx is done.
+func (a *Authority) Run(ctx context.Context) error {
+	w := a.watch()
+	defer w.close()
+	look := time.NewTimer(a.look(ctx))
+	defer look.Stop()
+	soon := time.NewTimer(time.Hour)
+	soon.Stop()
+	defer soon.Stop()
+	for pending := false; ; {
+		// Cases: the end; a plugged-in file changed, or events were lost; the
+		// files are quiet; somebody asks for a look; time for one.
+		select {
+		case <-ctx.Done():
+			return nil
+		case event := <-w.events():
+			w.note(event)
+			if !pending {
+				pending = true
+				soon.Reset(quiet)
+			}
+			continue
+		case err := <-w.errors():
+			a.cfg.Logger.Debug("watching the plugged-in certificate authority has trouble; looking at it", "err", err)
+			if !pending {
+				pending = true
+				soon.Reset(quiet)
+			}
+			continue
+		case <-soon.C:
+			pending = false
+		case <-a.poke:
+		case <-look.C:
+		}
+		w.add()
+		look.Reset(a.look(ctx))
+	}
+}
+
+// look reads everything and returns when to look again.
+func (a *Authority) look(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wait := a.cfg.Poll
+	if a.plugin != nil && a.readPlugin() {
+		wait = min(wait, secondLook)
+	}
+	err := a.refresh(ctx)
+	if ctx.Err() == nil || err == nil { // at the end of the process, nothing is said
+		a.say(&a.said.material, "the certificate authority stays as it is, which is looked at again", err)
+	}
+	now := time.Now()
+	for _, at := range []time.Time{a.settled.due, a.nextCheck} {
+		if left := at.Sub(now); left > 0 {
+			wait = min(wait, left)
+		}
+	}
+	return wait
+}
+
+// readPlugin reads the plugged-in files. It reports whether they are bad for
+// the first time: perhaps somebody is still at work there.
+func (a *Authority) readPlugin() (again bool) {
+	before := a.plugin.rejected
+	changed, err := a.plugin.read()
+	switch {
+	case err != nil && a.plugin.rejected != before:
+		return true
+	case err != nil:
+		if a.said.plugin != err.Error() {
+			a.metrics.reloads.WithLabelValues("rejected").Inc()
+		}
+		a.metrics.rejected.Set(1)
+		a.say(&a.said.plugin, "the plugged-in certificate authority in "+a.cfg.PluginDir+" is not taken; the last good one stays", err)
+		return false
+	}
+	if a.said.plugin != "" {
+		a.cfg.Logger.Info("the plugged-in certificate authority is good again", "path", a.cfg.PluginDir)
+	}
+	a.said.plugin = ""
+	a.metrics.rejected.Set(0)
+	if changed {
+		a.metrics.reloads.WithLabelValues("applied").Inc()
+	}
+	return false
+}
+
+// watcher follows the directory of a plugged-in authority. Where that is not
+// possible, the authority looks from time to time, as it does anyway.
+type watcher struct {
+	dir   string
+	fs    *fsnotify.Watcher // nil if there is nothing to watch
+	added bool
+}
+
+func (a *Authority) watch() *watcher {
+	w := &watcher{}
+	if a.plugin == nil || a.unwatched {
+		return w
+	}
+	fs, err := fsnotify.NewWatcher()
+	if err != nil {
+		a.cfg.Logger.Warn("the directory of the plugged-in certificate authority cannot be watched; it is looked at from time to time",
+			"path", a.cfg.PluginDir, "duration", a.cfg.Poll, "err", err)
+		return w
+	}
+	w.dir, w.fs = a.plugin.dir, fs
+	w.add()
+	return w
+}
+
+// add begins to watch a directory, which may have come into being.
+func (w *watcher) add() {
+	if w.fs != nil && !w.added {
+		w.added = w.fs.Add(w.dir) == nil
+	}
+}
+
+// note remembers that the directory itself is gone.
+func (w *watcher) note(e fsnotify.Event) {
+	if filepath.Clean(e.Name) == filepath.Clean(w.dir) && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
+		w.added = false
+	}
+}
+
+func (w *watcher) events() <-chan fsnotify.Event {
+	if w.fs == nil {
+		return nil
+	}
+	return w.fs.Events
+}
+
+func (w *watcher) errors() <-chan error {
+	if w.fs == nil {
+		return nil
+	}
+	return w.fs.Errors
+}
+
+func (w *watcher) close() {
+	if w.fs != nil {
+		_ = w.fs.Close() // nothing is left to do with it
+	}
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// Material is what a Store keeps: contents by the name of a file, or of a key
+// in the data of a Kubernetes Secret. Names that the authority does not know
+// are left as they are. It holds private keys.
+type Material map[string][]byte
+
+// Names in Material and in directories, as people know them from Istio, and
+// those of a rotation.
+const (
+	keyFile      = "ca-key.pem"
+	certFile     = "ca-cert.pem"
+	chainFile    = "cert-chain.pem"
+	rootFile     = "root-cert.pem"
+	crlFile      = "ca-crl.pem"
+	nextKeyFile  = "next-key.pem"  // of the root that will sign
+	nextCertFile = "next-cert.pem" // its certificate
+	recordFile   = "rotation.json" // see record
+	lockFile     = ".lock"
+)
+
+// ErrConflict is wrapped by Save if somebody else saved since Load.
+var ErrConflict = errors.New("the authority was changed by somebody else")
+
+// Store keeps the material of an authority, for all replicas of a control
+// plane that share it. Its errors name the place and hold nothing of a key.
+type Store interface {
+	// Load returns what is kept and its version. If nothing is kept yet, both
+	// are empty and there is no error.
+	Load(ctx context.Context) (m Material, version string, err error)
+	// Save replaces, as one change, what is kept in the given version; an empty
+	// version means that nothing is kept yet. It returns an error that wraps
+	// ErrConflict, and changes nothing, if another version is kept.
+	Save(ctx context.Context, m Material, version string) error
+}
+
+// dirStore is a Store in a directory.
+type dirStore struct{ dir string }
+
+// filesInOrder are the files in the order in which they are written, which
+// makes that a crash between two of them loses nothing: the pair that signs and
+// the pair that will come before the record that tells which is which.
+func filesInOrder() []file {
+	return []file{
+		{keyFile, 0o600},
+		{certFile, 0o644},
+		{chainFile, 0o644},
+		{nextKeyFile, 0o600},
+		{nextCertFile, 0o644},
+		{recordFile, 0o644},
+		{rootFile, 0o644},
+		{crlFile, 0o644},
+	}
+}
+
+type file struct {
+	name string
+	mode fs.FileMode
+}
+
+// Load implements Store.
+func (d *dirStore) Load(context.Context) (Material, string, error) {
+	// A save writes several files under a lock. There is no lock, and none is
+	// made, where nobody saved yet.
+	unlock, err := lock(filepath.Join(d.dir, lockFile), syscall.LOCK_SH)
+	if err == nil {
+		defer unlock()
+		return d.read()
+	}
+	m, version, readErr := d.read()
+	if unlock, err := lock(filepath.Join(d.dir, lockFile), syscall.LOCK_SH); err == nil {
+		defer unlock() // the first save came in between
+		return d.read()
+	}
+	return m, version, readErr
+}
+
+func (d *dirStore) read() (Material, string, error) {
+	m := Material{}
+	for _, f := range filesInOrder() {
+		data, err := os.ReadFile(filepath.Join(d.dir, f.name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		m[f.name] = data
+	}
+	if len(m) == 0 {
+		return nil, "", nil
+	}
+	return m, m.hash(), nil
+}
+
+// hash names the contents.
+func (m Material) hash() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		// A hash takes everything.
+		_, _ = fmt.Fprintf(h, "%s %d\n", name, len(m[name]))
+		_, _ = h.Write(m[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Save implements Store.
+func (d *dirStore) Save(_ context.Context, m Material, version string) error {
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return err
+	}
+	unlock, err := lock(filepath.Join(d.dir, lockFile), syscall.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	before, current, err := d.read()
+	if err != nil {
+		return err
+	}
+	if current != version {
+		return fmt.Errorf("%s: %w", d.dir, ErrConflict)
+	}
+	return d.write(before, m)
+}
+
+// write replaces the files that differ. All are on the disk under temporary
+// names before the first gets its own; those that are not wanted go last.
+func (d *dirStore) write(before, m Material) error {
+	type change struct{ from, to string }
+	var changes []change
+	defer func() {
+		for _, c := range changes {
+			_ = os.Remove(c.from) // only left over after an error, which is returned
+		}
+	}()
+	for _, f := range filesInOrder() {
+		if data, wanted := m[f.name]; wanted && (string(before[f.name]) != string(data) || before[f.name] == nil) {
+			name, err := writeTemporary(d.dir, f, data)
+			changes = append(changes, change{name, filepath.Join(d.dir, f.name)})
+			if err != nil {
+				return fmt.Errorf("writing %s: %w", f.name, err)
+			}
+		}
+	}
+	for len(changes) > 0 {
+		if err := os.Rename(changes[0].from, changes[0].to); err != nil {
+			return err
+		}
+		changes = changes[1:]
+	}
+	for name := range before {
+		if _, wanted := m[name]; !wanted {
+			if err := os.Remove(filepath.Join(d.dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	dir, err := os.Open(d.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func writeTemporary(dir string, f file, data []byte) (string, error) {
+	t, err := os.CreateTemp(dir, "."+f.name+".*") // made with mode 0600
+	if err != nil {
+		return "", err
+	}
+	_, err = t.Write(data)
+	return t.Name(), errors.Join(err, t.Chmod(f.mode), t.Sync(), t.Close())
+}
+
+// lock takes a lock between processes and returns the function that gives it
+// back. Who writes (LOCK_EX) makes the file.
+func lock(path string, how int) (unlock func(), err error) {
+	open := os.O_RDONLY
+	if how == syscall.LOCK_EX {
+		open = os.O_CREATE | os.O_RDWR
+	}
+	f, err := os.OpenFile(path, open, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), how); err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+	}
+	return func() {
+		_ = f.Close() // gives the lock back; nothing was written
+	}, nil
+}
+
+// Equal reports whether both hold the same.
+func (m Material) Equal(o Material) bool { return maps.EqualFunc(m, o, bytes.Equal) }

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+)
+
+// memory is a Store that replicas share, as a Kubernetes Secret is.
+type memory struct {
+	mu      sync.Mutex // guards the fields below
+	m       ca.Material
+	version int
+	loadErr error
+	saveErr error
+	saves   int
+}
+
+func (s *memory) Load(context.Context) (ca.Material, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loadErr != nil || s.m == nil {
+		return nil, "", s.loadErr
+	}
+	return maps.Clone(s.m), strconv.Itoa(s.version), nil
+}
+
+func (s *memory) Save(_ context.Context, m ca.Material, version string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	current := ""
+	if s.m != nil {
+		current = strconv.Itoa(s.version)
+	}
+	switch {
+	case s.saveErr != nil:
+		return s.saveErr
+	case version != current:
+		return ca.ErrConflict
+	}
+	s.m = maps.Clone(m)
+	s.version++
+	s.saves++
+	return nil
+}
+
+func (s *memory) set(change func(*memory)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+// replica opens an authority on a store and runs it until the test ends.
+func replica(t *testing.T, change func(*ca.Config)) *ca.Authority {
+	t.Helper()
+	a := open(t, func(c *ca.Config) {
+		c.Poll = 20 * time.Minute // the hours of these tests go by in milliseconds
+		change(c)
+	})
+	a.Unwatch()
+	run(t, a)
+	return a
+}
+
+func run(t *testing.T, a *ca.Authority) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReplicasShareOneRoot(t *testing.T) {
+	t.Parallel()
+	store := &memory{}
+	roots := make([]string, 8)
+	var wg sync.WaitGroup
+	for i := range roots {
+		wg.Go(func() {
+			a, err := ca.Open(t.Context(), ca.Config{Store: store, TrustDomain: "cluster.local", Logger: quiet()})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			roots[i] = string(a.RootPEM())
+		})
+	}
+	wg.Wait()
+	for _, r := range roots {
+		if r == "" || r != roots[0] {
+			t.Fatal("two starts ended with different roots")
+		}
+	}
+	if store.saves != 1 {
+		t.Errorf("the store was written %d times, want once", store.saves)
+	}
+}
+
+// TestReplicasRotateTogether lets three replicas come to the end of a root.
+func TestReplicasRotateTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{}
+		var all []*ca.Authority
+		for range 3 {
+			all = append(all, replica(t, func(c *ca.Config) { c.Store, c.Root.TTL = store, 200*time.Hour }))
+		}
+		signers := map[string]bool{}
+		for range 300 {
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			now := map[string]bool{}
+			for _, a := range all {
+				elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour)
+				if err != nil {
+					t.Fatal(err)
+				}
+				key := string(parse(t, elements[0])[0].AuthorityKeyId)
+				now[key], signers[key] = true, true
+				if !bytes.Equal(a.RootPEM(), all[0].RootPEM()) || a.Phase() != all[0].Phase() {
+					t.Fatal("two replicas give out different roots")
+				}
+			}
+			if len(now) != 1 {
+				t.Fatal("two replicas sign with different roots")
+			}
+		}
+		if len(signers) != 2 {
+			t.Errorf("%d roots signed in one and a half lives of a root, want 2", len(signers))
+		}
+	})
+}
+
+func TestStoreIsHealed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{}
+		a := replica(t, func(c *ca.Config) { c.Store = store })
+		before := a.RootPEM()
+		store.set(func(s *memory) { s.m = nil })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		m, _, err := store.Load(t.Context())
+		if err != nil || len(m["ca-key.pem"]) == 0 || !bytes.Equal(a.RootPEM(), before) {
+			t.Errorf("the store was not written again, or the root changed: %v", err)
+		}
+		store.set(func(s *memory) { s.m["ca-key.pem"] = []byte("x") })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour); err != nil {
+			t.Errorf("a store that was spoilt ends signing: %v", err)
+		}
+	})
+}
+
+func TestStoreThatFailsDoesNotEndSigning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{}
+		log := &syncBuffer{}
+		a := replica(t, func(c *ca.Config) { c.Store, c.Logger, c.Root.TTL = store, textLog(log), 400*time.Hour })
+		for name, spoil := range map[string]func(*memory){
+			"save": func(s *memory) { s.loadErr, s.saveErr = nil, errors.New("the disk is full") },
+			"load": func(s *memory) { s.loadErr, s.saveErr = errors.New("nobody answers"), nil },
+		} {
+			store.set(spoil)
+			for range 20 {
+				time.Sleep(time.Hour)
+				if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 2*time.Hour); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		if n := strings.Count(log.String(), "the disk is full"); n < 1 || n > 2 {
+			t.Errorf("the log tells %d times of the full disk, want once or twice:\n%s", n, log)
+		}
+		// No root is given out that a restart would forget.
+		time.Sleep(320 * time.Hour)
+		if n := len(parse(t, a.RootPEM())); n != 1 {
+			t.Errorf("%d roots are given out while nothing can be saved", n)
+		}
+		store.set(func(s *memory) { s.loadErr = nil })
+		time.Sleep(2 * time.Hour)
+		if n := len(parse(t, a.RootPEM())); n != 2 {
+			t.Errorf("%d roots are given out after the store came back, want 2", n)
+		}
+		m, _, err := store.Load(t.Context())
+		if err != nil || !strings.Contains(string(m["rotation.json"]), `"longestLife": "2h0m0s"`) {
+			t.Errorf("the longest life was not written down: %s, %v", m["rotation.json"], err)
+		}
+	})
+}
+
+// TestCrashWhileWriting ends the writing of a directory after each file of
+// each step of a rotation, and starts again.
+func TestCrashWhileWriting(t *testing.T) {
+	t.Parallel()
+	order := []string{"ca-key.pem", "ca-cert.pem", "next-key.pem", "next-cert.pem", "rotation.json", "root-cert.pem"}
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{}
+		a := replica(t, func(c *ca.Config) { c.Store, c.Root.TTL = store, 100*time.Hour })
+		leafOf := func(a *ca.Authority) []byte {
+			elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 5*time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return elements[0]
+		}
+		last := leafOf(a)
+		before, _, _ := store.Load(t.Context())
+		starts := 0
+		for range 120 {
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			after, _, _ := store.Load(t.Context())
+			if after.Equal(before) {
+				last = leafOf(a)
+				continue
+			}
+			for n := range len(order) + 1 {
+				dir := filepath.Join(base, strconv.Itoa(starts))
+				starts++
+				half := maps.Clone(before)
+				for _, name := range order[:n] {
+					if after[name] != nil {
+						half[name] = after[name]
+					}
+				}
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				write(t, dir, half)
+				again := open(t, func(c *ca.Config) { c.Dir, c.Root.TTL = dir, 100*time.Hour })
+				trusts(t, again.RootPEM(), last)
+				trusts(t, again.RootPEM(), leafOf(again))
+			}
+			before, last = after, leafOf(a)
+		}
+		if starts < 3*len(order) {
+			t.Errorf("there were %d starts: the rotation did not take place", starts)
+		}
+	})
+}
+
+// trusts checks that a leaf verifies with roots.
+func trusts(t *testing.T, rootsPEM []byte, leafPEM ...[]byte) {
+	t.Helper()
+	if err := verify(t, rootsPEM, leafPEM...); err != nil {
+		t.Error(err)
+	}
+}
+
+func verify(t *testing.T, rootsPEM []byte, elements ...[]byte) error {
+	t.Helper()
+	if err := certsVerify(rootsPEM, parse(t, elements...)); err != nil {
+		return err
+	}
+	return nil
+}
+
+func TestDirIsLockedAndVersioned(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := open(t, func(c *ca.Config) { c.Dir = dir })
+	if _, err := sign(t, a, newCSR(t, newKey(t, certs.ECDSAP256), web()), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "rotation.json"))
+	if err != nil || !strings.Contains(string(text), `"longestLife": "1h0m0s"`) {
+		t.Errorf("rotation.json says %s, error %v", text, err)
+	}
+	if strings.Contains(string(text), "PRIVATE") {
+		t.Error("rotation.json, which everybody may read, holds a key")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") && e.Name() != ".lock" {
+			t.Errorf("%s is left over", e.Name())
+		}
+	}
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package credentials
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// PrivateKey is a private key as PEM, which no log and no error shows.
+type PrivateKey []byte
+
+// String implements fmt.Stringer.
+func (PrivateKey) String() string { return "[private key]" }
+
+// GoString implements fmt.GoStringer.
+func (PrivateKey) GoString() string { return "[private key]" }
+
+// Format implements fmt.Formatter, for the verbs that would print bytes.
+func (k PrivateKey) Format(s fmt.State, _ rune) {
+	_, _ = s.Write([]byte(k.String())) // nobody reads the error of a fmt.State
+}
+
+// LogValue implements slog.LogValuer.
+func (k PrivateKey) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+// MarshalText keeps the key out of JSON, too.
+func (k PrivateKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// KeyPair is a certificate with its key.
+type KeyPair struct {
+	Chain      []byte // PEM, the leaf first
+	Key        PrivateKey
+	OCSPStaple []byte // DER; nil if there is none
+	NotBefore  time.Time
+	NotAfter   time.Time // the first end of the chain
+}
+
+// Roots are what peers are verified with.
+type Roots struct {
+	PEM      []byte
+	CRL      []byte    // PEM; nil if there is none
+	NotAfter time.Time // the last end: until then some peer may verify
+}
+
+// Credential is what a Secret holds. It never changes.
+type Credential struct {
+	Namespace string
+	Name      string
+	Pair      *KeyPair // nil without one
+	Roots     *Roots   // nil without any
+	Warnings  []string // what is doubtful, without secrets
+
+	// noPair and noRoots say why the part is not there.
+	noPair, noRoots error
+}
+
+// Format implements fmt.Formatter: for a verb that does not fit, fmt would print
+// the bytes of the key and ask nobody.
+func (c Credential) Format(s fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(s, "credential %s/%s", c.Namespace, c.Name) // as above
+}
+
+// Format implements fmt.Formatter.
+func (p KeyPair) Format(s fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(s, "key pair until %s", p.NotAfter.UTC().Format(time.RFC3339)) // as above
+}
+
+// Keys of a Secret that matter: of the type kubernetes.io/tls, and of Istio's
+// generic form.
+const (
+	keyTLSCert = "tls.crt"
+	keyTLSKey  = "tls.key"
+	keyTLSRoot = "ca.crt"
+	keyTLSCRL  = "ca.crl"
+	keyOCSP    = "tls.ocsp-staple"
+	keyCert    = "cert"
+	keyKey     = "key"
+	keyRoot    = "cacert"
+	keyCRL     = "crl"
+)
+
+// DataKeys lists the keys of a Secret that matter; a source need not keep more.
+func DataKeys() []string {
+	return []string{keyTLSCert, keyTLSKey, keyTLSRoot, keyTLSCRL, keyOCSP, keyCert, keyKey, keyRoot, keyCRL}
+}
+
+// Holds reports whether the data of a Secret could be a credential.
+func Holds(data map[string][]byte) bool {
+	return slices.ContainsFunc(DataKeys(), func(k string) bool { return len(data[k]) > 0 })
+}
+
+// Parse reads and checks the data of a Secret. An error means that something of
+// it is broken; a part that is not there is none.
+func Parse(namespace, name string, data map[string][]byte) (*Credential, error) {
+	c := &Credential{Namespace: namespace, Name: name}
+	if err := c.parsePair(data); err != nil {
+		return nil, c.fault(err)
+	}
+	if err := c.parseRoots(data); err != nil {
+		return nil, c.fault(err)
+	}
+	if c.Pair == nil && c.Roots == nil {
+		return nil, c.noPair
+	}
+	c.Warnings = c.doubts(time.Now())
+	return c, nil
+}
+
+func (c *Credential) fault(err error) error {
+	return fmt.Errorf("credential %s/%s: %w", c.Namespace, c.Name, err)
+}
+
+// parsePair takes the generic form before the other, as Istio does.
+func (c *Credential) parsePair(data map[string][]byte) error {
+	cert, key, names := data[keyCert], data[keyKey], [2]string{keyCert, keyKey}
+	if len(cert) == 0 || len(key) == 0 {
+		cert, key, names = data[keyTLSCert], data[keyTLSKey], [2]string{keyTLSCert, keyTLSKey}
+	}
+	if len(cert) == 0 || len(key) == 0 {
+		c.noPair = c.fault(fmt.Errorf("it holds neither %s and %s nor %s and %s, but %s", keyCert, keyKey, keyTLSCert, keyTLSKey, present(data)))
+		return nil
+	}
+	chain, err := certs.ParseChain(cert)
+	if err != nil {
+		return fmt.Errorf("%s: %w", names[0], err)
+	}
+	private, err := certs.ParseKey(key)
+	if err != nil {
+		return fmt.Errorf("%s is not a private key that can be used: %w", names[1], err)
+	}
+	if !certs.SamePublicKey(chain[0].PublicKey, private.Public()) {
+		return fmt.Errorf("%s does not belong to the first certificate of %s; put both of one pair there", names[1], names[0])
+	}
+	c.Pair = &KeyPair{Chain: cert, Key: key, NotBefore: chain[0].NotBefore, NotAfter: chain[0].NotAfter}
+	for _, above := range chain[1:] {
+		if above.NotAfter.Before(c.Pair.NotAfter) {
+			c.Pair.NotAfter = above.NotAfter
+		}
+	}
+	if staple := data[keyOCSP]; len(staple) > 0 {
+		c.Pair.OCSPStaple = staple
+	}
+	return nil
+}
+
+func (c *Credential) parseRoots(data map[string][]byte) error {
+	text, name := data[keyRoot], keyRoot
+	if len(text) == 0 {
+		text, name = data[keyTLSRoot], keyTLSRoot
+	}
+	if len(text) == 0 {
+		c.noRoots = c.fault(fmt.Errorf("it holds neither %s nor %s, but %s", keyRoot, keyTLSRoot, present(data)))
+		return nil
+	}
+	roots, err := certs.ParseChain(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	c.Roots = &Roots{PEM: text, NotAfter: roots[0].NotAfter}
+	for _, r := range roots[1:] {
+		if r.NotAfter.After(c.Roots.NotAfter) {
+			c.Roots.NotAfter = r.NotAfter
+		}
+	}
+	for _, name := range []string{keyCRL, keyTLSCRL} {
+		if list := data[name]; len(list) > 0 {
+			c.Roots.CRL = list
+			return checkCRL(name, list)
+		}
+	}
+	return nil
+}
+
+func checkCRL(name string, text []byte) error {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return fmt.Errorf("%s is not PEM", name)
+	}
+	if _, err := x509.ParseRevocationList(block.Bytes); err != nil {
+		return fmt.Errorf("%s is not a revocation list: %w", name, err)
+	}
+	return nil
+}
+
+// present names the keys of a Secret, without their values.
+func present(data map[string][]byte) string {
+	const limit = 10
+	var names []string
+	for name := range data {
+		names = append(names, clip(name))
+	}
+	if len(names) == 0 {
+		return "nothing"
+	}
+	slices.Sort(names)
+	if len(names) > limit {
+		names = append(names[:limit], "...")
+	}
+	return strings.Join(names, ", ")
+}
+
+// doubts says what still works but will not for everybody.
+func (c *Credential) doubts(now time.Time) []string {
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if p := c.Pair; p != nil {
+		switch {
+		case now.After(p.NotAfter):
+			add("the certificate expired at %s; renew it", p.NotAfter.UTC().Format(time.RFC3339))
+		case now.Before(p.NotBefore):
+			add("the certificate is not valid before %s", p.NotBefore.UTC().Format(time.RFC3339))
+		}
+	}
+	if r := c.Roots; r != nil && now.After(r.NotAfter) {
+		add("all roots expired, the last at %s; renew them", r.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return out
+}
+
+// same reports whether two credentials would be served alike.
+func (c *Credential) same(o *Credential) bool {
+	if c == nil || o == nil {
+		return c == o
+	}
+	pair := func(p *KeyPair) [][]byte {
+		if p == nil {
+			return nil
+		}
+		return [][]byte{p.Chain, p.Key, p.OCSPStaple}
+	}
+	roots := func(r *Roots) [][]byte {
+		if r == nil {
+			return nil
+		}
+		return [][]byte{r.PEM, r.CRL}
+	}
+	return slices.EqualFunc(pair(c.Pair), pair(o.Pair), bytes.Equal) && slices.EqualFunc(roots(c.Roots), roots(o.Roots), bytes.Equal)
+}
+
+// ErrNotFound is wrapped by the errors of sources that hold no such credential.
+var ErrNotFound = errors.New("credential not found")
+
+// Source gives credentials.
+type Source interface {
+	// Get returns the credential of a Secret. The error wraps ErrNotFound if
+	// there is no such Secret, and says what is wrong with it if there is.
+	Get(namespace, name string) (*Credential, error)
+	// OnChange adds a function that is called after each change of a Secret
+	// that Get would show, perhaps by several goroutines at once. OnChange is
+	// called before Run only.
+	OnChange(func(namespace, name string))
+	// Synced is closed when all Secrets were read once.
+	Synced() <-chan struct{}
+}
+
+// KeyPairOf returns the certificate and key that a reference means.
+func KeyPairOf(s Source, ref Reference) (*KeyPair, error) {
+	c, err := s.Get(ref.Namespace, ref.Name)
+	if err != nil {
+		return nil, err
+	}
+	if c.Pair == nil {
+		return nil, c.noPair
+	}
+	return c.Pair, nil
+}
+
+// RootsOf returns the roots that a reference means: for x-cacert those of the
+// Secret x-cacert, or if there is none, those of x.
+func RootsOf(s Source, ref Reference) (*Roots, error) {
+	c, err := s.Get(ref.Namespace, ref.Name)
+	if base := strings.TrimSuffix(ref.Name, rootsSuffix); errors.Is(err, ErrNotFound) && ref.IsRoots() {
+		c, err = s.Get(ref.Namespace, base)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.Roots == nil {
+		return nil, c.noRoots
+	}
+	return c.Roots, nil
+}

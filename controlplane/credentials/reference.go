@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package credentials
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The schemes of the names that proxies ask for.
+const (
+	// SchemeKubernetes names a Secret in the cluster of the proxy.
+	SchemeKubernetes = "kubernetes"
+	// SchemeGateway names a Secret in the cluster that holds the configuration.
+	SchemeGateway = "kubernetes-gateway"
+
+	rootsSuffix = "-cacert"
+	maxName     = 253 // bytes of the name of an object
+)
+
+// Reference is a name that a proxy asks for, read.
+type Reference struct {
+	Scheme    string // one of the constants above
+	Namespace string
+	Name      string // with the suffix -cacert, if roots are asked for
+}
+
+// ParseReference reads kubernetes://[namespace/]name,
+// kubernetes-gateway://namespace/name, or a bare name, which means
+// kubernetes://name. The namespace is that of the proxy if none is written.
+func ParseReference(resource, proxyNamespace string) (Reference, error) {
+	ref := Reference{Scheme: SchemeKubernetes, Namespace: proxyNamespace}
+	rest := resource
+	if scheme, after, ok := strings.Cut(resource, "://"); ok {
+		ref.Scheme, rest = scheme, after
+	}
+	namespace, name, both := strings.Cut(rest, "/")
+	switch ref.Scheme {
+	case SchemeKubernetes:
+	case SchemeGateway:
+		if !both {
+			return Reference{}, fmt.Errorf("credential %q: write kubernetes-gateway://<namespace>/<name>", clip(resource))
+		}
+	default:
+		return Reference{}, fmt.Errorf("credential %q: the scheme is not one of kubernetes, kubernetes-gateway", clip(resource))
+	}
+	if both {
+		ref.Namespace = namespace
+	} else {
+		name = rest
+	}
+	ref.Name = name
+	if !isName(ref.Namespace) || !isName(ref.Name) {
+		return Reference{}, fmt.Errorf("credential %q: write kubernetes://[<namespace>/]<name>, with names of a-z, 0-9, '-' and '.'", clip(resource))
+	}
+	return ref, nil
+}
+
+// isName reports whether an object may have that name.
+func isName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i, c := range []byte(s) {
+		alphanumeric := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !alphanumeric && (c != '-' && c != '.' || i == 0 || i == len(s)-1) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsRoots reports whether roots are asked for, and not a certificate with key.
+func (r Reference) IsRoots() bool {
+	return len(r.Name) > len(rootsSuffix) && strings.HasSuffix(r.Name, rootsSuffix)
+}
+
+// CheckNamespace refuses a reference to another namespace than that of the
+// proxy, unless a grant allows it. A nil grant allows nothing.
+func (r Reference) CheckNamespace(proxyNamespace string, granted func(Reference) bool) error {
+	if r.Namespace == proxyNamespace || granted != nil && granted(r) {
+		return nil
+	}
+	return fmt.Errorf("credential %s/%s: a proxy of namespace %s may only use those of its own namespace; move the Secret there, or allow the reference",
+		r.Namespace, r.Name, proxyNamespace)
+}
+
+// Affects reports whether a change of a Secret changes what the reference
+// means.
+func (r Reference) Affects(namespace, name string) bool {
+	return r.Namespace == namespace && (r.Name == name || r.IsRoots() && strings.TrimSuffix(r.Name, rootsSuffix) == name)
+}
+
+// clip bounds what of a stranger's text ends in an error.
+func clip(s string) string {
+	const limit = 300
+	if len(s) <= limit {
+		return s
+	}
+	return s[:limit] + "..."
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package credentials
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Table holds credentials, checked. While a Secret is broken, the version of
+// before stays in force: who replaces a pair in two steps loses no connection.
+type Table struct {
+	log    *slog.Logger
+	broken prometheus.Counter
+	// handlers is written before the first change only.
+	handlers []func(namespace, name string)
+	synced   chan struct{}
+	once     sync.Once // closes synced
+
+	// mu guards entries.
+	mu      sync.RWMutex
+	entries map[key]entry
+}
+
+type key struct{ namespace, name string }
+
+type entry struct {
+	good *Credential // nil if it never was
+	err  error       // what is wrong with the newest version; nil if nothing
+}
+
+// NewTable returns an empty Table. A nil Logger means slog.Default(), a nil
+// Registerer no metrics; several tables may share one.
+func NewTable(log *slog.Logger, reg prometheus.Registerer) (*Table, error) {
+	if log == nil {
+		log = slog.Default()
+	}
+	t := &Table{log: log, entries: map[key]entry{}, synced: make(chan struct{}), broken: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pilot_sds_certificate_errors_total",
+		Help: "Number of credentials that were read and are broken.",
+	})}
+	if reg == nil {
+		return t, nil
+	}
+	err := reg.Register(t.broken)
+	var there prometheus.AlreadyRegisteredError
+	if errors.As(err, &there) {
+		if c, ok := there.ExistingCollector.(prometheus.Counter); ok {
+			t.broken = c
+			return t, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("registering metrics of credentials: %w", err)
+	}
+	return t, nil
+}
+
+// Get implements Source.
+func (t *Table) Get(namespace, name string) (*Credential, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, ok := t.entries[key{namespace, name}]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: there is no Secret %s/%s with a certificate", ErrNotFound, namespace, name)
+	case e.good == nil:
+		return nil, e.err
+	}
+	return e.good, nil
+}
+
+// OnChange implements Source.
+func (t *Table) OnChange(f func(namespace, name string)) { t.handlers = append(t.handlers, f) }
+
+// Synced implements Source.
+func (t *Table) Synced() <-chan struct{} { return t.synced }
+
+// SetSynced closes Synced. The owner of the table calls it.
+func (t *Table) SetSynced() { t.once.Do(func() { close(t.synced) }) }
+
+// Set puts a Secret into the table. Data is kept, not copied. A Secret without
+// any key of DataKeys is none of ours, and the same as no Secret.
+func (t *Table) Set(namespace, name string, data map[string][]byte) {
+	if !Holds(data) {
+		t.Delete(namespace, name)
+		return
+	}
+	c, err := Parse(namespace, name, data)
+	t.put(key{namespace, name}, c, err)
+}
+
+// put notes a version of a credential, good or bad.
+func (t *Table) put(k key, c *Credential, err error) {
+	t.mu.Lock()
+	before, known := t.entries[k]
+	next := entry{good: c, err: err}
+	if err != nil {
+		next.good = before.good
+	}
+	t.entries[k] = next
+	t.mu.Unlock()
+
+	switch {
+	case err != nil && !sameText(err, before.err):
+		t.broken.Inc()
+		if next.good != nil {
+			t.log.Warn("a credential is broken; the version of before stays in force", "namespace", k.namespace, "name", k.name, "err", err)
+		} else {
+			t.log.Warn("a credential is broken", "namespace", k.namespace, "name", k.name, "err", err)
+		}
+	case err == nil && !before.good.same(c):
+		for _, w := range c.Warnings {
+			t.log.Warn("a credential is doubtful", "namespace", k.namespace, "name", k.name, "reason", w)
+		}
+	}
+	if !known || !before.good.same(next.good) {
+		t.tell(k)
+	}
+}
+
+func sameText(a, b error) bool { return b != nil && a.Error() == b.Error() }
+
+// Delete takes a Secret out of the table.
+func (t *Table) Delete(namespace, name string) {
+	k := key{namespace, name}
+	t.mu.Lock()
+	_, known := t.entries[k]
+	delete(t.entries, k)
+	t.mu.Unlock()
+	if known {
+		t.tell(k)
+	}
+}
+
+func (t *Table) tell(k key) {
+	for _, f := range t.handlers {
+		f(k.namespace, k.name)
+	}
+}
+
+// keys returns what the table holds.
+func (t *Table) keys() []key {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	out := make([]key, 0, len(t.entries))
+	for k := range t.entries {
+		out = append(out, k)
+	}
+	return out
+}
+
+var _ Source = (*Table)(nil)

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+const (
+	defaultQPS, defaultBurst = 80, 160
+	// Reviews come by the thousand when many proxies connect at once. The API
+	// server has its own limit (priority and fairness).
+	reviewQPS, reviewBurst = 1000, 2000
+)
+
+// Config says which API server is talked to, and as whom.
+type Config struct {
+	Kubeconfig string       // path of a kubeconfig; empty means the service account of the pod this runs in
+	Context    string       // of the kubeconfig; empty means its current one
+	QPS        float32      // requests a second, reviews of tokens not counted; zero means 80
+	Burst      int          // requests at once; zero means 160
+	UserAgent  string       // empty means outrigger-control
+	Logger     *slog.Logger // nil means slog.Default()
+	Metrics    *Metrics     // nil means none
+}
+
+// Client talks to the API server of one cluster.
+type Client struct {
+	api     kubernetes.Interface
+	reviews kubernetes.Interface // with a higher limit
+	log     *slog.Logger
+	metrics *Metrics
+	access  *accessCache
+}
+
+// New returns a Client. It does not talk to the API server yet.
+func New(cfg Config) (*Client, error) {
+	restConfig, err := load(cfg)
+	if err != nil {
+		return nil, err
+	}
+	restConfig.UserAgent = cfg.UserAgent
+	if restConfig.UserAgent == "" {
+		restConfig.UserAgent = "outrigger-control"
+	}
+	restConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	restConfig.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	transport, err := rest.HTTPClientFor(restConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	if cfg.QPS == 0 {
+		cfg.QPS = defaultQPS
+	}
+	if cfg.Burst == 0 {
+		cfg.Burst = defaultBurst
+	}
+	api, err := limited(restConfig, transport, cfg.QPS, cfg.Burst)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	reviews, err := limited(restConfig, transport, max(cfg.QPS, reviewQPS), max(cfg.Burst, reviewBurst))
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return newClient(cfg, api, reviews), nil
+}
+
+func newClient(cfg Config, api, reviews kubernetes.Interface) *Client {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Client{api: api, reviews: reviews, log: cfg.Logger, metrics: cfg.Metrics, access: newAccessCache()}
+}
+
+// load reads the kubeconfig, or what a pod is given.
+func load(cfg Config) (*rest.Config, error) {
+	if cfg.Kubeconfig == "" {
+		restConfig, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, errors.New("connect to Kubernetes: this is no pod and no kubeconfig is named; give one")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("connect to Kubernetes as the service account of this pod: %w", err)
+		}
+		return restConfig, nil
+	}
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context}
+	restConfig, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes with kubeconfig %s: %w", cfg.Kubeconfig, err)
+	}
+	return restConfig, nil
+}
+
+func limited(cfg *rest.Config, transport *http.Client, qps float32, burst int) (kubernetes.Interface, error) {
+	c := rest.CopyConfig(cfg)
+	c.QPS, c.Burst = qps, burst
+	return kubernetes.NewForConfigAndClient(c, transport)
+}
+
+// UseLogger sends what the Kubernetes libraries log to a logger. It is for main,
+// before any Client works: the libraries have one logger for the process.
+func UseLogger(log *slog.Logger) { klog.SetSlogLogger(log) }

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+)
+
+// What needs a real API server is tested in e2e/kube. Here is what one would
+// not do: old answers, and time that passes.
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	broken := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]Config{
+		"no file":         {Kubeconfig: broken + "x"},
+		"broken file":     {Kubeconfig: broken},
+		"nothing is said": {},
+	} {
+		if _, err := New(cfg); err == nil || !strings.HasPrefix(err.Error(), "connect to Kubernetes") {
+			t.Errorf("%s: got error %v", name, err)
+		}
+	}
+}
+
+func TestReadReview(t *testing.T) {
+	t.Parallel()
+	good := func() *authenticationv1.TokenReviewStatus {
+		return &authenticationv1.TokenReviewStatus{
+			Authenticated: true, Audiences: []string{"istio-ca"},
+			User: authenticationv1.UserInfo{
+				Username: "system:serviceaccount:ns:web", Groups: []string{"system:serviceaccounts", "system:authenticated"},
+				Extra: map[string]authenticationv1.ExtraValue{extraPodName: {"web-1"}, extraPodUID: {"u"}, extraNodeName: {}},
+			},
+		}
+	}
+	want := authn.Review{Namespace: "ns", ServiceAccount: "web", Pod: authn.Pod{Name: "web-1", UID: "u"}}
+	for name, tc := range map[string]struct {
+		change    func(*authenticationv1.TokenReviewStatus)
+		audiences []string
+		wantErr   string
+	}{
+		"good":                    {func(*authenticationv1.TokenReviewStatus) {}, []string{"x", "istio-ca"}, ""},
+		"no audience asked for":   {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, nil, ""},
+		"server knows none":       {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, []string{"istio-ca"}, "for istio-ca"},
+		"another audience":        {func(*authenticationv1.TokenReviewStatus) {}, []string{"vault"}, "for vault"},
+		"error":                   {func(s *authenticationv1.TokenReviewStatus) { s.Error = "expired" }, nil, "says: expired"},
+		"not authenticated":       {func(s *authenticationv1.TokenReviewStatus) { s.Authenticated = false }, nil, "does not accept"},
+		"not in the group":        {func(s *authenticationv1.TokenReviewStatus) { s.User.Groups = []string{"system:authenticated"} }, nil, "not that of a service account"},
+		"a user":                  {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "jane" }, nil, "not that of a service account"},
+		"no account":              {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:ns:" }, nil, "not that of"},
+		"more parts":              {func(s *authenticationv1.TokenReviewStatus) { s.User.Username += ":x" }, nil, "not that of"},
+		"nothing behind the word": {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:" }, nil, "not that of"},
+	} {
+		status := good()
+		tc.change(status)
+		got, err := readReview(status, tc.audiences)
+		if tc.wantErr == "" && (err != nil || got != want) ||
+			tc.wantErr != "" && (!errors.Is(err, authn.ErrUnauthenticated) || !strings.Contains(err.Error(), tc.wantErr)) {
+			t.Errorf("%s: got %+v, error %v", name, got, err)
+		}
+	}
+}
+
+func TestAccessIsRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		api := fake.NewClientset()
+		var mu sync.Mutex
+		allowed, asked, broken := true, 0, false
+		api.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			if broken {
+				return true, nil, errNoRoute
+			}
+			review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
+			review.Status.Allowed = allowed
+			return true, review, nil
+		})
+		c := newClient(Config{}, api, api)
+		step := func(what string, after time.Duration, want error, questions int) {
+			t.Helper()
+			time.Sleep(after)
+			err := c.MayReadSecrets(t.Context(), "ns", "web")
+			if want == nil && err != nil || want != nil && !errors.Is(err, want) || asked != questions {
+				t.Errorf("%s: got error %v after %d questions, want %d", what, err, asked, questions)
+			}
+		}
+		step("asked", 0, nil, 1)
+		allowed = false
+		step("remembered", allowedTTL-time.Second, nil, 1)
+		step("forgotten", 2*time.Second, ErrDenied, 2)
+		allowed = true
+		step("a no is remembered", deniedTTL-time.Second, ErrDenied, 2)
+		step("and forgotten", 2*time.Second, nil, 3)
+		broken = true
+		step("an error is not remembered", allowedTTL, errNoRoute, 4)
+		broken = false
+		step("asked again", 0, nil, 5)
+	})
+}
+
+var errNoRoute = errors.New("no route")
+
+func TestSecretsAreStripped(t *testing.T) {
+	t.Parallel()
+	meta := metav1.ObjectMeta{
+		Name: "x", Namespace: "ns", ResourceVersion: "1", Annotations: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
+	}
+	for name, tc := range map[string]struct {
+		data map[string][]byte
+		want string
+	}{
+		"credential": {map[string][]byte{"tls.crt": []byte("c"), "tls.key": []byte("k"), "password": []byte("hunter2")}, "tls.crt tls.key"},
+		"password":   {map[string][]byte{"password": []byte("hunter2")}, ""},
+	} {
+		out, err := stripSecret(&corev1.Secret{ObjectMeta: meta, Data: tc.data})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := out.(*corev1.Secret)
+		var keys []string
+		for _, k := range []string{"password", "tls.crt", "tls.key"} {
+			if _, ok := s.Data[k]; ok {
+				keys = append(keys, k)
+			}
+		}
+		if strings.Join(keys, " ") != tc.want || s.Annotations != nil || s.ManagedFields != nil || s.Name != "x" || s.ResourceVersion != "1" {
+			t.Errorf("%s: got %v, %+v", name, keys, s.ObjectMeta)
+		}
+	}
+}
+
+func TestSignerNames(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ signer, domain, asked, want string }{
+		"the configured one":   {"a.test/x", "", "a.test/x", "a.test/x"},
+		"below the domain":     {"", "b.test", "y", "b.test/y"},
+		"no domain":            {"a.test/x", "", "y", ""},
+		"not the domain":       {"a.test/x", "b.test", "a.test/y", ""},
+		"none":                 {"a.test/x", "b.test", "", ""},
+		"a way out":            {"", "b.test", "../c.test/z", ""},
+		"white space":          {"", "b.test", "y z", ""},
+		"longer than a name":   {"", "b.test", strings.Repeat("y", 201), ""},
+		"configured at domain": {"b.test/x", "b.test", "b.test/x", "b.test/x"},
+	} {
+		r := &RegistrationAuthority{cfg: RegistrationConfig{Signer: tc.signer, Domain: tc.domain}}
+		got, err := r.signer(tc.asked)
+		if got != tc.want || (err != nil) != (tc.want == "") || err != nil && !errors.Is(err, ca.ErrRequest) {
+			t.Errorf("%s: got %q, error %v", name, got, err)
+		}
+	}
+	c := newClient(Config{}, fake.NewClientset(), fake.NewClientset())
+	for name, cfg := range map[string]RegistrationConfig{
+		"no client": {Signer: "a.test/x"},
+		"no signer": {Client: c},
+		"no domain": {Client: c, Signer: "x"},
+		"no name":   {Client: c, Signer: "a.test/"},
+	} {
+		if _, err := NewRegistrationAuthority(cfg); err == nil {
+			t.Errorf("%s: it was accepted", name)
+		}
+	}
+}
+
+// Work that has begun ends before its term does, and none begins after.
+func TestTerm(t *testing.T) {
+	t.Parallel()
+	late := &term{done: make(chan struct{})}
+	if err := late.end(); err != nil {
+		t.Error(err)
+	}
+	late.run(t.Context(), func(context.Context) error { t.Error("work began after its term"); return nil })
+
+	busy := &term{done: make(chan struct{})}
+	begun, release := make(chan struct{}), make(chan struct{})
+	go busy.run(t.Context(), func(context.Context) error {
+		close(begun)
+		<-release
+		return errors.New("done")
+	})
+	<-begun
+	time.AfterFunc(10*time.Millisecond, func() { close(release) })
+	if err := busy.end(); err == nil || err.Error() != "done" {
+		t.Errorf("the term ended before its work, error %v", err)
+	}
+}
+
+// Who has no work left gives the lease back, and tries again.
+func TestLeadAgain(t *testing.T) {
+	t.Parallel()
+	c := newClient(Config{}, fake.NewClientset(), fake.NewClientset())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	times := 0
+	err := c.Lead(ctx, Lease{Namespace: "ns", Name: "x", Identity: "one", Duration: 200 * time.Millisecond}, func(context.Context) error {
+		if times++; times == 3 {
+			cancel()
+		}
+		return errors.New("cannot")
+	})
+	if err != nil || times != 3 {
+		t.Errorf("it worked %d times, error %v", times, err)
+	}
+	if err := c.Lead(t.Context(), Lease{Name: "x"}, nil); err == nil {
+		t.Error("a lease without a namespace was accepted")
+	}
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+)
+
+const (
+	accountPrefix = "system:serviceaccount:"
+	accountsGroup = "system:serviceaccounts"
+	// What an API server tells about the pod of a token; the node only since
+	// Kubernetes 1.30.
+	extraPodName  = "authentication.kubernetes.io/pod-name"
+	extraPodUID   = "authentication.kubernetes.io/pod-uid"
+	extraNodeName = "authentication.kubernetes.io/node-name"
+)
+
+// Review implements authn.Reviewer by a TokenReview. It needs the right to
+// create tokenreviews.authentication.k8s.io.
+func (c *Client) Review(ctx context.Context, token string, audiences []string) (authn.Review, error) {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
+	answer, err := c.reviews.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+	if err != nil {
+		return authn.Review{}, fmt.Errorf("review a token: %w", err)
+	}
+	return readReview(&answer.Status, audiences)
+}
+
+// readReview turns the answer into an identity.
+func readReview(status *authenticationv1.TokenReviewStatus, audiences []string) (authn.Review, error) {
+	none := authn.Review{}
+	if status.Error != "" {
+		return none, authn.Refuse("the API server says: " + status.Error)
+	}
+	if !status.Authenticated {
+		return none, authn.Refuse("the API server does not accept the token")
+	}
+	// A server that knows nothing of audiences answers without any.
+	if len(audiences) > 0 && !slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(status.Audiences, a) }) {
+		return none, authn.Refuse("the API server did not accept the token for " + strings.Join(audiences, ", "))
+	}
+	if !slices.Contains(status.User.Groups, accountsGroup) {
+		return none, authn.Refuse("the token is not that of a service account")
+	}
+	rest, ok := strings.CutPrefix(status.User.Username, accountPrefix)
+	namespace, account, both := strings.Cut(rest, ":")
+	if !ok || !both || namespace == "" || account == "" || strings.Contains(account, ":") {
+		return none, authn.Refuse("the name of the token's user is not that of a service account")
+	}
+	first := func(key string) string {
+		if values := status.User.Extra[key]; len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+	return authn.Review{
+		Namespace: namespace, ServiceAccount: account,
+		Pod: authn.Pod{Name: first(extraPodName), UID: first(extraPodUID), Node: first(extraNodeName)},
+	}, nil
+}
+
+var _ authn.Reviewer = (*Client)(nil)

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+const (
+	rootsMap    = "istio-ca-root-cert"
+	rootsKey    = "root-cert.pem"
+	configLabel = "istio.io/config"
+	rootsLease  = "istio-namespace-controller-election"
+	rootWriters = 4
+)
+
+// withoutRoots are the namespaces that need no roots: no workload of a mesh runs
+// there.
+func withoutRoots() []string {
+	return []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, "local-path-storage"}
+}
+
+// RootsConfig describes Roots.
+type RootsConfig struct {
+	Client *Client
+	// Bundle returns the roots as PEM; Changed a channel that is closed when
+	// they change. The channel is taken first.
+	Bundle  func() []byte
+	Changed func() <-chan struct{}
+	// Lease elects the replica that writes. An empty Name means Istio's, an
+	// empty Identity that there is no election and this replica writes.
+	Lease  Lease
+	Ignore []string     // namespaces without roots, beside those of Kubernetes itself
+	Logger *slog.Logger // nil means slog.Default()
+}
+
+// Roots keeps the ConfigMap istio-ca-root-cert in each namespace, from which
+// agents take the roots of the mesh. What others write into or delete of it is
+// restored. It needs the rights to list and watch namespaces, to list, watch,
+// create, patch and delete ConfigMaps in all of them, and those of Client.Lead.
+type Roots struct {
+	cfg    RootsConfig
+	log    *slog.Logger
+	ignore []string
+}
+
+// NewRoots returns a Roots.
+func NewRoots(cfg RootsConfig) (*Roots, error) {
+	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
+		return nil, errors.New("distribution of roots: it needs a cluster, the roots and a way to hear of their changes")
+	}
+	if cfg.Lease.Name == "" {
+		cfg.Lease.Name = rootsLease
+	}
+	r := &Roots{cfg: cfg, log: cfg.Logger, ignore: append(withoutRoots(), cfg.Ignore...)}
+	if r.log == nil {
+		r.log = slog.Default()
+	}
+	return r, nil
+}
+
+// Run writes the roots while this replica leads, until ctx is done.
+func (r *Roots) Run(ctx context.Context) error {
+	if r.cfg.Lease.Identity == "" {
+		return r.distribute(ctx)
+	}
+	return r.cfg.Client.Lead(ctx, r.cfg.Lease, r.distribute)
+}
+
+// rootWork is one term of a leader.
+type rootWork struct {
+	*Roots
+
+	namespaces corelisters.NamespaceLister
+	maps       corelisters.ConfigMapLister
+	// queue holds names of namespaces, each once: its bound is their number.
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+// distribute follows namespaces, ConfigMaps and the roots until ctx is done.
+func (r *Roots) distribute(ctx context.Context) error {
+	all := informers.NewSharedInformerFactoryWithOptions(r.cfg.Client.api, 0, informers.WithTransform(stripNamespace))
+	maps := informers.NewSharedInformerFactoryWithOptions(r.cfg.Client.api, 0, informers.WithTransform(stripConfigMap),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", rootsMap).String()
+		}))
+	w := &rootWork{
+		Roots: r, namespaces: all.Core().V1().Namespaces().Lister(), maps: maps.Core().V1().ConfigMaps().Lister(),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+	}
+	synced, err := w.watch(all.Core().V1().Namespaces().Informer(), maps.Core().V1().ConfigMaps().Informer())
+	if err != nil {
+		return err
+	}
+	defer all.Shutdown()
+	defer maps.Shutdown()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	all.StartWithContext(ctx)
+	maps.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		w.queue.ShutDown()
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for range rootWriters {
+		g.Go(func() error { w.write(ctx); return nil })
+	}
+	g.Go(func() error { w.follow(ctx); return nil })
+	return g.Wait()
+}
+
+// watch feeds the queue from the two informers.
+func (w *rootWork) watch(namespaces, maps cache.SharedIndexInformer) ([]cache.InformerSynced, error) {
+	var synced []cache.InformerSynced
+	for _, i := range []struct {
+		cache.SharedIndexInformer
+		kind      string
+		namespace func(metav1.Object) string
+	}{
+		{namespaces, "Namespace", metav1.Object.GetName},
+		{maps, "ConfigMap", metav1.Object.GetNamespace},
+	} {
+		add := func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			if object, ok := o.(metav1.Object); ok {
+				w.queue.Add(i.namespace(object))
+			}
+		}
+		registration, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: add, UpdateFunc: func(_, o any) { add(o) }, DeleteFunc: add,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watch %s: %w", i.kind, err)
+		}
+		if err := i.SetWatchErrorHandlerWithContext(watchFault(w.log, i.kind)); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", i.kind, err)
+		}
+		synced = append(synced, registration.HasSynced)
+	}
+	return synced, nil
+}
+
+// follow puts all namespaces into the queue when the roots change.
+func (w *rootWork) follow(ctx context.Context) {
+	defer w.queue.ShutDown()
+	for {
+		changed := w.cfg.Changed()
+		for _, name := range w.names() {
+			w.queue.Add(name)
+		}
+		// Cases: the end; other roots.
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (w *rootWork) names() []string {
+	list, _ := w.namespaces.List(everything()) // it reads memory and cannot fail
+	names := make([]string, 0, len(list))
+	for _, n := range list {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+// write takes namespaces from the queue.
+func (w *rootWork) write(ctx context.Context) {
+	for {
+		name, end := w.queue.Get()
+		if end {
+			return
+		}
+		err := w.bring(ctx, name)
+		w.queue.Done(name)
+		if err == nil || ctx.Err() != nil {
+			w.queue.Forget(name)
+			continue
+		}
+		if n := w.queue.NumRequeues(name); n == 0 || n == 5 { // a race with somebody is not worth more lines
+			w.log.Warn("the roots cannot be written to a namespace, which is tried again", "namespace", name, "attempt", n+1, "err", err)
+		}
+		w.queue.AddRateLimited(name)
+	}
+}
+
+// bring makes the ConfigMap of a namespace what it should be.
+func (w *rootWork) bring(ctx context.Context, name string) error {
+	namespace, err := w.namespaces.Get(name)
+	if err != nil || namespace.Status.Phase == corev1.NamespaceTerminating || slices.Contains(w.ignore, name) {
+		return nil // it is gone, or goes, or needs none
+	}
+	bundle := w.cfg.Bundle()
+	if _, err := certs.ParseChain(bundle); err != nil {
+		return fmt.Errorf("the roots are not distributed: %w", err) // never give out nothing, or a key
+	}
+	now, err := w.maps.ConfigMaps(name).Get(rootsMap)
+	if err == nil && now.Labels[configLabel] == "true" && bytes.Equal([]byte(now.Data[rootsKey]), bundle) {
+		return nil
+	}
+	if err != nil {
+		err = w.create(ctx, name, bundle)
+	} else {
+		err = w.patch(ctx, name, bundle)
+	}
+	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // deleted meanwhile; an event tells, if it was only the ConfigMap
+	}
+	w.cfg.Client.metrics.wroteRoots(err)
+	if err == nil {
+		w.log.Debug("wrote the roots to a namespace", "namespace", name)
+	}
+	return err
+}
+
+func (w *rootWork) create(ctx context.Context, namespace string, bundle []byte) error {
+	_, err := w.cfg.Client.api.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: rootsMap, Namespace: namespace, Labels: map[string]string{configLabel: "true"}},
+		Data:       map[string]string{rootsKey: string(bundle)},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return w.patch(ctx, namespace, bundle)
+	}
+	return err
+}
+
+// patch changes what is ours and leaves what others added. Of a ConfigMap that
+// was made immutable, nothing can be changed: it is replaced.
+func (w *rootWork) patch(ctx context.Context, namespace string, bundle []byte) error {
+	maps := w.cfg.Client.api.CoreV1().ConfigMaps(namespace)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"labels": map[string]string{configLabel: "true"}},
+		"data":     map[string]string{rootsKey: string(bundle)},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = maps.Patch(ctx, rootsMap, types.MergePatchType, patch, metav1.PatchOptions{})
+	if !apierrors.IsInvalid(err) {
+		return err
+	}
+	if err := maps.Delete(ctx, rootsMap, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return w.create(ctx, namespace, bundle)
+}

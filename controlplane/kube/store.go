@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+)
+
+const (
+	authoritySecret = "istio-ca-secret"
+	authorityType   = corev1.SecretType("istio.io/ca-root")
+)
+
+// AuthorityStore keeps the certificate authority in the Secret istio-ca-secret,
+// which Istio's control plane reads and writes, too. It needs the rights to get,
+// create and update Secrets of that namespace.
+type AuthorityStore struct {
+	client    *Client
+	namespace string
+}
+
+// NewAuthorityStore returns the ca.Store of a namespace.
+func NewAuthorityStore(client *Client, namespace string) (*AuthorityStore, error) {
+	if client == nil || namespace == "" {
+		return nil, errors.New("store of the certificate authority: it needs a cluster and a namespace")
+	}
+	return &AuthorityStore{client: client, namespace: namespace}, nil
+}
+
+// Load implements ca.Store. The version is the resource version of the Secret.
+func (s *AuthorityStore) Load(ctx context.Context) (ca.Material, string, error) {
+	secret, err := s.client.api.CoreV1().Secrets(s.namespace).Get(ctx, authoritySecret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", s.fault("get", err)
+	}
+	m := ca.Material{}
+	for name, value := range secret.Data {
+		if len(value) > 0 { // Istio writes empty ones beside its own
+			m[name] = value
+		}
+	}
+	return m, secret.ResourceVersion, nil
+}
+
+// Save implements ca.Store: of several replicas that save the same version, one
+// succeeds and the others get ca.ErrConflict.
+func (s *AuthorityStore) Save(ctx context.Context, m ca.Material, version string) error {
+	secrets := s.client.api.CoreV1().Secrets(s.namespace)
+	if version == "" {
+		_, err := secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: authoritySecret, Namespace: s.namespace},
+			Type:       authorityType,
+			Data:       m,
+		}, metav1.CreateOptions{})
+		return s.fault("create", err)
+	}
+	secret, err := secrets.Get(ctx, authoritySecret, metav1.GetOptions{})
+	if err != nil {
+		return s.fault("get", err)
+	}
+	// Labels and annotations of others stay; what is written is checked by the
+	// API server against this version.
+	secret.ResourceVersion, secret.Data = version, m
+	_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
+	return s.fault("update", err)
+}
+
+// fault names the Secret in an error. The API server's errors name fields and
+// versions, never data.
+func (s *AuthorityStore) fault(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), what != "create" && apierrors.IsNotFound(err):
+		return fmt.Errorf("%s Secret %s/%s: %w", what, s.namespace, authoritySecret, ca.ErrConflict)
+	default:
+		return fmt.Errorf("%s Secret %s/%s: %w", what, s.namespace, authoritySecret, err)
+	}
+}
+
+var _ ca.Store = (*AuthorityStore)(nil)
