@@ -27,27 +27,27 @@ func newAuthorityMetrics(reg prometheus.Registerer) (*authorityMetrics, error) {
 			Help: "Time at which the first certificate between leaf and root, the root included, runs out, in seconds since 1970.",
 		}),
 		nextStep: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_ca_rotation_switch_timestamp",
+			Name: "outrigger_control_ca_rotation_switch_timestamp",
 			Help: "Time at which the root that was added begins to sign, in seconds since 1970; 0 if there is none.",
 		}),
 		roots: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_ca_trusted_roots",
+			Name: "outrigger_control_ca_trusted_roots",
 			Help: "Number of roots that are given out.",
 		}),
 		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_ca_plugged_rejected",
+			Name: "outrigger_control_ca_plugged_rejected",
 			Help: "1 while the plugged-in files are not taken and the last good ones are in force.",
 		}),
 		phase: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "outrigger_ca_rotation_phase",
+			Name: "outrigger_control_ca_rotation_phase",
 			Help: "1 for the phase in which the replacement of the root is: steady, add, switch.",
 		}, []string{"phase"}),
 		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outrigger_ca_rotation_steps_total",
+			Name: "outrigger_control_ca_rotation_steps_total",
 			Help: "Number of steps of root replacements that were taken here: add, switch, remove.",
 		}, []string{"step"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outrigger_ca_plugged_reloads_total",
+			Name: "outrigger_control_ca_plugged_reloads_total",
 			Help: "Number of changes of the plugged-in files, by result: applied, rejected.",
 		}, []string{"result"}),
 	}
@@ -109,11 +109,11 @@ func newServiceMetrics(reg prometheus.Registerer) (*serviceMetrics, error) {
 			Name: "citadel_server_csr_sign_err_count", Help: "Number of certificate requests that could not be signed, by reason.",
 		}, []string{"error"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outrigger_ca_refused_total",
+			Name: "outrigger_control_ca_refused_total",
 			Help: "Number of certificate requests that were told to come back later: one caller asks too often, one identity does, the queue is full.",
 		}, []string{"reason"}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_ca_pending_requests", Help: "Number of certificate requests that are waited for or signed now.",
+			Name: "outrigger_control_ca_pending_requests", Help: "Number of certificate requests that are waited for or signed now.",
 		}),
 	}
 	for _, reason := range []string{refusedCaller, refusedIdentity, refusedQueue} {

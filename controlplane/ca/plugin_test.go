@@ -316,13 +316,13 @@ func TestPluggedBadReplacement(t *testing.T) {
 			if n := strings.Count(log.String(), "is not taken"); n != i+1 {
 				t.Errorf("bad files %d: the log tells %d times of them: %s", i, n, log.String())
 			}
-			if gauge(t, reg, "outrigger_ca_plugged_rejected") != 1 {
+			if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 1 {
 				t.Errorf("bad files %d: the metric does not tell of them", i)
 			}
 		}
 		write(t, plugged, one.files(t))
 		time.Sleep(time.Hour)
-		if gauge(t, reg, "outrigger_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is good again") {
+		if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is good again") {
 			t.Error("that the files are good again was not told")
 		}
 		if strings.Contains(log.String(), "PRIVATE") {

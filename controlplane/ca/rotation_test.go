@@ -86,11 +86,11 @@ func phaseMetrics(t *testing.T, reg *prometheus.Registry) string {
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			switch f.GetName() {
-			case "outrigger_ca_rotation_phase":
+			case "outrigger_control_ca_rotation_phase":
 				if m.GetGauge().GetValue() == 1 {
 					out = append(out, m.GetLabel()[0].GetValue())
 				}
-			case "outrigger_ca_rotation_steps_total":
+			case "outrigger_control_ca_rotation_steps_total":
 				out = append(out, fmt.Sprintf("%s=%v", m.GetLabel()[0].GetValue(), m.GetCounter().GetValue()))
 			}
 		}

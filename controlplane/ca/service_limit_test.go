@@ -110,7 +110,7 @@ func TestFlood(t *testing.T) {
 	if n := a.metric(t, "citadel_server_success_cert_issuance_count"); n < 30 || n > 35 {
 		t.Errorf("%v certificates were issued, want the 10 of the honest caller and the 20 of the burst", n)
 	}
-	if n := a.metric(t, "outrigger_ca_refused_total"); n < 370 {
+	if n := a.metric(t, "outrigger_control_ca_refused_total"); n < 370 {
 		t.Errorf("%v refusals were counted", n)
 	}
 	if n := strings.Count(a.log.String(), "come too often"); n < 1 || n > 6 {
@@ -166,7 +166,7 @@ func TestFullQueue(t *testing.T) {
 	if _, err := c.ask(); err != nil {
 		t.Errorf("with an empty queue: %v", err)
 	}
-	if n := a.metric(t, "outrigger_ca_pending_requests"); n != 0 {
+	if n := a.metric(t, "outrigger_control_ca_pending_requests"); n != 0 {
 		t.Errorf("%v requests are pending at the end", n)
 	}
 }
