@@ -6,9 +6,9 @@ package status
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -19,132 +19,161 @@ import (
 const (
 	// grpcDefaultTimeout is what Kubernetes takes for a probe that names none.
 	grpcDefaultTimeout = time.Second
+	// timeoutGrace is added to a probe's timeout. The kubelet has the same timeout
+	// and gives up first, as it would have on the application itself.
+	timeoutGrace = 250 * time.Millisecond
 	// maxProbeTime bounds a probe without a timeout, should whoever asks wait forever.
 	maxProbeTime = time.Minute
 )
 
+// serveProbe answers below probePrefix and hookPrefix.
 func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 	prober, known := s.cfg.Probers[r.URL.Path]
-	if !known {
+	if !known || r.URL.RawPath != "" { // the latter: escapes that nobody needs
 		answer(w, http.StatusBadRequest, fmt.Sprintf(
-			"there is no probe at %q: paths are %s<container>/{livez,readyz,startupz}, and ISTIO_KUBE_APP_PROBERS of this agent must hold the path",
-			r.URL.Path, probePrefix))
+			"there is no probe at %q: paths are %s<container>/{livez,readyz,startupz} and %s<container>/{poststartz,prestopz}, and ISTIO_KUBE_APP_PROBERS of this agent must hold the path",
+			r.URL.EscapedPath(), probePrefix, hookPrefix))
 		return
 	}
-	timeout := prober.Timeout
-	if timeout == 0 {
-		timeout = maxProbeTime
-		if prober.GRPC != nil {
-			timeout = grpcDefaultTimeout
-		}
+	hook := strings.HasPrefix(r.URL.Path, hookPrefix)
+	if r.Method != http.MethodGet && (hook || r.Method != http.MethodHead) {
+		w.Header().Set("Allow", http.MethodGet)
+		answer(w, http.StatusMethodNotAllowed, "only GET is allowed")
+		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	ctx, cancel := bound(r.Context(), prober, hook)
 	defer cancel()
+	var err error
 	switch {
 	case prober.HTTPGet != nil:
-		s.probeHTTP(ctx, w, r, prober.HTTPGet)
+		err = s.probeHTTP(ctx, w, r, prober.HTTPGet)
 	case prober.TCPSocket != nil:
-		address := s.target(prober.TCPSocket.Host, prober.TCPSocket.Port)
-		s.verdict(w, r, address, probe.TCP(ctx, address, s.cfg.ProbeSourceIP))
+		err = probe.TCP(ctx, s.target(prober.TCPSocket.Host, prober.TCPSocket.Port), s.cfg.ProbeSourceIP)
 	case prober.GRPC != nil:
-		address := s.target("", prober.GRPC.Port)
-		s.verdict(w, r, address, probe.GRPC(ctx, probe.GRPCRequest{
-			Address:   address,
+		err = probe.GRPC(ctx, probe.GRPCRequest{
+			Address:   s.target("", prober.GRPC.Port),
 			Service:   prober.GRPC.Service,
 			UserAgent: r.UserAgent(),
 			SourceIP:  s.cfg.ProbeSourceIP,
-		}))
+		})
 	}
+	s.verdict(w, r, prober, err)
 }
 
-func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.Request, get *HTTPGet) {
-	address := s.target(get.Host, get.Port)
-	resp, err := probe.HTTP(ctx, probe.HTTPRequest{
-		URL:      get.url(address),
-		Host:     hostHeader(r, get),
-		Header:   headers(r, get),
-		SourceIP: s.cfg.ProbeSourceIP,
-	})
+// bound ends a probe in time. A hook without a timeout may take as long as
+// whoever asks for it waits: the pod's grace period.
+func bound(ctx context.Context, prober *Prober, hook bool) (context.Context, context.CancelFunc) {
 	switch {
-	case err != nil:
-		s.verdict(w, r, address, err)
-	case resp.Code < 200:
-		s.verdict(w, r, address, fmt.Errorf("it answered with the status %d, which is not an answer", resp.Code))
-	case resp.Code >= 300 && resp.Code < 400:
-		// Whoever asks must not follow the redirect from here: it is relative to
-		// the application. The kubelet takes it for a success.
-		answer(w, http.StatusOK, fmt.Sprintf("the application at %s answered %d, to %q, which counts as success", address, resp.Code, resp.Location))
-	default:
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.WriteHeader(resp.Code)
-		_, _ = w.Write(resp.Body) // a peer that has gone needs no answer
+	case prober.Timeout > 0:
+		return context.WithTimeout(ctx, prober.Timeout+timeoutGrace)
+	case prober.GRPC != nil:
+		return context.WithTimeout(ctx, grpcDefaultTimeout+timeoutGrace)
+	case hook:
+		return context.WithCancel(ctx)
 	}
+	return context.WithTimeout(ctx, maxProbeTime)
 }
 
 // verdict answers a probe that is right or wrong, without a status of its own.
-func (s *Server) verdict(w http.ResponseWriter, r *http.Request, address string, err error) {
+// One over HTTP that is right has been answered.
+func (s *Server) verdict(w http.ResponseWriter, r *http.Request, prober *Prober, err error) {
 	if err == nil {
-		answer(w, http.StatusOK, "ok")
+		if prober.HTTPGet == nil {
+			answer(w, http.StatusOK, "ok")
+		}
 		return
+	}
+	address := s.addressOf(prober)
+	if strings.HasPrefix(r.URL.Path, hookPrefix) {
+		s.cfg.Logger.Warn("the application did not answer a hook", "path", r.URL.Path, "address", address, "err", err)
+		// Any answer would count as success.
+		panic(http.ErrAbortHandler)
 	}
 	s.cfg.Logger.Debug("application probe failed", "path", r.URL.Path, "address", address, "err", err)
 	answer(w, http.StatusInternalServerError, fmt.Sprintf("probe of the application at %s: %v", address, err))
 }
 
+// addressOf returns the host and port that a probe asks.
+func (s *Server) addressOf(prober *Prober) string {
+	switch {
+	case prober.HTTPGet != nil:
+		return s.target(prober.HTTPGet.Host, prober.HTTPGet.Port)
+	case prober.TCPSocket != nil:
+		return s.target(prober.TCPSocket.Host, prober.TCPSocket.Port)
+	}
+	return s.target("", prober.GRPC.Port)
+}
+
 // target returns the host and port to probe.
 func (s *Server) target(host string, port int) string {
+	return net.JoinHostPort(s.hostOf(host), strconv.Itoa(port))
+}
+
+func (s *Server) hostOf(host string) string {
 	if host == "" {
-		host = s.cfg.InstanceIP
+		return s.cfg.InstanceIP
 	}
-	return net.JoinHostPort(host, strconv.Itoa(port))
+	return host
 }
 
-// url keeps the path as it was written, with its query and escapes, as the kubelet does.
-func (g *HTTPGet) url(address string) string {
-	u, err := url.Parse(g.Path)
-	if err != nil || u.Host != "" {
-		u = &url.URL{Path: g.Path}
-	}
-	u.Scheme, u.Host = g.Scheme, address
-	return u.String()
-}
-
-// hostHeader chooses the Host that the application sees: that of the probe's
-// headers; else the one that the request came with, unless it only names this
-// port, which the application has never heard of; else the application's address.
-func hostHeader(r *http.Request, get *HTTPGet) string {
-	if host := get.Header.Get("Host"); host != "" {
-		return host
-	}
-	if own, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && r.Host == own.String() {
-		return ""
-	}
-	return r.Host
-}
-
-// headers returns what is sent to the application: the headers of the request,
-// without those that concern its connection and the one that only an Envoy may
-// write, then those of the probe.
-func headers(r *http.Request, get *HTTPGet) http.Header {
-	h := r.Header.Clone()
-	for _, list := range r.Header["Connection"] {
-		for name := range strings.SplitSeq(list, ",") {
-			h.Del(strings.TrimSpace(name))
+// probeHTTP asks and hands the answer on. An error says that there is none.
+func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.Request, get *HTTPGet) error {
+	client := get.Client
+	if client == nil {
+		var err error
+		if client, err = probe.NewClient(probe.ClientConfig{SourceIP: s.cfg.ProbeSourceIP}); err != nil {
+			return err
 		}
 	}
-	for _, name := range []string{
-		"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
-		"Accept-Encoding", // the body is handed back as it is
-		"Content-Length",  // a GET without a body
-		"X-Forwarded-Client-Cert",
-	} {
-		h.Del(name)
+	request := s.request(r, get)
+	resp, err := client.Get(ctx, request)
+	if probe.IsPlain(err) && strings.HasPrefix(r.URL.Path, hookPrefix) {
+		// The kubelet tries hooks, but not probes, once more without TLS.
+		request.URL.Scheme = "http"
+		request.Header.Del("Authorization")
+		resp, err = client.Get(ctx, request)
 	}
-	for name, values := range get.Header {
-		if name != "Host" {
-			h[name] = values
-		}
+	if err != nil {
+		return err
 	}
-	return h
+	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	if resp.StatusCode < http.StatusOK {
+		return fmt.Errorf("it answered with the status %d, which is not an answer", resp.StatusCode)
+	}
+	pass(w, r, resp)
+	return nil
+}
+
+// pass hands an answer on as it comes: its status first, so that whoever asked
+// sees a body that is slow or breaks off as it would without the agent.
+func pass(w http.ResponseWriter, r *http.Request, resp *http.Response) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" {
+		w.Header().Set("Content-Encoding", encoding)
+	}
+	if resp.ContentLength > 0 {
+		w.Header().Set("Content-Length", strconv.FormatInt(min(resp.ContentLength, probe.MaxBody), 10))
+	}
+	w.WriteHeader(passedCode(resp.StatusCode))
+	if resp.ContentLength == 0 || r.Method == http.MethodHead {
+		return
+	}
+	// A peer that has gone needs no answer.
+	_ = http.NewResponseController(w).Flush()
+	if _, err := io.Copy(w, io.LimitReader(resp.Body, probe.MaxBody)); err != nil {
+		// The answer must not look whole: its connection is cut.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// passedCode returns the status to answer with. A redirect that was not followed
+// counts as success, with a warning of the kubelet. Whoever asks must not follow
+// it from here: of all redirects, 300 is one that no client of Go's follows.
+func passedCode(code int) int {
+	switch code {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return http.StatusMultipleChoices
+	}
+	return code
 }

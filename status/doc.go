@@ -8,16 +8,18 @@
 // The agent's wiring builds it from functions and addresses; it never reaches
 // into the agent, never decides to end anything and keeps no metric of others.
 // Goroutines: Run serves, with one goroutine for each connection, and returns
-// when it has stopped. Two more fetch what Envoy and the application have while a
-// scrape lasts.
+// when it has stopped. One for each source fetches its metrics while a scrape
+// lasts.
 //
 // Who may do what:
 //
 //	path                                        method  who       answer
 //	/healthz/ready                              any     anybody   200 or 503, a sentence
-//	/stats/prometheus, /metrics                 any     anybody   200, text format 0.0.4
+//	/stats/prometheus, /metrics                 any     anybody   200, in the format that was asked for
 //	/app-health/<container>/{livez,readyz,startupz}
-//	                                            any     anybody   what the application answered
+//	                                            GET     anybody   what the application answered
+//	/app-lifecycle/<container>/{poststartz,prestopz}
+//	                                            GET     anybody   what the application answered
 //	/quitquitquit                               POST    loopback  200, then the agent ends
 //	/drain                                      POST    loopback  200 when Envoy has drained; Envoy goes on
 //	/debug/pprof/...                            any     loopback  with profiling only

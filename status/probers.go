@@ -11,23 +11,28 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	pathpkg "path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/status/probe"
 )
 
 const (
 	maxPort     = 65535
 	probePrefix = "/app-health/"
+	hookPrefix  = "/app-lifecycle/"
 	// maxTimeoutSeconds keeps a timeout from overflowing a duration.
 	maxTimeoutSeconds = 1 << 20
 )
 
-var probePath = regexp.MustCompile(`^/app-health/[^/]+/(livez|readyz|startupz)$`)
+var probePath = regexp.MustCompile(`^(/app-health/[^/]+/(livez|readyz|startupz)|/app-lifecycle/[^/]+/(poststartz|prestopz))$`)
 
-// Probers are the application's probes by the path of the status port under which they are asked.
+// Probers are the application's probes and hooks by the path of the status port
+// under which they are asked for: those below /app-lifecycle/ are hooks.
 type Probers map[string]*Prober
 
 // Prober is one probe: exactly one of HTTPGet, TCPSocket and GRPC is set.
@@ -46,10 +51,12 @@ type HTTPGet struct {
 	// Host to connect to. Empty: the instance's address.
 	Host string
 	Port int
-	// Path begins with a slash and may hold a query.
+	// Path is that of the variable, with a query if it has one.
 	Path string
-	// Header replaces headers of the same name of the request that asks for the probe.
+	// Header is sent where the request that asks for the probe has no header of the name.
 	Header http.Header
+	// Client sends it. nil: one of its own, that does what the kubelet does.
+	Client *probe.Client
 }
 
 // TCPSocket is a probe that opens a connection.
@@ -102,12 +109,13 @@ func ParseProbers(text string) (Probers, error) {
 	}
 	var read map[string]*proberJSON
 	if err := json.Unmarshal([]byte(text), &read); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf(`%s: %w; it must be an object from paths to probes: {"/app-health/<container>/readyz": {"httpGet": {"port": 8080}}}`, name, err)
 	}
 	probers := make(Probers, len(read))
 	for _, path := range slices.Sorted(maps.Keys(read)) {
 		if !probePath.MatchString(path) {
-			return nil, fmt.Errorf("%s: the key %q is not a probe's path: use %s<container>/ and then livez, readyz or startupz", name, path, probePrefix)
+			return nil, fmt.Errorf("%s: the key %q is not a probe's path: use %s<container>/ and then livez, readyz or startupz, or %s<container>/ and then poststartz or prestopz",
+				name, path, probePrefix, hookPrefix)
 		}
 		prober, err := read[path].prober()
 		if err != nil {
@@ -116,6 +124,21 @@ func ParseProbers(text string) (Probers, error) {
 		probers[path] = prober
 	}
 	return probers, nil
+}
+
+// Share has all probes over HTTP sent by one client. They are sent from cfg's
+// source address, whatever the server's configuration says.
+func (p Probers) Share(cfg probe.ClientConfig) error {
+	client, err := probe.NewClient(cfg)
+	if err != nil {
+		return err
+	}
+	for _, prober := range p {
+		if prober.HTTPGet != nil {
+			prober.HTTPGet.Client = client
+		}
+	}
+	return nil
 }
 
 func (j *proberJSON) prober() (*Prober, error) {
@@ -159,7 +182,7 @@ func (j *httpGetJSON) httpGet() (*HTTPGet, error) {
 	if err != nil {
 		return nil, err
 	}
-	get := &HTTPGet{Scheme: "http", Host: j.Host, Port: port, Path: "/" + strings.TrimPrefix(j.Path, "/"), Header: http.Header{}}
+	get := &HTTPGet{Scheme: "http", Host: j.Host, Port: port, Path: pathOf(j.Path), Header: http.Header{}}
 	switch strings.ToUpper(j.Scheme) {
 	case "", "HTTP":
 	case "HTTPS":
@@ -176,14 +199,24 @@ func (j *httpGetJSON) httpGet() (*HTTPGet, error) {
 	return get, nil
 }
 
-// portOf reads a port, which must be a number: names of ports are resolved before they get here.
+// pathOf returns a path that begins with a slash. One with a host stays as it is:
+// of that the kubelet takes what follows the host, see probe.URL.
+func pathOf(path string) string {
+	if strings.HasPrefix(path, "/") || strings.Contains(path, "://") {
+		return path
+	}
+	return "/" + path
+}
+
+// portOf reads a port, which must be a number: the names of ports are known to
+// the pod's specification only, and resolved before they get here.
 func portOf(kind string, raw json.RawMessage) (int, error) {
-	port, err := strconv.Atoi(string(bytes.TrimSpace(raw)))
-	if err != nil || port < 1 || port > maxPort {
-		if len(raw) == 0 {
-			raw = json.RawMessage("missing")
-		}
-		return 0, fmt.Errorf("%s.port is %s: use a number from 1 to %d, not the name of a port", kind, raw, maxPort)
+	port, err := strconv.Atoi(strings.Trim(string(bytes.TrimSpace(raw)), `"`))
+	switch {
+	case len(raw) == 0:
+		return 0, fmt.Errorf("%s.port is missing: use a number from 1 to %d", kind, maxPort)
+	case err != nil || port < 1 || port > maxPort:
+		return 0, fmt.Errorf("%s.port is %s: use a number from 1 to %d, not the name of a port, which only the pod's specification can resolve", kind, raw, maxPort)
 	}
 	return port, nil
 }
@@ -196,7 +229,12 @@ func (p Probers) checkLoop(own net.Addr) error {
 	}
 	for _, path := range slices.Sorted(maps.Keys(p)) {
 		get := p[path].HTTPGet
-		if get != nil && get.Port == tcp.Port && get.Host == "" && strings.HasPrefix(get.Path, probePrefix) {
+		if get == nil || get.Port != tcp.Port || get.Host != "" {
+			continue
+		}
+		u := probe.URL(get.Scheme, "host", get.Port, get.Path)
+		// Go's server resolves dots and doubled slashes with a redirect, which would be followed.
+		if target := pathpkg.Clean(u.Path) + "/"; strings.HasPrefix(target, probePrefix) || strings.HasPrefix(target, hookPrefix) {
 			return fmt.Errorf("the probe %q asks the agent's own status port for %q, which would never end: name the application's port", path, get.Path)
 		}
 	}

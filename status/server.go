@@ -146,6 +146,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/stats/prometheus", s.serveMetrics)
 	mux.HandleFunc("/metrics", s.serveMetrics)
 	mux.HandleFunc(probePrefix, s.serveProbe)
+	mux.HandleFunc(hookPrefix, s.serveProbe)
 	if s.cfg.Loopback.Quit != nil {
 		mux.HandleFunc("/quitquitquit", loopbackOnly(s.serveQuit))
 	}

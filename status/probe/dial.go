@@ -9,33 +9,39 @@ import (
 	"net"
 )
 
-// lingerSeconds is how long a closed connection may still deliver what was sent.
-// The kubelet uses the same: many probes must not fill the machine with
-// connections in TIME_WAIT.
-const lingerSeconds = 1
+// dialFunc opens a connection.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // dialer returns a function that connects from sourceIP; empty leaves the choice
-// of the source address to the kernel.
-func dialer(sourceIP string) (func(ctx context.Context, network, address string) (net.Conn, error), error) {
-	d := net.Dialer{}
+// of the source address to the kernel. Unlike the kubelet it leaves SO_LINGER
+// alone: on Linux that keeps no connection from TIME_WAIT, but has each close
+// wait for the peer, and a thread with it.
+func dialer(sourceIP string) (dialFunc, error) {
+	var source net.IP
 	if sourceIP != "" {
-		ip := net.ParseIP(sourceIP)
-		if ip == nil {
+		if source = net.ParseIP(sourceIP); source == nil {
 			return nil, fmt.Errorf("the source address of probes, %q, is not an IP address", sourceIP)
 		}
-		d.LocalAddr = &net.TCPAddr{IP: ip}
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := d.DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
+		d := net.Dialer{}
+		if source != nil && sameFamily(source, address) {
+			d.LocalAddr = &net.TCPAddr{IP: source}
+			d.ControlContext = bindLate
 		}
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			// Without it the connection only lingers longer.
-			_ = tcp.SetLinger(lingerSeconds)
-		}
-		return conn, nil
+		return d.DialContext(ctx, network, address)
 	}, nil
+}
+
+// sameFamily tells whether an address can be reached from source: a probe may
+// name a host of the other version of IP. For a name, the resolver chooses.
+func sameFamily(source net.IP, address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return true // dialing says what is wrong with it
+	}
+	ip := net.ParseIP(host)
+	return ip == nil || (ip.To4() == nil) == (source.To4() == nil)
 }
 
 // TCP succeeds when a connection to address, a host and a port, can be opened.

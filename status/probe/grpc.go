@@ -28,7 +28,8 @@ type GRPCRequest struct {
 	SourceIP string
 }
 
-// GRPC succeeds when the server answers that the service is serving.
+// GRPC succeeds when the server answers that the service is serving. As the
+// kubelet does, it goes on connecting until ctx ends.
 func GRPC(ctx context.Context, r GRPCRequest) error {
 	dial, err := dialer(r.SourceIP)
 	if err != nil {
@@ -45,7 +46,7 @@ func GRPC(ctx context.Context, r GRPCRequest) error {
 		return fmt.Errorf("make a connection to %s: %w", r.Address, err)
 	}
 	defer func() { _ = conn.Close() }() // it holds no state
-	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: r.Service})
+	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: r.Service}, grpc.WaitForReady(true))
 	if err != nil {
 		switch status.Code(err) {
 		case codes.Unimplemented:

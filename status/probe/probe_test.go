@@ -6,9 +6,11 @@ package probe
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -19,18 +21,42 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// get asks for an address as a probe and returns the status and the body.
+func get(ctx context.Context, cfg ClientConfig, address string) (*http.Response, string, error) {
+	client, err := NewClient(cfg)
+	if err != nil {
+		return nil, "", err
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, "", err
+	}
+	resp, err := client.Get(ctx, HTTPRequest{URL: u})
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return resp, string(body), err
+}
+
 func TestSourceIP(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(r.RemoteAddr))
 	}))
 	t.Cleanup(app.Close)
-	resp, err := HTTP(t.Context(), HTTPRequest{URL: app.URL, SourceIP: "127.0.0.6"})
-	if err != nil || !strings.HasPrefix(string(resp.Body), "127.0.0.6:") {
-		t.Errorf("probe from %v, %v, want 127.0.0.6", resp, err)
+	_, peer, err := get(t.Context(), ClientConfig{SourceIP: "127.0.0.6"}, app.URL)
+	if err != nil || !strings.HasPrefix(peer, "127.0.0.6:") {
+		t.Errorf("probe from %v, %v, want 127.0.0.6", peer, err)
+	}
+	// The other version of IP cannot be reached from there.
+	_, peer, err = get(t.Context(), ClientConfig{SourceIP: "::1"}, app.URL)
+	if err != nil || !strings.HasPrefix(peer, "127.0.0.1:") {
+		t.Errorf("probe from %v, %v, want 127.0.0.1", peer, err)
 	}
 	const wrong = "not an address"
-	_, httpErr := HTTP(t.Context(), HTTPRequest{URL: app.URL, SourceIP: wrong})
+	_, httpErr := NewClient(ClientConfig{SourceIP: wrong})
 	tcpErr := TCP(t.Context(), app.Listener.Addr().String(), wrong)
 	grpcErr := GRPC(t.Context(), GRPCRequest{Address: app.Listener.Addr().String(), SourceIP: wrong})
 	for _, err := range []error{httpErr, tcpErr, grpcErr} {
@@ -47,11 +73,13 @@ func TestNoProxyOfTheEnvironment(t *testing.T) {
 	// A name, because proxies are never used for loopback addresses.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, err := HTTP(ctx, HTTPRequest{URL: "http://nowhere.invalid/"})
+	short, end := context.WithTimeout(ctx, time.Second) // a gRPC probe goes on until then
+	defer end()
+	_, _, err := get(ctx, ClientConfig{}, "http://nowhere.invalid/")
 	if err == nil || !strings.Contains(err.Error(), "nowhere.invalid") || strings.Contains(err.Error(), "proxyconnect") || strings.Contains(err.Error(), "127.0.0.1:1:") {
 		t.Errorf("error = %v, want one of the name itself", err)
 	}
-	err = GRPC(ctx, GRPCRequest{Address: "nowhere.invalid:1"})
+	err = GRPC(short, GRPCRequest{Address: "nowhere.invalid:1"})
 	if err == nil || strings.Contains(err.Error(), "dial tcp 127.0.0.1:1") {
 		t.Errorf("error = %v, want one of the name itself", err)
 	}
@@ -70,8 +98,8 @@ func TestRedirects(t *testing.T) {
 		}
 	}))
 	t.Cleanup(app.Close)
-	resp, err := HTTP(t.Context(), HTTPRequest{URL: app.URL + "/here"})
-	if err != nil || resp.Code != http.StatusFound || resp.Location != "http://localhost:1/away" {
+	resp, _, err := get(t.Context(), ClientConfig{}, app.URL+"/here")
+	if err != nil || resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "http://localhost:1/away" {
 		t.Errorf("answer = %+v, %v, want the redirect to another host", resp, err)
 	}
 	if strings.Join(asked, " ") != "/here /there" {
@@ -110,7 +138,7 @@ func TestSilentServer(t *testing.T) {
 	address := listener.Addr().String()
 	for name, probe := range map[string]func(context.Context) error{
 		"http": func(ctx context.Context) error {
-			_, err := HTTP(ctx, HTTPRequest{URL: "http://" + address})
+			_, _, err := get(ctx, ClientConfig{}, "http://"+address)
 			return err
 		},
 		"grpc": func(ctx context.Context) error { return GRPC(ctx, GRPCRequest{Address: address}) },
