@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package prober
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/kubernetes/pkg/probe"
+	httpprobe "k8s.io/kubernetes/pkg/probe/http"
+
+	"github.com/outrigger-mesh/outrigger/status"
+)
+
+const (
+	podIP    = "127.77.50.1"
+	sourceIP = "127.77.50.6" // the agent's probes come from here, as from 127.0.0.6 in a pod
+	// patience is the kubelet's timeout of cases that are about one; others have ample.
+	patience = 500 * time.Millisecond
+	ample    = 15 * time.Second
+)
+
+// verdict is what a prober of the kubelet returns, with a class for its message.
+type verdict struct {
+	result probe.Result
+	class  string
+}
+
+// verdictOf sorts the kubelet's messages: those of a success and of a warning
+// count in full, and of a failure what kind it is.
+func verdictOf(result probe.Result, message string, err error) verdict {
+	class := message
+	words := strings.ToLower(message + fmt.Sprint(err))
+	switch late := strings.Contains(words, "timeout") || strings.Contains(words, "deadline exceeded"); {
+	case err != nil && late:
+		class = "error: timeout"
+	case err != nil:
+		class = "error"
+	case result != probe.Failure || strings.HasPrefix(message, "HTTP probe failed with statuscode"):
+	case late:
+		class = "timeout"
+	default:
+		class = "no answer"
+	}
+	return verdict{result, class}
+}
+
+// unanswered is how the agent tells that it has no answer to hand on.
+const unanswered = "HTTP probe failed with statuscode: 500"
+
+// same holds a verdict straight and one through the agent against each other. A
+// status below 200 is none that could be handed on.
+func same(straight, through verdict) bool {
+	switch straight.class {
+	case "no answer", "HTTP probe failed with statuscode: 99", "HTTP probe failed with statuscode: 101":
+		straight.class = unanswered
+	}
+	return straight == through
+}
+
+// agent runs a status server with probes by container, until the test ends.
+func agent(t *testing.T, ip string, probes map[string]corev1.Probe) (port int) {
+	t.Helper()
+	named := map[string]any{}
+	for container, p := range probes {
+		named["/app-health/"+container+"/readyz"] = struct {
+			corev1.ProbeHandler
+			TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+		}{p.ProbeHandler, p.TimeoutSeconds}
+	}
+	text, err := json.Marshal(named)
+	if err != nil {
+		t.Fatal(err)
+	}
+	probers, err := status.ParseProbers(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := listen(t, ip)
+	source := sourceIP
+	if strings.Contains(ip, ":") {
+		source = ""
+	}
+	server, err := status.New(status.Config{
+		Listener: listener, Ready: func(context.Context) error { return nil }, Probers: probers,
+		InstanceIP: ip, ProbeSourceIP: source, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the status server ended: %v", err)
+		}
+	})
+	return portOf(listener)
+}
+
+// listen opens a port. Whoever serves it closes it.
+func listen(t *testing.T, ip string) net.Listener {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(ip, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}
+
+func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).Port }
+
+// readyz is what the injector makes of a probe: an HTTP probe of the status
+// port, which keeps the headers.
+func readyz(container string, port int, headers []corev1.HTTPHeader) corev1.HTTPGetAction {
+	return corev1.HTTPGetAction{
+		Path: "/app-health/" + container + "/readyz", Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTP, HTTPHeaders: headers,
+	}
+}
+
+// ask has the kubelet's prober ask as the kubelet does.
+func ask(t *testing.T, action corev1.HTTPGetAction, ip string, timeout time.Duration) verdict {
+	t.Helper()
+	req, err := httpprobe.NewRequestForHTTPGetAction(&action, &corev1.Container{}, ip, "probe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const followNonLocalRedirects = false
+	return verdictOf(httpprobe.New(followNonLocalRedirects).Probe(req, timeout))
+}
+
+// memory remembers what an application was asked.
+type memory struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (m *memory) note(r *http.Request) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/%d host %s", r.Method, r.RequestURI, r.ProtoMajor, r.Host)
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		fmt.Fprintf(&b, "\n  %s: %q", name, r.Header[name])
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen = append(m.seen, b.String())
+}
+
+// take returns what was seen since the last time.
+func (m *memory) take() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := strings.Join(m.seen, "\n")
+	m.seen = nil
+	return all
+}
+
+// serve runs a server until the test ends.
+func serve(t *testing.T, server *http.Server, listener net.Listener) {
+	t.Helper()
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if server.TLSConfig != nil {
+			_ = server.ServeTLS(listener, "", "") // it ends by Close only
+		} else {
+			_ = server.Serve(listener)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+}
+
+// serveRaw has each connection answered by a function, until the test ends.
+func serveRaw(t *testing.T, listener net.Listener, answer func(net.Conn)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+				defer stop()
+				defer func() { _ = conn.Close() }() // it has been used up
+				answer(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = listener.Close()
+		conns.Wait()
+	})
+}
+
+func itoa(port int) string { return strconv.Itoa(port) }
