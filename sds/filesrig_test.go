@@ -112,7 +112,7 @@ func (r *rig) logger() *slog.Logger {
 }
 
 // serve runs a server and connects a client to it.
-func (r *rig) serve(t *testing.T, cfg sds.ServerConfig) {
+func (r *rig) serve(t testing.TB, cfg sds.ServerConfig) {
 	t.Helper()
 	r.socket = filepath.Join(t.TempDir(), "socket")
 	l, err := net.Listen("unix", r.socket)

@@ -26,17 +26,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
-// TestChangesArePushedAtOnce takes the time from a change in the workload to its
-// receipt at the end of a stream.
-func TestChangesArePushedAtOnce(t *testing.T) {
-	t.Parallel()
+// pushes changes the roots so often, and returns the times from a change to its
+// receipt at the end of a stream, in order.
+func pushes(t testing.TB, count int) []time.Duration {
+	t.Helper()
 	r := newRig(t, newAuthority(t)).ready(t)
 	s := r.stream(t)
 	s.ask(nil, "", sds.NameRoots)
 	last := s.next(sds.NameRoots)
 	anchors := [][][]byte{{certs.EncodeChain(newAuthority(t).root)}, {certs.EncodeChain(newAuthority(t).root)}}
 	var took []time.Duration
-	for n := range 101 {
+	for n := range count {
 		s.ask(last, "", sds.NameRoots)
 		start := time.Now()
 		if err := r.workload.SetAnchors(anchors[n%2]); err != nil {
@@ -46,10 +46,25 @@ func TestChangesArePushedAtOnce(t *testing.T) {
 		took = append(took, time.Since(start))
 	}
 	slices.Sort(took)
+	return took
+}
+
+func TestChangesArePushedAtOnce(t *testing.T) {
+	t.Parallel()
+	took := pushes(t, 101)
 	t.Logf("median %s, slowest %s", took[50], took[100])
 	if took[50] > 5*time.Millisecond {
 		t.Errorf("half of the changes took %s or more, want 5ms at most", took[50])
 	}
+}
+
+// BenchmarkPush shows the median of the same.
+func BenchmarkPush(b *testing.B) {
+	var took []time.Duration
+	for b.Loop() {
+		took = pushes(b, 101)
+	}
+	b.ReportMetric(took[50].Seconds()*1e3, "ms/push")
 }
 
 // heap returns the bytes in use after everything that is not has been freed.

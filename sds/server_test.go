@@ -35,7 +35,7 @@ type rig struct {
 	client   secretv3.SecretDiscoveryServiceClient
 }
 
-func newRig(t *testing.T, a *authority) *rig {
+func newRig(t testing.TB, a *authority) *rig {
 	t.Helper()
 	r := &rig{authority: a, log: &syncBuffer{}}
 	logger := r.logger()
@@ -51,7 +51,7 @@ func newRig(t *testing.T, a *authority) *rig {
 }
 
 // eventually polls for something that becomes true by itself.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); {
 		if time.Now().After(end) {
@@ -61,13 +61,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (r *rig) ready(t *testing.T) *rig {
+func (r *rig) ready(t testing.TB) *rig {
 	t.Helper()
 	eventually(t, "a certificate", func() bool { return r.workload.Current() != nil })
 	return r
 }
 
-func names(t *testing.T, resources []*anypb.Any) []string {
+func names(t testing.TB, resources []*anypb.Any) []string {
 	t.Helper()
 	var out []string
 	for _, r := range resources {
@@ -76,7 +76,7 @@ func names(t *testing.T, resources []*anypb.Any) []string {
 	return out
 }
 
-func decode(t *testing.T, resource *anypb.Any) *tlsv3.Secret {
+func decode(t testing.TB, resource *anypb.Any) *tlsv3.Secret {
 	t.Helper()
 	var s tlsv3.Secret
 	if err := resource.UnmarshalTo(&s); err != nil {
@@ -85,7 +85,7 @@ func decode(t *testing.T, resource *anypb.Any) *tlsv3.Secret {
 	return &s
 }
 
-func (r *rig) stream(t *testing.T) *sotwClient {
+func (r *rig) stream(t testing.TB) *sotwClient {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -113,7 +113,7 @@ func (r *rig) stream(t *testing.T) *sotwClient {
 
 type sotwClient struct {
 	secretv3.SecretDiscoveryService_StreamSecretsClient
-	t       *testing.T
+	t       testing.TB
 	answers chan *discoveryv3.DiscoveryResponse
 }
 
