@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package dns
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	miekg "github.com/miekg/dns"
+)
+
+// ask is what upstream servers are asked.
+type ask struct {
+	name     string // in the form of the table's keys
+	question []byte // as the client wrote it: name, type, class
+	qtype    uint16
+	flags    uint16 // those of the client that are passed on
+	edns     bool
+	dnssec   bool
+	// whole asks again over TCP for what does not fit into a datagram of ours:
+	// the client takes more.
+	whole bool
+	tcp   bool
+}
+
+// message writes the request with a number of its own.
+func (a *ask) message(id uint16) []byte {
+	b := make([]byte, 0, headerLen+len(a.question)+optLen)
+	b = binary.BigEndian.AppendUint16(b, id)
+	b = binary.BigEndian.AppendUint16(b, a.flags)
+	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
+	b = append(b, a.question...)
+	if a.edns {
+		b[headerLen-1] = 1
+		b = append(b, 0)
+		b = binary.BigEndian.AppendUint16(b, typeOPT)
+		b = binary.BigEndian.AppendUint16(b, ednsUDP)
+		do := byte(0)
+		if a.dnssec {
+			do = doBit >> 8
+		}
+		b = append(b, 0, 0, do, 0, 0, 0)
+	}
+	return b
+}
+
+// matches reports whether a message answers this request: its number, and the
+// question that it repeats. Some servers leave the question out when they only
+// say that they will not answer.
+func (a *ask) matches(msg []byte, id uint16) bool {
+	if len(msg) < headerLen || binary.BigEndian.Uint16(msg) != id || binary.BigEndian.Uint16(msg[2:])&(flagResponse|flagOpcode) != flagResponse {
+		return false
+	}
+	switch binary.BigEndian.Uint16(msg[4:]) {
+	case 0:
+		code := codeOf(msg)
+		return code != fine && code != nameError
+	case 1:
+		end := headerLen + len(a.question)
+		return len(msg) >= end && bytes.EqualFold(msg[headerLen:end-4], a.question[:len(a.question)-4]) &&
+			bytes.Equal(msg[end-4:end], a.question[len(a.question)-4:])
+	}
+	return false
+}
+
+func codeOf(msg []byte) int { return int(msg[3] & 0xF) }
+
+func isTruncated(msg []byte) bool { return binary.BigEndian.Uint16(msg[2:])&flagTruncated != 0 }
+
+// isAnswer reports whether a message says something about the name, and not
+// about the server.
+func isAnswer(msg []byte) bool {
+	code := codeOf(msg)
+	return code == fine || code == nameError
+}
+
+var errMalformed = errors.New("the answer is malformed")
+
+// wellFormed gives a message that can be read to its end. One that was cut in
+// the middle of a record loses all its records: the client asks again over TCP.
+func (a *ask) wellFormed(msg []byte) ([]byte, error) {
+	err := new(miekg.Msg).Unpack(msg)
+	switch end := headerLen + len(a.question); {
+	case err == nil:
+		return msg, nil
+	case isTruncated(msg) && binary.BigEndian.Uint16(msg[4:]) == 1:
+		clear(msg[6:headerLen])
+		return msg[:end], nil
+	default:
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+}
+
+// newID is a number that nobody can guess.
+func newID() uint16 {
+	var b [2]byte
+	_, _ = rand.Read(b[:]) // never returns an error
+	return binary.BigEndian.Uint16(b[:])
+}
+
+// exchange asks one server once.
+func (s *Server) exchange(ctx context.Context, server string, a *ask) ([]byte, error) {
+	if a.tcp {
+		return s.exchangeTCP(ctx, server, a)
+	}
+	msg, err := s.exchangeUDP(ctx, server, a)
+	if err != nil || !a.whole || !isTruncated(msg) {
+		return msg, err
+	}
+	if all, err := s.exchangeTCP(ctx, server, a); err == nil {
+		return all, nil
+	}
+	return msg, nil // a part is better than nothing, and says that it is one
+}
+
+// dial connects, and cuts the connection off when ctx is done. Each request
+// has a connection of its own, and so a source port by chance; the system
+// drops what comes from other addresses.
+func dial(ctx context.Context, network, server string) (conn net.Conn, closed func(), err error) {
+	var d net.Dialer
+	if conn, err = d.DialContext(ctx, network, server); err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	return conn, func() {
+		stop()
+		_ = conn.Close() // there is nothing left to be lost
+	}, nil
+}
+
+func (s *Server) exchangeUDP(ctx context.Context, server string, a *ask) ([]byte, error) {
+	conn, closed, err := dial(ctx, "udp", server)
+	if err != nil {
+		return nil, err
+	}
+	defer closed()
+	id := newID()
+	defer s.sent.add(a, id)()
+	if _, err := conn.Write(a.message(id)); err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, maxUDP)
+	for {
+		n, err := conn.Read(buffer)
+		if err != nil {
+			return nil, err
+		}
+		msg := buffer[:n]
+		if !a.matches(msg, id) {
+			// Whoever sent it, the answer may still come.
+			s.metrics.ignored.Inc()
+			continue
+		}
+		if n == len(buffer) {
+			msg[2] |= flagTruncated >> 8 // it may have been longer
+		}
+		return a.wellFormed(bytes.Clone(msg))
+	}
+}
+
+func (s *Server) exchangeTCP(ctx context.Context, server string, a *ask) ([]byte, error) {
+	conn, closed, err := dial(ctx, "tcp", server)
+	if err != nil {
+		return nil, err
+	}
+	defer closed()
+	id := newID()
+	defer s.sent.add(a, id)()
+	if err := writeTCP(conn, a.message(id)); err != nil {
+		return nil, err
+	}
+	for {
+		var length [2]byte
+		if _, err := io.ReadFull(conn, length[:]); err != nil {
+			return nil, err
+		}
+		msg := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(conn, msg); err != nil {
+			return nil, err
+		}
+		if !a.matches(msg, id) {
+			s.metrics.ignored.Inc()
+			continue
+		}
+		return a.wellFormed(msg)
+	}
+}
+
+// writeTCP writes a message and its length at once.
+func writeTCP(w io.Writer, msg []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...))
+	return err
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
+)
+
+const defaultMaxStale = time.Hour
+
+// Config is what a Server needs.
+type Config struct {
+	// Sockets are where it answers, see [Listen]; Run closes them.
+	Sockets []Socket
+	// Domain is the DNS domain of the proxy, with or without its namespace in
+	// front. Empty: services have no short names.
+	Domain string
+	// Namespace is the proxy's. Services of it have a name of one label.
+	Namespace string
+	// Upstream is who is asked for names that the table does not have.
+	Upstream Upstream
+	// MaxStale is how old upstream's last answer to a question may be when it is
+	// given because upstream does not answer. 0: one hour. Negative: none is given.
+	MaxStale time.Duration
+	// Logger is required.
+	Logger *slog.Logger
+	// Registerer takes the metrics. nil: none.
+	Registerer prometheus.Registerer
+}
+
+// Upstream is who is asked for names that the table does not have.
+type Upstream struct {
+	// Servers are addresses with ports, in the order in which they are asked.
+	Servers []string
+	// Search are the domains that the resolvers of the application append to names.
+	Search []string
+	// Parallel asks all servers at once.
+	Parallel bool
+	// Timeout is how long upstream may take in all. 0: five seconds.
+	Timeout time.Duration
+}
+
+// Server is the local DNS server.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	zone    zone
+	servers []string // upstream, without ourselves
+	metrics *metrics
+
+	table  atomic.Pointer[table]     // nil before the first one
+	source atomic.Pointer[nds.Table] // what the table was built from
+
+	slots   chan struct{} // one for each request that waits for upstream
+	flights flights
+	sent    sentIDs
+	stale   *staleAnswers
+	loop    sync.Once      // says once that requests come back
+	running sync.WaitGroup // everything below the sockets' own goroutines
+}
+
+// New checks the configuration. It starts nothing.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case len(cfg.Sockets) == 0:
+		return nil, errors.New("the DNS server has no socket")
+	case cfg.Logger == nil:
+		return nil, errors.New("the DNS server has no logger")
+	case cfg.Upstream.Timeout < 0:
+		return nil, fmt.Errorf("the timeout of DNS servers is %s: it must be positive", cfg.Upstream.Timeout)
+	}
+	for _, server := range cfg.Upstream.Servers {
+		if host, _, err := net.SplitHostPort(server); err != nil || host == "" {
+			return nil, fmt.Errorf("%q is not the address of a DNS server: write it with its port", server)
+		}
+	}
+	if cfg.Upstream.Timeout == 0 {
+		cfg.Upstream.Timeout = defaultTimeout
+	}
+	if cfg.MaxStale == 0 {
+		cfg.MaxStale = defaultMaxStale
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, zone: newZone(cfg.Domain, cfg.Namespace, cfg.Upstream.Search),
+		metrics: newMetrics(cfg.Registerer), slots: make(chan struct{}, maxForwards),
+		flights: flights{byKey: map[flightKey]*flight{}}, sent: sentIDs{ids: map[sentID]int{}}, stale: newStaleAnswers(cfg.MaxStale),
+	}
+	s.pickServers()
+	return s, nil
+}
+
+// pickServers leaves ourselves out of the upstream servers: such a request
+// would never end.
+func (s *Server) pickServers() {
+	for _, server := range s.cfg.Upstream.Servers {
+		if isOurs(server, s.cfg.Sockets) {
+			s.log.Error("an upstream DNS server is this server itself, and is left out: name the real one in resolv.conf, or in "+
+				"/var/lib/istio/resolv.conf when this server listens on port 53", "address", server)
+			continue
+		}
+		s.servers = append(s.servers, server)
+	}
+	if len(s.servers) == 0 {
+		s.log.Error("there is no upstream DNS server: only names of the mesh are answered")
+	}
+}
+
+// Update puts a table in the place of the last one. The table must not change
+// any more. It may be called at any time, also before Run.
+func (s *Server) Update(from *nds.Table) {
+	if from == nil {
+		from = &nds.Table{}
+	}
+	t, unusable := s.zone.build(from)
+	s.table.Store(t)
+	s.source.Store(from)
+	s.metrics.hosts.Set(float64(len(from.Hosts) - unusable))
+	s.log.Debug("the name table has changed", "count", len(from.Hosts))
+	if unusable > 0 {
+		s.log.Debug("hosts without a usable name or address are left to upstream", "count", unusable)
+	}
+}
+
+// Ready reports whether there is a table.
+func (s *Server) Ready() bool { return s.table.Load() != nil }
+
+// Table gives the table as it came, nil before the first one.
+func (s *Server) Table() *nds.Table { return s.source.Load() }
+
+// Run answers until ctx is done.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, socket := range s.cfg.Sockets {
+		s.log.Info("DNS is served", "address", socket.UDP.LocalAddr().String())
+		g.Go(func() error { return s.serveUDP(ctx, socket.UDP) })
+		g.Go(func() error { return s.serveTCP(ctx, socket.TCP) })
+	}
+	err := g.Wait()
+	s.running.Wait()
+	return err
+}
+
+// respond answers a request at once if it can, into dst, which is empty. If it
+// cannot it gives what to ask upstream. Neither: the request is dropped.
+func (s *Server) respond(dst []byte, q *query, msg []byte, tcp bool) (reply []byte, ask *forward) {
+	s.metrics.requests.Inc()
+	switch code := q.parse(msg, tcp); code {
+	case fine:
+	case dropped:
+		s.metrics.refused.WithLabelValues(reasonMalformed).Inc()
+		return nil, nil
+	case formatError:
+		s.metrics.refused.WithLabelValues(reasonMalformed).Inc()
+		return refuse(dst, q, code), nil
+	default:
+		s.metrics.refused.WithLabelValues(reasonUnsupported).Inc()
+		return refuse(dst, q, code), nil
+	}
+	known := false
+	if t := s.table.Load(); t != nil {
+		if reply, known = t.answer(dst, q); reply != nil {
+			return reply, nil
+		}
+	}
+	return nil, newForward(q, tcp, known)
+}
+
+// waiting runs a request through upstream, unless too many wait already. It
+// calls send once, with nil when the server ends.
+func (s *Server) waiting(ctx context.Context, f *forward, send func([]byte)) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		s.metrics.refused.WithLabelValues(reasonOverload).Inc()
+		send(s.lastAnswer(f, s.stale.get(f.staleKey(), time.Now())))
+		return
+	}
+	s.running.Go(func() {
+		defer func() { <-s.slots }()
+		send(s.serve(ctx, f))
+	})
+}
+
+// pause waits a moment after an error of a socket that may pass: false when
+// the server ends.
+func pause(ctx context.Context) bool {
+	timer := time.NewTimer(20 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package dns
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// maxConns bounds the TCP connections of a listener, maxPending the requests
+	// that wait for upstream on one of them; then nothing more is read from it.
+	maxConns   = 256
+	maxPending = 16
+	// idleTCP is how long a connection may take to send a request.
+	idleTCP   = 10 * time.Second
+	writeTime = 5 * time.Second
+)
+
+// serveTCP accepts connections.
+func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	conns := make(chan struct{}, maxConns)
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept DNS connections on %s: %w", l.Addr(), err)
+		default:
+			s.log.Warn("a DNS connection could not be accepted", "address", l.Addr().String(), "err", err)
+			if !pause(ctx) {
+				return nil
+			}
+			continue
+		}
+		select {
+		case conns <- struct{}{}:
+			s.running.Go(func() {
+				defer func() { <-conns }()
+				s.serveConn(ctx, conn)
+			})
+		default:
+			s.metrics.refused.WithLabelValues(reasonOverload).Inc()
+			_ = conn.Close() // nothing was said on it
+		}
+	}
+}
+
+// tcpConn is one connection. Answers may overtake one another.
+type tcpConn struct {
+	net.Conn
+	mu sync.Mutex // guards writing
+}
+
+// send writes an answer. What cannot be written ends the connection.
+func (c *tcpConn) send(reply []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+		return
+	}
+	if err := writeTCP(c, reply); err != nil {
+		_ = c.Close() // the reader ends with it
+	}
+}
+
+// serveConn reads requests until the client has no more, or is too slow. It
+// waits for the answers that upstream owes.
+func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	c := &tcpConn{Conn: conn}
+	var owed sync.WaitGroup
+	defer func() {
+		owed.Wait()
+		_ = conn.Close() // nothing is left to be written
+	}()
+	pending := make(chan struct{}, maxPending)
+	in, q := make([]byte, maxRequest), new(query)
+	var out []byte
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(idleTCP)); err != nil {
+			return
+		}
+		if _, err := io.ReadFull(conn, in[:2]); err != nil {
+			return
+		}
+		length := int(binary.BigEndian.Uint16(in))
+		if length > len(in) {
+			s.metrics.refused.WithLabelValues(reasonMalformed).Inc()
+			return
+		}
+		if _, err := io.ReadFull(conn, in[:length]); err != nil {
+			return
+		}
+		reply, forward := s.respond(out[:0], q, in[:length], true)
+		switch {
+		case reply != nil:
+			out = reply
+			c.send(reply)
+		case forward != nil:
+			pending <- struct{}{} // freed when upstream has answered or its time is over
+			owed.Add(1)
+			s.waiting(ctx, forward, func(reply []byte) {
+				if reply != nil {
+					c.send(reply)
+				}
+				<-pending
+				owed.Done()
+			})
+		default:
+			return // not a request
+		}
+	}
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package nds
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// TypeURL is the type of the one resource that holds the name table.
+const TypeURL = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+
+// Kubernetes is the registry of names that have short forms: the agent answers
+// reviews and reviews.shop for reviews.shop.svc.cluster.local.
+const Kubernetes = "Kubernetes"
+
+// The fields of the messages NameTable, its map entry, and NameInfo.
+const (
+	fieldTable protowire.Number = 1
+
+	fieldKey   protowire.Number = 1
+	fieldValue protowire.Number = 2
+
+	fieldIPs       protowire.Number = 1
+	fieldRegistry  protowire.Number = 2
+	fieldShortname protowire.Number = 3
+	fieldNamespace protowire.Number = 4
+	fieldAltHosts  protowire.Number = 5
+)
+
+// Table says which addresses each host has. It is not changed once it has been
+// handed on.
+type Table struct {
+	// Hosts are keyed by the full name, with or without a dot at the end; the
+	// first label may be "*".
+	Hosts map[string]Host `json:"table"`
+}
+
+// Host is what a table says of one host.
+type Host struct {
+	// IPs are its addresses, of both families.
+	IPs []string `json:"ips,omitempty"`
+	// Registry is where the host comes from, for example [Kubernetes].
+	Registry string `json:"registry,omitempty"`
+	// Shortname is the name of the Kubernetes service, for a pod of a headless
+	// one pod.service. Empty: the host has no short forms.
+	Shortname string `json:"shortname,omitempty"`
+	// Namespace is the namespace of the Kubernetes service.
+	Namespace string `json:"namespace,omitempty"`
+	// AltHosts are more names of the host. Old control planes send them.
+	AltHosts []string `json:"alt_hosts,omitempty"`
+}
+
+// Marshal encodes the table. Equal tables give equal bytes: hosts are sorted,
+// their addresses keep their order.
+func (t *Table) Marshal() []byte {
+	var out, entry, value []byte
+	for _, name := range slices.Sorted(maps.Keys(t.Hosts)) {
+		value = t.Hosts[name].append(value[:0])
+		entry = appendString(entry[:0], fieldKey, name)
+		entry = protowire.AppendTag(entry, fieldValue, protowire.BytesType)
+		entry = protowire.AppendBytes(entry, value)
+		out = protowire.AppendTag(out, fieldTable, protowire.BytesType)
+		out = protowire.AppendBytes(out, entry)
+	}
+	return out
+}
+
+func (h Host) append(b []byte) []byte {
+	for _, ip := range h.IPs {
+		b = appendString(b, fieldIPs, ip)
+	}
+	for _, f := range []struct {
+		number protowire.Number
+		value  string
+	}{{fieldRegistry, h.Registry}, {fieldShortname, h.Shortname}, {fieldNamespace, h.Namespace}} {
+		if f.value != "" {
+			b = appendString(b, f.number, f.value)
+		}
+	}
+	for _, name := range h.AltHosts {
+		b = appendString(b, fieldAltHosts, name)
+	}
+	return b
+}
+
+func appendString(b []byte, number protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
+}
+
+// Unmarshal reads what Marshal, or anybody else, has encoded. Fields that it
+// does not know are left out. The result shares no memory with the input.
+func Unmarshal(b []byte) (*Table, error) {
+	t := &Table{Hosts: map[string]Host{}}
+	err := fields(b, func(number protowire.Number, field []byte) error {
+		if number != fieldTable {
+			return nil
+		}
+		name, host, err := readEntry(field)
+		if err != nil {
+			return err
+		}
+		t.Hosts[name] = host // of two entries with one name the later one counts
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read name table: %w", err)
+	}
+	return t, nil
+}
+
+func readEntry(b []byte) (name string, host Host, err error) {
+	err = fields(b, func(number protowire.Number, field []byte) error {
+		switch number {
+		case fieldKey:
+			return readString(&name, field, "name of a host")
+		case fieldValue:
+			return host.read(field)
+		}
+		return nil
+	})
+	return name, host, err
+}
+
+func (h *Host) read(b []byte) error {
+	return fields(b, func(number protowire.Number, field []byte) error {
+		switch number {
+		case fieldIPs:
+			return readStrings(&h.IPs, field, "address")
+		case fieldRegistry:
+			return readString(&h.Registry, field, "registry")
+		case fieldShortname:
+			return readString(&h.Shortname, field, "short name")
+		case fieldNamespace:
+			return readString(&h.Namespace, field, "namespace")
+		case fieldAltHosts:
+			return readStrings(&h.AltHosts, field, "other name")
+		}
+		return nil
+	})
+}
+
+var errUTF8 = errors.New("it is not UTF-8")
+
+func readString(to *string, field []byte, what string) error {
+	if !utf8.Valid(field) {
+		return fmt.Errorf("%s: %w", what, errUTF8)
+	}
+	*to = string(field)
+	return nil
+}
+
+func readStrings(to *[]string, field []byte, what string) error {
+	var s string
+	if err := readString(&s, field, what); err != nil {
+		return err
+	}
+	*to = append(*to, s)
+	return nil
+}
+
+// fields calls visit for each field of a message that holds bytes; those of
+// other kinds are of newer versions, or of nobody.
+func fields(b []byte, visit func(protowire.Number, []byte) error) error {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if number > protowire.MaxValidNumber {
+			return fmt.Errorf("field number %d is too large", number)
+		}
+		b = b[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+				return protowire.ParseError(n)
+			}
+			b = b[n:]
+			continue
+		}
+		field, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		if err := visit(number, field); err != nil {
+			return err
+		}
+	}
+	return nil
+}

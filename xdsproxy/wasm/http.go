@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wasm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+const (
+	firstBackoff  = 500 * time.Millisecond
+	backoffGrowth = 1.5
+	backoffJitter = 0.5
+)
+
+// fetchHTTP fetches a module by http or https, and tries again when that may
+// help.
+func (c *Cache) fetchHTTP(ctx context.Context, r request) (moduleKey, error) {
+	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(c.pause),
+		backoff.WithMultiplier(backoffGrowth), backoff.WithRandomizationFactor(backoffJitter), backoff.WithMaxElapsedTime(0))
+	tries := backoff.WithContext(backoff.WithMaxRetries(pause, uint64(c.cfg.HTTPMaxAttempts-1)), ctx)
+	attempt := 0
+	d, err := backoff.RetryNotifyWithData(func() (*download, error) {
+		attempt++
+		return c.attempt(ctx, r)
+	}, tries, func(err error, wait time.Duration) {
+		c.log.Debug("a Wasm module is asked for again", "address", r.shown(), "attempt", attempt, "duration", wait, "err", err)
+	})
+	if err != nil {
+		return moduleKey{}, &fetchError{downloadFailure, fmt.Errorf("attempt %d of %d: %w", attempt, c.cfg.HTTPMaxAttempts, err)}
+	}
+	return c.keep(r, d)
+}
+
+// attempt is one request for a module, with its body.
+func (c *Cache) attempt(ctx context.Context, r request) (*download, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.HTTPTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url.String(), http.NoBody)
+	if err != nil {
+		return nil, backoff.Permanent(errors.New("the module's URL is no URL"))
+	}
+	req.Header.Set("User-Agent", userAgent)
+	resp, err := c.net.client().Do(req)
+	if err != nil {
+		if errors.Is(err, errRefused) {
+			return nil, backoff.Permanent(withoutURL(err))
+		}
+		return nil, withoutURL(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	if resp.StatusCode != http.StatusOK {
+		err := fmt.Errorf("the server answers %s", resp.Status)
+		if !worthRetry(resp.StatusCode) {
+			return nil, backoff.Permanent(err)
+		}
+		return nil, err
+	}
+	body := &tracked{r: resp.Body}
+	inner, err := c.unwrap(body)
+	if err != nil {
+		return nil, body.verdict(err)
+	}
+	d, err := c.receive(inner)
+	if err != nil {
+		return nil, body.verdict(err)
+	}
+	return d, nil
+}
+
+// worthRetry reports whether the same request may succeed later.
+func worthRetry(code int) bool {
+	switch code {
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported, http.StatusNetworkAuthenticationRequired:
+		return false
+	case http.StatusTooManyRequests:
+		return true
+	}
+	return code >= http.StatusInternalServerError
+}
+
+// withoutURL drops the URL from an error of net/http: it may hold a token.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// tracked remembers whether reading failed: then another attempt may help.
+// Whole bytes that are no module will be none next time.
+type tracked struct {
+	r   io.Reader
+	err error
+}
+
+func (t *tracked) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		t.err = err
+	}
+	return n, err
+}
+
+func (t *tracked) verdict(err error) error {
+	if t.err != nil {
+		return fmt.Errorf("read the module: %w", t.err)
+	}
+	return backoff.Permanent(err)
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wasm
+
+import (
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// native is a plugin as its own message.
+type native struct{}
+
+func (native) get(b []byte, m member) (value, error) {
+	var v value
+	var j joined
+	var last []byte
+	err := eachField(b, func(f field) error {
+		if f.num != m.num {
+			return nil
+		}
+		switch f.typ {
+		case protowire.BytesType:
+			j.add(f.data)
+			v.ok, last = true, f.data
+		case protowire.VarintType:
+			v.ok, v.truth, v.number = true, f.bits != 0, float64(f.bits)
+		}
+		return nil
+	})
+	v.message, v.text = j.data, string(last)
+	return v, err
+}
+
+func (native) set(b []byte, m member, data []byte, _ bool) ([]byte, error) {
+	return replace(b, m.num, data)
+}
+
+// duration reads a google.protobuf.Duration.
+func (native) duration(v value) (time.Duration, error) {
+	var seconds, nanos int64
+	err := eachField(v.message, func(f field) error {
+		if f.typ == protowire.VarintType {
+			switch f.num {
+			case 1:
+				seconds = int64(f.bits)
+			case 2:
+				nanos = int64(int32(f.bits))
+			}
+		}
+		return nil
+	})
+	if seconds < 0 || nanos < 0 || seconds > math.MaxInt64/int64(time.Second)-1 {
+		return 0, err
+	}
+	return time.Duration(seconds)*time.Second + time.Duration(nanos), err
+}
+
+// Fields of a map's entry.
+const (
+	entryKey   = 1
+	entryValue = 2
+)
+
+func (native) pairs(b []byte, m member, prefix string) (rest []byte, taken map[string]string, left int, err error) {
+	taken = map[string]string{}
+	err = eachField(b, func(f field) error {
+		if f.num != m.num || f.typ != protowire.BytesType {
+			left++
+			rest = append(rest, f.raw...)
+			return nil
+		}
+		key, err := text(f.data, entryKey)
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(key, prefix) {
+			left++
+			rest = append(rest, f.raw...)
+			return nil
+		}
+		data, _, err := message(f.data, entryValue)
+		if err != nil || !utf8.Valid(data) {
+			return errMalformed
+		}
+		taken[key] = string(data)
+		return nil
+	})
+	return rest, taken, left, err
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wasm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Fields of the two discovery responses, and of a delta's Resource.
+const (
+	responseResources = 2
+	deltaRemoved      = 6 // removed_resources
+	deltaRemovedNames = 8 // removed_resource_names
+	deltaResource     = 2
+)
+
+// Response is a rewritten ECDS response.
+type Response struct {
+	// Frame is the message for Envoy. It is nil if nothing is left in it that
+	// Envoy could use: then the control plane alone gets an answer, a NACK.
+	Frame []byte
+	// Failures are the resources that could not be converted. Those that have
+	// a resource are in Frame with what takes their place.
+	Failures []Outcome
+}
+
+// maxReasons is of how many failures the control plane is told the reason.
+const maxReasons = 8
+
+// Reason is what the control plane is told about the failures, in one line;
+// empty without failures.
+func (r Response) Reason() string {
+	var reasons []string
+	for i, f := range r.Failures {
+		if i == maxReasons {
+			reasons = append(reasons, fmt.Sprintf("and %d more", len(r.Failures)-i))
+			break
+		}
+		reasons = append(reasons, fmt.Sprintf("%s (%s)", f.Err, f.Fallback))
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// RewriteResponse rewrites the resources of a serialized DiscoveryResponse, or
+// of a DeltaDiscoveryResponse, and leaves all else in it as it is.
+func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) Response {
+	var items, anys [][]byte
+	err := eachField(frame, func(f field) error {
+		if f.num != responseResources || f.typ != protowire.BytesType {
+			return nil
+		}
+		b := f.data
+		if delta {
+			var err error
+			if b, _, err = message(f.data, deltaResource); err != nil {
+				return err
+			}
+		}
+		items, anys = append(items, f.data), append(anys, b)
+		return nil
+	})
+	if err != nil {
+		return Response{Failures: []Outcome{{Fallback: Withheld, Err: fmt.Errorf("extension configurations: %w", err)}}}
+	}
+	outcomes := c.Rewrite(ctx, anys, !delta)
+	out, left, err := assemble(frame, items, outcomes, delta)
+	if err != nil {
+		return Response{Failures: []Outcome{{Fallback: Withheld, Err: fmt.Errorf("extension configurations: %w", err)}}}
+	}
+	var r Response
+	for _, o := range outcomes {
+		if o.Err != nil {
+			r.Failures = append(r.Failures, o)
+		}
+	}
+	if left > 0 || len(r.Failures) == 0 {
+		r.Frame = out
+	}
+	return r
+}
+
+// assemble writes the response anew. left counts what Envoy learns from it.
+func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out []byte, left int, err error) {
+	out = make([]byte, 0, len(frame))
+	next := 0
+	err = eachField(frame, func(f field) error {
+		if f.num != responseResources || f.typ != protowire.BytesType {
+			if delta && (f.num == deltaRemoved || f.num == deltaRemovedNames) {
+				left++
+			}
+			out = append(out, f.raw...)
+			return nil
+		}
+		o, item := outcomes[next], items[next]
+		next++
+		if o.Resource == nil {
+			return nil
+		}
+		left++
+		if !delta {
+			out = appendMessage(out, responseResources, o.Resource)
+			return nil
+		}
+		item, err := replace(item, deltaResource, o.Resource)
+		out = appendMessage(out, responseResources, item)
+		return err
+	})
+	return out, left, err
+}

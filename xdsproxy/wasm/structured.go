@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wasm
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// structured is a plugin as a google.protobuf.Struct, the form that
+// udpa.type.v1.TypedStruct and xds.type.v3.TypedStruct carry. It is edited in
+// place and stays a Struct: what this package does not know stays in it.
+type structured struct{}
+
+// Fields of google.protobuf.Struct and google.protobuf.Value.
+const (
+	structFields = 1
+
+	valueNull   = 1
+	valueNumber = 2
+	valueString = 3
+	valueBool   = 4
+	valueStruct = 5
+	valueList   = 6
+)
+
+// structEntry is one member of a Struct.
+type structEntry struct {
+	key  string
+	data []byte // google.protobuf.Value
+	raw  []byte // the whole field
+}
+
+// eachEntry calls fn for every member of a Struct, and other for what else
+// stands in it.
+func eachEntry(b []byte, fn func(structEntry) error, other func(raw []byte)) error {
+	return eachField(b, func(f field) error {
+		if f.num != structFields || f.typ != protowire.BytesType {
+			other(f.raw)
+			return nil
+		}
+		key, err := text(f.data, entryKey)
+		if err != nil {
+			return err
+		}
+		data, _, err := message(f.data, entryValue)
+		if err != nil {
+			return err
+		}
+		return fn(structEntry{key: key, data: data, raw: f.raw})
+	})
+}
+
+func (m member) named(key string) bool { return key == m.snake || key == m.camel }
+
+func (structured) get(b []byte, m member) (value, error) {
+	var v value
+	seen := ""
+	err := eachEntry(b, func(e structEntry) error {
+		if !m.named(e.key) {
+			return nil
+		}
+		if seen != "" && seen != e.key {
+			return fmt.Errorf("%s and %s are both given: %w", m.snake, m.camel, errMalformed)
+		}
+		seen = e.key
+		var err error
+		v, err = openValue(e.data) // the last of the same key counts, as in a map
+		return err
+	}, func([]byte) {})
+	return v, err
+}
+
+// openValue reads a Value. JSON's null is no value.
+func openValue(b []byte) (value, error) {
+	var v value
+	var j joined
+	err := eachField(b, func(f field) error {
+		switch {
+		case f.num == valueNull && f.typ == protowire.VarintType:
+			v = value{}
+		case f.num == valueNumber && f.typ == protowire.Fixed64Type:
+			v = value{ok: true, number: math.Float64frombits(f.bits)}
+		case f.num == valueString && f.typ == protowire.BytesType:
+			v = value{ok: true, text: string(f.data)}
+		case f.num == valueBool && f.typ == protowire.VarintType:
+			v = value{ok: true, truth: f.bits != 0}
+		case f.num == valueStruct && f.typ == protowire.BytesType:
+			j.add(f.data)
+			v = value{ok: true, message: j.data}
+			return nil
+		case f.num == valueList:
+			v = value{ok: true}
+		}
+		j = joined{} // another kind took its place
+		return nil
+	})
+	return v, err
+}
+
+func (structured) set(b []byte, m member, data []byte, text bool) ([]byte, error) {
+	out := make([]byte, 0, len(b)+len(data)+16)
+	key := m.snake
+	err := eachEntry(b, func(e structEntry) error {
+		if m.named(e.key) {
+			key = e.key // the name that its author uses
+		} else {
+			out = append(out, e.raw...)
+		}
+		return nil
+	}, func(raw []byte) { out = append(out, raw...) })
+	if err != nil || data == nil {
+		return out, err
+	}
+	kind := protowire.Number(valueStruct)
+	if text {
+		kind = valueString
+	}
+	entry := appendText(nil, entryKey, key)
+	entry = appendMessage(entry, entryValue, appendMessage(nil, kind, data))
+	return appendMessage(out, structFields, entry), nil
+}
+
+// duration reads JSON's form of a Duration: seconds with a fraction and "s".
+func (structured) duration(v value) (time.Duration, error) {
+	if !v.ok {
+		return 0, nil
+	}
+	seconds, ok := strings.CutSuffix(v.text, "s")
+	if !ok || strings.Trim(seconds, "0123456789.") != "" {
+		return 0, fmt.Errorf("timeout %q is no duration like 30s", v.text)
+	}
+	d, err := time.ParseDuration(v.text)
+	if err != nil {
+		return 0, fmt.Errorf("timeout %q is no duration like 30s", v.text)
+	}
+	return d, nil
+}
+
+func (enc structured) pairs(b []byte, m member, prefix string) (rest []byte, taken map[string]string, left int, err error) {
+	taken = map[string]string{}
+	all, err := enc.get(b, m)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	kept := []byte{}
+	err = eachEntry(all.message, func(e structEntry) error {
+		if !strings.HasPrefix(e.key, prefix) {
+			kept = append(kept, e.raw...)
+			left++
+			return nil
+		}
+		v, err := openValue(e.data)
+		taken[e.key] = v.text
+		return err
+	}, func(raw []byte) { kept = append(kept, raw...) })
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if left == 0 {
+		kept = nil // an empty map is no map
+	}
+	if rest, err = enc.set(b, m, kept, false); err != nil {
+		return nil, nil, 0, err
+	}
+	err = eachEntry(rest, func(e structEntry) error {
+		if !m.named(e.key) {
+			left++ // host_env_keys
+		}
+		return nil
+	}, func([]byte) {})
+	return rest, taken, left, err
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wasm
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// errMalformed is what reading bytes that are no such message gives.
+var errMalformed = errors.New("the bytes are no such protobuf message")
+
+// field is one field as it stands on the wire.
+type field struct {
+	num  protowire.Number
+	typ  protowire.Type
+	raw  []byte // tag and value
+	data []byte // the value, of a length-delimited field
+	bits uint64 // the value, of a varint or fixed64 field
+}
+
+// eachField calls fn for every field of a message, in order.
+func eachField(b []byte, fn func(field) error) error {
+	for len(b) > 0 {
+		num, typ, tag := protowire.ConsumeTag(b)
+		if tag < 0 {
+			return errMalformed
+		}
+		size := protowire.ConsumeFieldValue(num, typ, b[tag:])
+		if size < 0 {
+			return errMalformed
+		}
+		f := field{num: num, typ: typ, raw: b[:tag+size]}
+		switch typ {
+		case protowire.BytesType:
+			f.data, _ = protowire.ConsumeBytes(b[tag:])
+		case protowire.VarintType:
+			f.bits, _ = protowire.ConsumeVarint(b[tag:])
+		case protowire.Fixed64Type:
+			f.bits, _ = protowire.ConsumeFixed64(b[tag:])
+		}
+		if err := fn(f); err != nil {
+			return err
+		}
+		b = b[tag+size:]
+	}
+	return nil
+}
+
+// message returns the embedded message num. Several occurrences are one
+// message, as protobuf has it: their bytes one after the other.
+func message(b []byte, num protowire.Number) (sub []byte, ok bool, err error) {
+	var j joined
+	err = eachField(b, func(f field) error {
+		if f.num == num && f.typ == protowire.BytesType {
+			j.add(f.data)
+			ok = true
+		}
+		return nil
+	})
+	return j.data, ok, err
+}
+
+// joined is bytes of a message, and a copy once there are several of them.
+type joined struct {
+	data   []byte
+	copied bool
+}
+
+func (j *joined) add(b []byte) {
+	switch {
+	case j.data == nil:
+		j.data = b
+	case !j.copied:
+		j.data = append(slices.Clone(j.data), b...)
+		j.copied = true
+	default:
+		j.data = append(j.data, b...)
+	}
+}
+
+// text returns the string num; the last occurrence counts.
+func text(b []byte, num protowire.Number) (string, error) {
+	var last []byte
+	err := eachField(b, func(f field) error {
+		if f.num == num && f.typ == protowire.BytesType {
+			last = f.data
+		}
+		return nil
+	})
+	if err == nil && !utf8.Valid(last) {
+		err = errMalformed
+	}
+	return string(last), err
+}
+
+// replace returns the message with sub as its only embedded message num, in
+// the place of the first one. All other fields stay as they are. A nil sub
+// removes the field.
+func replace(b []byte, num protowire.Number, sub []byte) ([]byte, error) {
+	out := make([]byte, 0, len(b)+len(sub)+8)
+	done := sub == nil
+	err := eachField(b, func(f field) error {
+		switch {
+		case f.num != num || f.typ != protowire.BytesType:
+			out = append(out, f.raw...)
+		case !done:
+			out = appendMessage(out, num, sub)
+			done = true
+		}
+		return nil
+	})
+	if !done {
+		out = appendMessage(out, num, sub)
+	}
+	return out, err
+}
+
+func appendMessage(b []byte, num protowire.Number, sub []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), sub)
+}
+
+func appendText(b []byte, num protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+// Fields of google.protobuf.Any.
+const (
+	anyTypeURL = 1
+	anyValue   = 2
+)
+
+// openAny returns the name of an Any's type, without the part before the
+// slash, and its value.
+func openAny(b []byte) (typeName string, value []byte, err error) {
+	url, err := text(b, anyTypeURL)
+	if err != nil {
+		return "", nil, err
+	}
+	value, _, err = message(b, anyValue)
+	return messageName(url), value, err
+}
+
+// messageName returns the message name of a type URL.
+func messageName(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
+
+// newAny makes an Any of a type and a value.
+func newAny(typeName string, value []byte) []byte {
+	b := appendText(nil, anyTypeURL, "type.googleapis.com/"+typeName)
+	if len(value) > 0 {
+		b = appendMessage(b, anyValue, value)
+	}
+	return b
+}
