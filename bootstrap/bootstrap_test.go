@@ -134,17 +134,6 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-func TestUnserved(t *testing.T) {
-	t.Parallel()
-	if got := Unserved(meshconfig.DefaultProxyConfig()); len(got) != 0 {
-		t.Errorf("the defaults: %q", got)
-	}
-	got := Unserved(proxyConfig(t, "statsdUdpAddress: a:1\nprivateKeyProvider: {cryptomb: {}}\nreadinessProbe: {}"))
-	if len(got) != 2 || !strings.HasPrefix(got[0], "ProxyConfig privateKeyProvider is set but has no effect") {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	for config, want := range map[string]int{

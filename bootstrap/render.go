@@ -143,22 +143,6 @@ func Render(in Input) ([]byte, error) {
 	return marshal(rendered)
 }
 
-// Unserved returns a sentence for each field of the ProxyConfig that is set
-// but has no effect yet.
-func Unserved(pc *meshv1alpha1.ProxyConfig) []string {
-	var sentences []string
-	add := func(field, what string) {
-		sentences = append(sentences, fmt.Sprintf("ProxyConfig %s is set but has no effect: %s from the bootstrap is not supported yet", field, what))
-	}
-	if pc.GetPrivateKeyProvider() != nil {
-		add("privateKeyProvider", "a private key provider")
-	}
-	if pc.GetReadinessProbe() != nil {
-		add("readinessProbe", "a health report")
-	}
-	return sentences
-}
-
 // addresses are the two sides of the ports of agent and Envoy: where a
 // listener for others binds, and where the local ports are found.
 type addresses struct {

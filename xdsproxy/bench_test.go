@@ -13,9 +13,11 @@ import (
 	"runtime/pprof"
 	"testing"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // BenchmarkRelay times one response from a control plane to a proxy, straight
@@ -34,9 +36,18 @@ func BenchmarkRelay(b *testing.B) {
 			if through {
 				name = size.name + "/through"
 			}
-			b.Run(name, func(b *testing.B) { benchmarkRelay(b, make([]byte, size.bytes), through) })
+			b.Run(name, func(b *testing.B) { benchmarkRelay(b, benchmarkResponse(b, size.bytes), through) })
 		}
 	}
+}
+
+// benchmarkResponse is a response of about a size, of resources like clusters.
+func benchmarkResponse(b *testing.B, size int) []byte {
+	r := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
+	for range max(1, size/1500) {
+		r.Resources = append(r.Resources, &discoveryv3.Resource{Name: "n", Resource: &anypb.Any{TypeUrl: clusterType, Value: make([]byte, 1440)}})
+	}
+	return encode(b, r)
 }
 
 func benchmarkRelay(b *testing.B, response []byte, through bool) {

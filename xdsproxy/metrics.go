@@ -11,41 +11,64 @@ type metrics struct {
 	requests      prometheus.Counter
 	responses     prometheus.Counter
 	rejected      *prometheus.CounterVec
+	own           *prometheus.CounterVec
+	dropped       *prometheus.CounterVec
+	questions     *prometheus.CounterVec
 	dialFailures  prometheus.Counter
 	upstreamEnds  *prometheus.CounterVec
 	envoyEnds     *prometheus.CounterVec
 	connected     prometheus.Gauge
+	attempts      prometheus.Gauge
 	backoffSecond prometheus.Gauge
+	lastGood      prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	byType := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		requests:     counter("istio_agent_xds_proxy_requests", "xDS requests forwarded to the control plane."),
+		requests:     counter("istio_agent_xds_proxy_requests", "xDS requests forwarded to the control plane, the agent's own included."),
 		responses:    counter("istio_agent_xds_proxy_responses", "xDS responses received from the control plane."),
-		rejected:     byType("outrigger_agent_xds_rejected_total", "xDS responses that Envoy rejected.", "type_url"),
+		rejected:     counters("outrigger_agent_xds_rejected_total", "xDS responses that Envoy rejected.", "type_url"),
+		own:          counters("outrigger_agent_xds_own_responses_total", "xDS responses that the agent itself took, accepted or rejected.", "type_url", "result"),
+		dropped:      counters("outrigger_agent_xds_dropped_total", "xDS messages that are for nobody.", "reason"),
+		questions:    counters("outrigger_agent_xds_debug_requests_total", "Questions to the control plane over the debug port.", "result"),
 		dialFailures: counter("istio_agent_istiod_connection_failures", "Attempts to reach the control plane that did not succeed."),
-		upstreamEnds: byType("istio_agent_istiod_connection_terminations", "Streams to the control plane that ended.", "type"),
-		envoyEnds:    byType("istio_agent_envoy_connection_terminations", "Streams from Envoy that ended.", "type"),
-		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_agent_xds_connected",
-			Help: "Envoy's streams that are joined to a stream of the control plane: 1, during a hot restart 2, or 0 while the control plane is away.",
-		}),
-		backoffSecond: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_agent_xds_backoff_seconds",
-			Help: "Pause before the next attempt to reach the control plane; 0 when none is pending.",
-		}),
+		upstreamEnds: counters("istio_agent_istiod_connection_terminations", "Streams to the control plane that ended.", "type"),
+		envoyEnds:    counters("istio_agent_envoy_connection_terminations", "Streams from Envoy that ended.", "type"),
+		connected: gauge("outrigger_agent_xds_connected",
+			"Envoy's streams that are joined to a stream of the control plane: 1, during a hot restart 2, or 0 while the control plane is away."),
+		attempts: gauge("outrigger_agent_xds_failed_attempts", "Attempts in a row that did not reach the control plane; 0 once one did."),
+		backoffSecond: gauge("outrigger_agent_xds_backoff_seconds",
+			"Pause before the next attempt to reach the control plane; 0 when none is pending."),
+		lastGood: gauge("outrigger_agent_xds_last_good_streams", "Envoy's streams that are served what was last good, for want of a control plane."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.responses, m.rejected, m.dialFailures, m.upstreamEnds, m.envoyEnds,
-			m.connected, m.backoffSecond)
+		reg.MustRegister(m.requests, m.responses, m.rejected, m.own, m.dropped, m.questions, m.dialFailures, m.upstreamEnds, m.envoyEnds,
+			m.connected, m.attempts, m.backoffSecond, m.lastGood)
 	}
 	return m
+}
+
+// lastResponse is a metric of when the control plane last sent anything.
+func (p *Proxy) lastResponse() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "outrigger_agent_xds_last_response_timestamp_seconds",
+		Help: "When the control plane last sent anything, in seconds since 1970; 0 for never.",
+	}, func() float64 {
+		at := p.Status().LastResponse
+		if at.IsZero() {
+			return 0
+		}
+		return float64(at.UnixMilli()) / 1000
+	})
 }
 
 // endType is the label of a stream's end: "cancelled" when somebody wanted

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -30,12 +28,40 @@ const (
 	methodDelta = "DeltaAggregatedResources"
 )
 
+// Types that the relay itself knows.
+const (
+	listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	healthType   = "type.googleapis.com/istio.v1.HealthInformation"
+	// debugPrefix is that of questions to the control plane, envoyPrefix that
+	// of the types that Envoy can know.
+	debugPrefix = "istio.io/debug"
+	envoyPrefix = "type.googleapis.com/envoy."
+)
+
+const (
+	// defaultMaxMessage is far above what a proxy can use of one type. It
+	// keeps a length that is nonsense from being believed.
+	defaultMaxMessage = 256 << 20
+	// maxStreams is how many streams one connection may have.
+	maxStreams = 100_000
+)
+
 // Config is what a [Proxy] needs.
 type Config struct {
 	// Listener is the Unix socket that Envoy dials; Run closes it.
 	Listener net.Listener
 	Upstream UpstreamConfig
-	Logger   *slog.Logger
+	// Consumers take the responses of their types, which Envoy never sees.
+	// They are asked for in this order.
+	Consumers []Consumer
+	// Rewriters change the responses of a type, by its URL.
+	Rewriters map[string]Rewriter
+	// LastGood answers when the control plane cannot be reached at a cold
+	// start. Optional.
+	LastGood *LastGood
+	// MaxMessage is the size of the largest message in bytes; 0: 256 MiB.
+	MaxMessage int
+	Logger     *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
 	// Rejected is told that the Envoy with a process id rejects what no other
@@ -43,18 +69,45 @@ type Config struct {
 	Rejected func(pid int, typeURL, reason string)
 }
 
+// Consumer is a type of which the agent itself takes the responses.
+type Consumer struct {
+	TypeURL string
+	// Subscribe asks for the type once Envoy has asked for listeners. Without
+	// it only what comes unasked is taken.
+	Subscribe bool
+	// Handle gets the messages of a response, and of a delta response the
+	// names of those that are gone. nil acknowledges the response, an error
+	// rejects it with its text. It must be quick: the stream waits for it. It
+	// may keep what it gets. Several streams may call it at once.
+	Handle func(messages [][]byte, removed []string) error
+}
+
+// Rewriter changes a response, given as it came. It returns what Envoy gets,
+// nil for nothing, and what the control plane is told was wrong, "" if nothing
+// was. Only responses of the same type and stream wait for it.
+type Rewriter func(ctx context.Context, response []byte, delta bool) (out []byte, wrong string)
+
 // Proxy relays ADS streams.
 type Proxy struct {
-	listener net.Listener
-	upstream *upstream
-	log      *slog.Logger
-	metrics  *metrics
+	listener   net.Listener
+	upstream   *upstream
+	consumers  []Consumer
+	rewriters  map[string]Rewriter
+	lastGood   *LastGood
+	maxMessage int
+	log        *slog.Logger
+	metrics    *metrics
+	state      state
 
 	mu sync.Mutex // guards what follows
 	// current holds the newest downstream stream of each process. Envoy has
 	// one; a second one means that the first is dead and has not noticed.
 	// During a hot restart there are two Envoys.
 	current map[int]*stream
+	// warm are the processes that have had configuration of the control plane.
+	warm map[int]bool
+	// health is the last report, nil before the first.
+	health *health
 
 	rejected func(pid int, typeURL, reason string)
 	joined   atomic.Int32
@@ -70,21 +123,54 @@ func New(cfg Config) (*Proxy, error) {
 	if _, _, err := net.SplitHostPort(cfg.Upstream.Address); err != nil {
 		return nil, fmt.Errorf("control plane address %q is not host:port: %w", cfg.Upstream.Address, err)
 	}
+	if err := checkOwn(cfg); err != nil {
+		return nil, err
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Rejected == nil {
 		cfg.Rejected = func(int, string, string) {}
 	}
+	if cfg.MaxMessage <= 0 {
+		cfg.MaxMessage = defaultMaxMessage
+	}
+	cfg.Upstream = cfg.Upstream.withDefaults()
 	m := newMetrics(cfg.Registerer)
-	return &Proxy{
-		listener: peerListener{cfg.Listener},
-		current:  map[int]*stream{},
-		rejected: cfg.Rejected,
-		upstream: newUpstream(cfg.Upstream, cfg.Logger, m),
-		log:      cfg.Logger,
-		metrics:  m,
-	}, nil
+	p := &Proxy{
+		listener:   peerListener{cfg.Listener},
+		upstream:   newUpstream(cfg, m),
+		consumers:  cfg.Consumers,
+		rewriters:  cfg.Rewriters,
+		lastGood:   cfg.LastGood,
+		maxMessage: cfg.MaxMessage,
+		log:        cfg.Logger,
+		metrics:    m,
+		current:    map[int]*stream{},
+		warm:       map[int]bool{},
+		rejected:   cfg.Rejected,
+	}
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(p.lastResponse())
+	}
+	return p, nil
+}
+
+// checkOwn refuses a table of own types that contradicts itself.
+func checkOwn(cfg Config) error {
+	seen := map[string]bool{healthType: true, listenerType: true}
+	for _, c := range cfg.Consumers {
+		if seen[c.TypeURL] || c.TypeURL == "" || c.Handle == nil {
+			return fmt.Errorf("consumer of %q: it must be the only one of a type that is not the relay's own, with a function", c.TypeURL)
+		}
+		seen[c.TypeURL] = true
+	}
+	for typeURL, rewrite := range cfg.Rewriters {
+		if seen[typeURL] || rewrite == nil {
+			return fmt.Errorf("rewriter of %q: the type must have no consumer, and the rewriter a function", typeURL)
+		}
+	}
+	return nil
 }
 
 // Connected returns nil while a stream of the control plane is open.
@@ -97,11 +183,13 @@ func (p *Proxy) Connected() error {
 
 // Run serves until ctx ends, and returns nil then.
 func (p *Proxy) Run(ctx context.Context) error {
+	alive := p.upstream.cfg.KeepaliveTime
 	server := grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(math.MaxInt32),
-		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.MaxRecvMsgSize(p.maxMessage),
+		grpc.MaxSendMsgSize(p.maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: p.upstream.cfg.KeepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second, PermitWithoutStream: true}),
 	)
 	server.RegisterService(&grpc.ServiceDesc{
@@ -130,29 +218,16 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // handler relays one downstream stream until either side ends.
 func (p *Proxy) handler(method string) grpc.StreamHandler {
-	desc := &grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: true}
 	return func(_ any, down grpc.ServerStream) error {
 		ctx, cancel := context.WithCancelCause(down.Context())
 		defer cancel(nil)
-		s := &stream{proxy: p, down: down, end: cancel, pid: peerID(down.Context()), delta: method == methodDelta, method: method}
+		s := newStream(p, down, method, cancel)
 		p.enter(s)
 		defer p.leave(s)
-		up, conn, err := p.upstream.open(ctx, desc, "/"+service+"/"+method)
-		if err != nil {
-			return p.ended(down, err)
+		if p.cold(s.pid) {
+			return p.ended(down, s.serveCold(ctx))
 		}
-		defer func() { _ = conn.Close() }() // nothing is left to lose
-
-		s.up = up
-		done := make(chan error, 2)
-		go func() { done <- s.requests() }()
-		go func() { done <- s.responses() }()
-		select {
-		case err = <-done:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		return p.ended(down, err)
+		return p.ended(down, s.serve(ctx))
 	}
 }
 
@@ -173,6 +248,17 @@ func (p *Proxy) leave(s *stream) {
 	if p.current[s.pid] == s {
 		delete(p.current, s.pid)
 	}
+}
+
+// reached notes whether the control plane has a stream.
+func (p *Proxy) reached(s *stream, has bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.joined = has
+	if len(p.warm) > maxWarm {
+		clear(p.warm)
+	}
+	p.warm[s.pid] = true
 }
 
 // rejects notes whether a stream's Envoy rejects what it was sent last of a type,
@@ -207,110 +293,10 @@ func (p *Proxy) ended(down grpc.ServerStream, err error) error {
 	case down.Context().Err() != nil, err == nil:
 		p.metrics.envoyEnds.WithLabelValues(endType(true)).Inc()
 		return nil
+	case errors.Is(err, errBack):
+		p.metrics.envoyEnds.WithLabelValues(endType(true)).Inc()
+		return status.Error(codes.Unavailable, errBack.Error())
 	}
 	p.metrics.envoyEnds.WithLabelValues(endType(false)).Inc()
 	return status.Errorf(codes.Unavailable, "stream to the control plane ended: %v", err)
-}
-
-// stream is one joined pair.
-type stream struct {
-	proxy  *Proxy
-	down   grpc.ServerStream
-	up     grpc.ClientStream
-	end    context.CancelCauseFunc
-	pid    int // of Envoy, 0 when it cannot be known
-	delta  bool
-	method string
-	// rejected holds the types of which Envoy rejects what it was sent last.
-	// It is guarded by the proxy's mutex.
-	rejected map[string]bool
-}
-
-// requests carries Envoy's requests to the control plane. It returns nil when
-// Envoy ended the stream.
-func (s *stream) requests() error {
-	for {
-		var f frame
-		if err := s.down.RecvMsg(&f); err != nil {
-			// The downstream context says why; upstream hears of it when
-			// the connection closes.
-			return nil //nolint:nilerr // see above
-		}
-		s.look(&f)
-		err := s.up.SendMsg(&f)
-		f.free()
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				// The stream has ended; responses receives the reason and
-				// ends the handler with it.
-				<-s.down.Context().Done()
-				return nil
-			}
-			return err
-		}
-		s.proxy.metrics.requests.Inc()
-	}
-}
-
-// look tells the log what Envoy rejects.
-func (s *stream) look(f *frame) {
-	r := readRequest(f.data.Materialize(), s.delta)
-	if s.proxy.rejects(s, r.typeURL, r.rejected != "") {
-		s.proxy.rejected(s.pid, r.typeURL, r.rejected)
-	}
-	if r.rejected != "" {
-		s.proxy.metrics.rejected.WithLabelValues(r.typeURL).Inc()
-		s.proxy.log.Warn("envoy rejected configuration and keeps what it had", "type_url", r.typeURL, "reason", r.rejected)
-	}
-}
-
-// responses carries the control plane's responses to Envoy. It returns the
-// reason for which the upstream stream ended.
-func (s *stream) responses() error {
-	// The header comes with the first response, or before it from a control
-	// plane that took the stream and has nothing new to say. A stream that
-	// was refused has none.
-	header, err := s.up.Header()
-	accepted := err == nil && header != nil
-	if accepted {
-		s.proxy.upstream.succeeded()
-		s.proxy.metrics.connected.Inc()
-		s.proxy.joined.Add(1)
-		defer func() {
-			s.proxy.joined.Add(-1)
-			s.proxy.metrics.connected.Dec()
-		}()
-		s.proxy.log.Info("joined envoy to the control plane", "stream", s.method, "address", s.proxy.upstream.cfg.Address)
-	}
-	for {
-		var f frame
-		if err := s.up.RecvMsg(&f); err != nil {
-			return s.upstreamEnded(err, !accepted)
-		}
-		s.proxy.metrics.responses.Inc()
-		err := s.down.SendMsg(&f)
-		f.free()
-		if err != nil {
-			return nil //nolint:nilerr // Envoy is gone; its context says why
-		}
-	}
-}
-
-// upstreamEnded accounts for the end of the upstream stream.
-func (s *stream) upstreamEnded(err error, refused bool) error {
-	expected := s.down.Context().Err() != nil || errors.Is(err, io.EOF)
-	s.proxy.metrics.upstreamEnds.WithLabelValues(endType(expected)).Inc()
-	if s.down.Context().Err() != nil {
-		return nil
-	}
-	if refused {
-		s.proxy.upstream.failed(err)
-	} else {
-		// A warning follows if it does not come back at once.
-		s.proxy.log.Info("the control plane's stream ended, envoy keeps its configuration", "err", err)
-	}
-	if errors.Is(err, io.EOF) {
-		return errors.New("closed by the control plane")
-	}
-	return err
 }

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/bits"
 	"sync"
 	"time"
@@ -31,6 +30,10 @@ const (
 	window = 4 << 20
 )
 
+// serviceConfig has the addresses of a name tried in random order, so that a
+// fleet spreads over them; one that does not answer within 250 ms gets company.
+const serviceConfig = `{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}`
+
 // UpstreamConfig says how the control plane is reached.
 type UpstreamConfig struct {
 	// Address is host:port.
@@ -47,14 +50,32 @@ type UpstreamConfig struct {
 	ClusterID string
 	// Headers are added to the metadata of each stream.
 	Headers map[string]string
+	// KeepaliveTime is the silence after which a connection, this one or
+	// Envoy's, is asked whether it lives, KeepaliveTimeout how long the answer
+	// may take. 0: 30 s and 10 s.
+	KeepaliveTime    time.Duration
+	KeepaliveTimeout time.Duration
+}
+
+func (c UpstreamConfig) withDefaults() UpstreamConfig {
+	if c.KeepaliveTime <= 0 {
+		c.KeepaliveTime = 30 * time.Second
+	}
+	if c.KeepaliveTimeout <= 0 {
+		c.KeepaliveTimeout = 10 * time.Second
+	}
+	return c
 }
 
 // upstream dials the control plane and remembers across streams how often
 // that went wrong.
 type upstream struct {
-	cfg     UpstreamConfig
-	log     *slog.Logger
-	metrics *metrics
+	cfg UpstreamConfig
+	// target is the address as gRPC has it: every address of the name counts.
+	target     string
+	maxMessage int
+	log        *slog.Logger
+	metrics    *metrics
 
 	mu sync.Mutex // guards what follows
 	// delays grows with each failure in a row; failing is false after a
@@ -62,24 +83,28 @@ type upstream struct {
 	delays  *backoff.ExponentialBackOff
 	failing bool
 	attempt int
+	last    error
 }
 
-func newUpstream(cfg UpstreamConfig, log *slog.Logger, m *metrics) *upstream {
-	return &upstream{cfg: cfg, log: log, metrics: m, delays: backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstBackoff),
-		backoff.WithMaxInterval(maxBackoff),
-		backoff.WithMaxElapsedTime(0), // for ever
-	)}
+func newUpstream(cfg Config, m *metrics) *upstream {
+	return &upstream{
+		cfg: cfg.Upstream, target: "dns:///" + cfg.Upstream.Address, maxMessage: cfg.MaxMessage, log: cfg.Logger, metrics: m,
+		delays: backoff.NewExponentialBackOff(
+			backoff.WithInitialInterval(firstBackoff),
+			backoff.WithMaxInterval(maxBackoff),
+			backoff.WithMaxElapsedTime(0), // for ever
+		),
+	}
 }
 
 // open returns a stream to the control plane and the connection under it,
 // which the caller closes. It tries until ctx ends.
-func (u *upstream) open(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
+func (u *upstream) open(ctx context.Context, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
 	for {
 		if err := u.pause(ctx); err != nil {
 			return nil, nil, err
 		}
-		stream, conn, err := u.dial(ctx, desc, method)
+		stream, conn, err := u.dial(ctx, method)
 		if err == nil {
 			return stream, conn, nil
 		}
@@ -92,7 +117,7 @@ func (u *upstream) open(ctx context.Context, desc *grpc.StreamDesc, method strin
 }
 
 // dial makes one attempt.
-func (u *upstream) dial(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
+func (u *upstream) dial(ctx context.Context, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if u.cfg.TLS != nil {
 		cfg, err := u.cfg.TLS()
@@ -104,21 +129,22 @@ func (u *upstream) dial(ctx context.Context, desc *grpc.StreamDesc, method strin
 		}
 		creds = credentials.NewTLS(cfg)
 	}
-	conn, err := grpc.NewClient(u.cfg.Address,
+	conn, err := grpc.NewClient(u.target,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableServiceConfig(), // that of the name's TXT record
+		grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithDisableRetry(),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: u.cfg.KeepaliveTime, Timeout: u.cfg.KeepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialTimeout}),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(u.maxMessage), grpc.MaxCallSendMsgSize(u.maxMessage)),
 	)
 	if err != nil {
 		return nil, nil, fmt.Errorf("dial %s: %w", u.cfg.Address, err)
 	}
-	stream, err := u.newStream(ctx, conn, desc, method)
+	stream, err := u.newStream(ctx, conn, method)
 	if err != nil {
 		_ = conn.Close() // the stream's error says more
 		return nil, nil, fmt.Errorf("open stream to %s: %w", u.cfg.Address, err)
@@ -126,7 +152,7 @@ func (u *upstream) dial(ctx context.Context, desc *grpc.StreamDesc, method strin
 	return stream, conn, nil
 }
 
-func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, desc *grpc.StreamDesc, method string) (grpc.ClientStream, error) {
+func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, method string) (grpc.ClientStream, error) {
 	md := metadata.New(u.cfg.Headers)
 	if u.cfg.ClusterID != "" {
 		md.Set("clusterid", u.cfg.ClusterID)
@@ -141,7 +167,8 @@ func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, desc *g
 			md.Set("authorization", "Bearer "+token)
 		}
 	}
-	return conn.NewStream(metadata.NewOutgoingContext(ctx, md), desc, method)
+	desc := &grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: true}
+	return conn.NewStream(metadata.NewOutgoingContext(ctx, md), desc, "/"+service+"/"+method)
 }
 
 // level is that of a warning that each attempt of an outage would repeat.
@@ -152,6 +179,13 @@ func (u *upstream) level() slog.Level {
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn
+}
+
+// failure is how many attempts in a row have failed, and why the last one did.
+func (u *upstream) failure() (attempts int, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.attempt, u.last
 }
 
 // pause waits as long as the failures before demand.
@@ -182,8 +216,9 @@ func (u *upstream) failed(err error) {
 	u.mu.Lock()
 	u.attempt++
 	attempt := u.attempt
-	u.failing = true
+	u.failing, u.last = true, err
 	u.mu.Unlock()
+	u.metrics.attempts.Set(float64(attempt))
 	// The first failure may be a restart that is over at once. The attempts
 	// 2, 8, 32 … keep the log readable through a long outage.
 	if attempt > 1 && bits.OnesCount(uint(attempt)) == 1 && bits.TrailingZeros(uint(attempt))%2 == 1 {
@@ -195,9 +230,10 @@ func (u *upstream) failed(err error) {
 func (u *upstream) succeeded() {
 	u.mu.Lock()
 	attempt := u.attempt
-	u.attempt, u.failing = 0, false
+	u.attempt, u.failing, u.last = 0, false, nil
 	u.delays.Reset()
 	u.mu.Unlock()
+	u.metrics.attempts.Set(0)
 	if attempt > 0 {
 		u.log.Info("control plane answers again", "address", u.cfg.Address, "attempt", attempt)
 	}

@@ -20,7 +20,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 	"github.com/outrigger-mesh/outrigger/status"
+	"github.com/outrigger-mesh/outrigger/status/health"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
 )
 
 // envoyLife is what the command line says of Envoy's life.
@@ -67,8 +70,12 @@ type parts struct {
 	secrets  *sds.Server      // nil without Envoy, or when another server serves it
 	output   *sds.Output      // nil without OUTPUT_CERTS
 	relay    *xdsproxy.Proxy
-	status   *status.Server // nil when the status port is off
-	envoy    *envoy.Process // nil with DISABLE_ENVOY
+	debug    *xdsproxy.Debug // nil when the debug port is off
+	dns      *dns.Server     // nil without a DNS proxy
+	wasm     *wasm.Cache     // nil when modules are left to Envoy
+	health   *health.Checker // nil where a kubelet probes the application
+	status   *status.Server  // nil when the status port is off
+	envoy    *envoy.Process  // nil with DISABLE_ENVOY
 	binary   string
 	hot      bool // a signal asks for a hot restart
 }
@@ -107,6 +114,18 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		start("output", p.output.Run) // reads the workload's identity, feeds the files of OUTPUT_CERTS
 	}
 	start("xdsproxy", p.relay.Run) // reads the control plane's stream, feeds Envoy over the XDS socket, and back
+	if p.debug != nil {
+		start("debug", p.debug.Run) // reads people's questions, feeds the control plane
+	}
+	if p.dns != nil {
+		start("dns", p.dns.Run) // reads name tables and the system's resolvers, feeds the application's lookups
+	}
+	if p.wasm != nil {
+		start("wasm", p.wasm.Run) // reads its clock, deletes modules that nothing uses
+	}
+	if p.health != nil {
+		start("healthcheck", p.health.Run) // reads the application, feeds the control plane
+	}
 	if p.status != nil {
 		start("status", p.status.Run) // reads Envoy's admin port, the identity and the application, feeds probes and scrapes
 	}
@@ -187,21 +206,26 @@ func tuneRuntime(env environment) {
 	debug.SetMemoryLimit(32 << 20)
 }
 
-// startOver is when what the start needed is not needed any more.
-const startOver = 1500 * time.Millisecond
+// When memory goes back to the system: while Envoy starts, and when what the
+// start needed is not needed any more.
+var giveBackAfter = [...]time.Duration{100 * time.Millisecond, 1400 * time.Millisecond}
 
-// giveBackMemory gives the system what the start left free. Go would do so by
-// and by, or never in an agent that allocates next to nothing.
+// giveBackMemory gives the system what the start left free, and what of the
+// program only the start needed. Go would do so by and by, or never in an agent
+// that allocates next to nothing.
 func giveBackMemory(ctx context.Context) {
-	t := time.NewTimer(startOver)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-		debug.FreeOSMemory()
+	for _, pause := range giveBackAfter {
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+			debug.FreeOSMemory()
+			_ = forgetProgram() // without it there is only more memory in use
+		}
 	}
 }
-
 // logConfig logs what the agent runs by, without anything that may be secret.
 func logConfig(log *slog.Logger, cfg *config) {
 	log.Info("configuration resolved", "proxy", cfg.node.String(), "identity", cfg.identity.String(),

@@ -93,9 +93,6 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, sentence := range bootstrap.Unserved(pc) {
-		warn("%s", sentence)
-	}
 	for _, name := range src.env.unserved {
 		warn("environment variable %s is set but has no effect: it is not supported yet", name)
 	}
@@ -119,7 +116,7 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	if cfg.source, err = resolveIdentity(src); err != nil {
 		return nil, nil, err
 	}
-	if err := checkIdentity(cfg); err != nil {
+	if err := errors.Join(checkIdentity(cfg), checkFeatures(src.env)); err != nil {
 		return nil, nil, err
 	}
 	var left []string

@@ -33,7 +33,7 @@ import (
 )
 
 // controlPlane is a fake: it signs what it is asked to, and answers each
-// subscription with an empty configuration.
+// subscription with what it has of the type, mostly nothing.
 type controlPlane struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
@@ -41,8 +41,11 @@ type controlPlane struct {
 	root    *x509.Certificate
 	address string
 	server  *grpc.Server
+	// resources are what it has, by type; set before anybody asks.
+	resources map[string][]*discoveryv3.Resource
 
 	mu      sync.Mutex // guards what follows
+	reports []string   // of health
 	signed  []call
 	streams []call
 	node    string
@@ -174,10 +177,18 @@ func (c *controlPlane) answer(s discoveryv3.AggregatedDiscoveryService_DeltaAggr
 			c.node = req.GetNode().GetId()
 			c.mu.Unlock()
 		}
+		if req.GetTypeUrl() == "type.googleapis.com/istio.v1.HealthInformation" {
+			c.mu.Lock()
+			c.reports = append(c.reports, req.GetErrorDetail().GetMessage())
+			c.mu.Unlock()
+			continue
+		}
 		if req.GetResponseNonce() != "" {
 			continue
 		}
-		if err := s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "1", SystemVersionInfo: "1"}); err != nil {
+		if err := s.Send(&discoveryv3.DeltaDiscoveryResponse{
+			TypeUrl: req.GetTypeUrl(), Nonce: "1", SystemVersionInfo: "1", Resources: c.resources[req.GetTypeUrl()],
+		}); err != nil {
 			return err
 		}
 	}

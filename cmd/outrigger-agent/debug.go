@@ -15,17 +15,21 @@ const hidden = "(set)"
 
 // debugHandlers are the paths of the status port by which people on this
 // machine look into the agent.
-func debugHandlers(cfg *config) map[string]http.Handler {
-	return map[string]http.Handler{"/debug/config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		doc, err := effective(cfg)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_, _ = w.Write(doc) // a peer that has gone needs no answer
-	})}
+func (b *builder) debugHandlers() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/debug/config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			doc, err := effective(b.cfg)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			_, _ = w.Write(doc) // a peer that has gone needs no answer
+		}),
+		"/debug/xds":  relayHandler(b.parts.relay),
+		"/debug/ndsz": namesHandler(b.parts.dns),
+	}
 }
 
 // effective is the configuration that the agent runs by, as JSON, without

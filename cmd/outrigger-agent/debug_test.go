@@ -27,7 +27,7 @@ func TestDebugConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := httptest.NewRecorder()
-	debugHandlers(cfg)["/debug/config"].ServeHTTP(answer, httptest.NewRequest("GET", "/debug/config", nil))
+	(&builder{cfg: cfg, parts: &parts{}}).debugHandlers()["/debug/config"].ServeHTTP(answer, httptest.NewRequest("GET", "/debug/config", nil))
 	body := answer.Body.String()
 	if answer.Code != 200 || strings.Contains(body, "s3cr3t") {
 		t.Errorf("the answer is %d %s", answer.Code, body)
@@ -76,7 +76,6 @@ func TestDebugConfig(t *testing.T) {
 func TestProxyAnswersPeople(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.9.2"
-	// That nothing writes certificates to files yet does not keep it from being ready.
 	a := startAgent(t, address, `,"terminationDrainDuration":"1s"`, newControlPlane(t), "OUTPUT_CERTS="+t.TempDir())
 	a.waitReady()
 	for args, want := range map[string]string{
@@ -85,7 +84,9 @@ func TestProxyAnswersPeople(t *testing.T) {
 		"request GET debug/config --debug-port 15020":            `"localAddress": "` + address + `"`,
 		"request GET healthz/ready --debug-port=15021":           "",
 		"request GET nothing/here":                               "404 Not Found",
-		"request GET debug/config --debug-port 15004":            "nothing listens there",
+		"request GET debug/syncz --debug-port 15004":             `"typeUrl": "istio.io/debug/syncz"`,
+		"request GET debug/xds --debug-port 15020":               `"connected":true`,
+		"request GET debug/ndsz --debug-port 15020":              "404 Not Found",
 		"request POST debug/config something --debug-port 15020": "only GET is allowed",
 	} {
 		out, errs, _ := program(t, peerName, []string{"OUTRIGGER_BIND_ADDRESS=" + address}, strings.Fields(args)...)

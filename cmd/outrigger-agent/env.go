@@ -53,6 +53,11 @@ type environment struct {
 	appProbers, promAnnotations string
 	legacyProbeLocalhost        bool
 
+	dns   dnsEnvironment
+	wasm  wasmEnvironment
+	relay relayEnvironment
+	probe probeEnvironment
+
 	// goTuned is true when GOGC, GOMAXPROCS or GOMEMLIMIT is set.
 	goTuned bool
 	// metadata holds ISTIO_META_* and ISTIO_METAJSON_*, headers and caHeaders
@@ -94,7 +99,9 @@ type variable struct {
 //go:generate go test -run ^TestEnvDoc$ . -update
 
 // variables is the one place that knows the environment.
-func variables() []variable {
+func variables() []variable { return append(baseVariables(), featureVariables()...) }
+
+func baseVariables() []variable {
 	return []variable{
 		{"POD_NAME", kindText, "", "name of the workload: part of the node id (default: the host's name)", text(func(e *environment) *string { return &e.podName })},
 		{"POD_NAMESPACE", kindText, "", "namespace of the workload: part of the node id, of the default domain and of the identity", text(func(e *environment) *string { return &e.podNamespace })},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
 
 const (
@@ -32,6 +33,9 @@ type sockets struct {
 	// external: another server keeps the identity and serves the SDS socket.
 	external bool
 	status   net.Listener // nil when the status port is off
+	debug    net.Listener // nil when the debug port is off
+	dns      []dns.Socket // none without a DNS proxy
+	upstream dns.Upstream // of the DNS proxy
 }
 
 func bind(ctx context.Context, cfg *config) (*sockets, error) {
@@ -88,15 +92,21 @@ func (s *sockets) bind(ctx context.Context, cfg *config) (err error) {
 			return fmt.Errorf("status port: %w; %s", err, cure)
 		}
 	}
-	return nil
+	if err := s.bindDebug(cfg); err != nil {
+		return err
+	}
+	return s.bindDNS(cfg)
 }
 
 // close removes the sockets; those that were closed before do not mind.
 func (s *sockets) close() {
-	for _, l := range []net.Listener{s.xds, s.sds, s.status} {
+	for _, l := range []net.Listener{s.xds, s.sds, s.status, s.debug} {
 		if l != nil {
 			_ = l.Close()
 		}
+	}
+	for _, d := range s.dns {
+		_ = d.Close()
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/status"
+	"github.com/outrigger-mesh/outrigger/status/probe"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
 
 // status makes the server of the status port.
@@ -21,23 +23,20 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 	if cfg.env.legacyProbeLocalhost {
 		instance = "localhost"
 	}
-	source := ""
-	if cfg.metadata.InterceptionMode != "NONE" && cfg.env.bindAddress == "" {
-		// The rules that capture traffic let this address pass.
-		if source = "127.0.0.6"; cfg.local == "::1" {
-			source = "::6"
-		}
+	source := b.probeSource()
+	if err := cfg.probers.Share(probe.ClientConfig{SourceIP: source, HTTP1Only: !cfg.env.probe.http2, KeepAlive: cfg.env.probe.keepAlive}); err != nil {
+		return nil, err
 	}
 	c := status.Config{
 		Listener:      b.socks.status,
-		Ready:         readiness(proxy, b.parts.workload),
+		Ready:         readiness(proxy, b.parts.workload, b.parts.dns),
 		Draining:      func() bool { return ctx.Err() != nil },
 		AppScrape:     cfg.appScrape,
 		Gatherer:      b.registry,
 		Probers:       cfg.probers,
 		InstanceIP:    instance,
 		ProbeSourceIP: source,
-		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.profiling, Debug: debugHandlers(cfg)},
+		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.profiling, Debug: b.debugHandlers()},
 		Logger:        b.scope("status"),
 		Registerer:    b.registry,
 	}
@@ -52,7 +51,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 
 // readiness answers nil when Envoy, if there is one, serves and the workload
 // can prove who it is. Without a workload that is another server's business.
-func readiness(proxy *envoy.Process, workload *sds.Workload) func(context.Context) error {
+func readiness(proxy *envoy.Process, workload *sds.Workload, names *dns.Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if workload != nil {
 			switch identity := workload.Current(); {
@@ -62,9 +61,14 @@ func readiness(proxy *envoy.Process, workload *sds.Workload) func(context.Contex
 				return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
 			}
 		}
-		if proxy == nil {
-			return nil
+		if proxy != nil {
+			if err := proxy.Ready(ctx); err != nil {
+				return err
+			}
 		}
-		return proxy.Ready(ctx)
+		if names != nil && !names.Ready() {
+			return errors.New("the DNS proxy has received no names from the control plane yet")
+		}
+		return nil
 	}
 }

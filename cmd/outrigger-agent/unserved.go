@@ -38,27 +38,12 @@ func sameValue(a, b string) bool {
 	return a == b
 }
 
-// unservedVariables are the variables that are not read. ISTIO_META_DNS_CAPTURE
-// is metadata of the node too, which is served.
+// unservedVariables are the variables that are not read.
 func unservedVariables() []unservedVariable {
 	off, on := []string{"false"}, []string{"true"}
 	return []unservedVariable{
-		{name: "ISTIO_META_DNS_CAPTURE", nothing: off},
 		{name: "BOOTSTRAP_XDS_AGENT", nothing: off},
-		{name: "PROXY_CONFIG_XDS_AGENT", nothing: off},
 		{name: "XDS_AUTH_PROVIDER"},
-		{name: "PROXY_XDS_DEBUG_VIA_AGENT", nothing: off}, // nothing listens
-		{name: "PROXY_XDS_DEBUG_VIA_AGENT_PORT", nothing: []string{"15004"}},
-		{name: "ISTIO_ENABLE_HTTP2_PROBING", nothing: on},
-		{name: "ENABLE_PROBE_KEEPALIVE_CONNECTIONS", nothing: off},
-		{name: "DNS_PROXY_ADDR", nothing: []string{"localhost:15053"}},
-		{name: "DNS_FORWARD_PARALLEL", nothing: off},
-		{name: "WASM_INSECURE_REGISTRIES"},
-		{name: "WASM_MODULE_EXPIRY", nothing: []string{"24h"}},
-		{name: "WASM_PURGE_INTERVAL", nothing: []string{"1h"}},
-		{name: "WASM_HTTP_REQUEST_TIMEOUT", nothing: []string{"15s"}},
-		{name: "WASM_HTTP_REQUEST_MAX_RETRIES", nothing: []string{"5"}},
-		{name: "ISTIO_AGENT_ENABLE_WASM_REMOTE_LOAD_CONVERSION", nothing: off}, // nothing is converted
 		{name: "IPTABLES_TRACE_LOGGING", nothing: off},
 		{name: "ENVOY_USER", nothing: []string{"istio-proxy"}},
 		{name: "INVALID_DROP", nothing: off},
@@ -68,7 +53,6 @@ func unservedVariables() []unservedVariable {
 		{name: "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE"},
 		{name: "INBOUND_INTERCEPTION_MODE", nothing: []string{"REDIRECT", "NONE"}},
 		{name: "INBOUND_TPROXY_MARK", nothing: []string{"1337"}},
-		{name: "DOCKER_CONFIG"},
 		{name: "HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED", nothing: on, instead: "Envoy no longer has this switch and always cuts fragments off paths; remove it"},
 		{name: "ISTIO_GPRC_MAXSTREAMS", nothing: []string{"100000"}, instead: "Envoy needs one stream, and gets no more than gRPC allows; remove it"},
 		{name: "ISTIO_GPRC_MAXRECVMSGSIZE", nothing: []string{"4194304"}, instead: "messages of Envoy have no limit here; remove it"},

@@ -236,7 +236,7 @@ func TestMachine(t *testing.T) {
 		},
 		"another user and DNS capture": {
 			environ:  []string{"ENVOY_USER=me", "ISTIO_META_DNS_CAPTURE=true"},
-			warnings: []string{"ISTIO_META_DNS_CAPTURE is set but has no effect", "ENVOY_USER is set but has no effect"},
+			warnings: []string{"ENVOY_USER is set but has no effect"},
 			check: func(t *testing.T, s started) {
 				if !bool(s.cfg.metadata.DNSCapture) {
 					t.Error("the metadata has no DNS_CAPTURE")

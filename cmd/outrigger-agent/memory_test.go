@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// residentFiles returns how many kilobytes of files this process has mapped.
+func residentFiles(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "RssFile:")
+	kilobytes, err := strconv.Atoi(strings.Fields(after)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kilobytes
+}
+
+// What the start needed goes, what runs goes on. Not parallel: others run the
+// program meanwhile.
+func TestForgetProgram(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux says what is mapped")
+	}
+	exe, err := os.ReadFile("/proc/self/exe") // all of it is in the page cache now
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := residentFiles(t)
+	if err := forgetProgram(); err != nil {
+		t.Fatal(err)
+	}
+	after := residentFiles(t)
+	t.Logf("%d kB of the program's %d kB were mapped, %d kB are", before, len(exe)>>10, after)
+	if after >= before {
+		t.Errorf("%d kB are mapped, before %d kB", after, before)
+	}
+}

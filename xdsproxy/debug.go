@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Limits of the debug port.
+const (
+	debugAskHTTP   = 5 * time.Second
+	debugAskGRPC   = 15 * time.Second
+	debugRead      = 30 * time.Second
+	debugWrite     = 60 * time.Second
+	debugIdle      = 90 * time.Second
+	maxDebugAsk    = 64 << 10 // bytes of a question
+	maxDebugNames  = 16
+	maxDebugHeader = 16 << 10
+)
+
+// DebugConfig is what a [Debug] needs.
+type DebugConfig struct {
+	// Listener is a port of this machine only; Run closes it.
+	Listener net.Listener
+	// Proxy has the streams over which the control plane is asked.
+	Proxy  *Proxy
+	Logger *slog.Logger
+}
+
+// Debug answers questions of this machine about the control plane, over HTTP and
+// over gRPC, by asking the control plane.
+type Debug struct {
+	listener net.Listener
+	proxy    *Proxy
+	log      *slog.Logger
+	// How long an answer may take.
+	askHTTP, askGRPC time.Duration
+}
+
+// NewDebug checks the configuration. Nothing runs before Run.
+func NewDebug(cfg DebugConfig) (*Debug, error) {
+	if cfg.Listener == nil || cfg.Proxy == nil {
+		return nil, errors.New("debug port needs a listener and a relay")
+	}
+	if a, ok := cfg.Listener.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+		return nil, fmt.Errorf("debug port would listen on %s: it must be a loopback address, as it shows configuration to whoever asks", cfg.Listener.Addr())
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Debug{listener: cfg.Listener, proxy: cfg.Proxy, log: cfg.Logger, askHTTP: debugAskHTTP, askGRPC: debugAskGRPC}, nil
+}
+
+// Run serves until ctx ends, and returns nil then.
+func (d *Debug) Run(ctx context.Context) error {
+	rpc := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxDebugAsk), grpc.MaxSendMsgSize(d.proxy.maxMessage))
+	rpc.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{
+		{StreamName: methodSotW, Handler: d.serveGRPC, ServerStreams: true, ClientStreams: true},
+	}}, nil)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug", d.serveHTTP)
+	mux.HandleFunc("/debug/", d.serveHTTP)
+	mux.HandleFunc("GET /agent/xds", d.serveStatus)
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+				rpc.ServeHTTP(w, r)
+				return
+			}
+			if !localHost(r.Host) {
+				// A browser was sent here by a page under another name.
+				http.Error(w, fmt.Sprintf("The host of the request is %q. Ask localhost, or the address of the port.", r.Host), http.StatusForbidden)
+				return
+			}
+			mux.ServeHTTP(w, r)
+		}),
+		Protocols: &protocols, ReadTimeout: debugRead, WriteTimeout: debugWrite, IdleTimeout: debugIdle, MaxHeaderBytes: maxDebugHeader,
+		ErrorLog:    slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve debug port: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+	return g.Wait()
+}
+
+// localHost tells whether a Host header names this machine.
+func localHost(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// serveHTTP asks what the path says: /debug/syncz is the type
+// istio.io/debug/syncz.
+func (d *Debug) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("The query %q cannot be read: %v.", r.URL.RawQuery, err), http.StatusBadRequest)
+		return
+	}
+	var names []string
+	if name := query.Get("resourceName"); name != "" {
+		names = []string{name}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), d.askHTTP)
+	defer cancel()
+	answer, err := d.ask(ctx, "istio.io"+r.URL.Path, names)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		http.Error(w, fmt.Sprintf("The control plane has not answered %s within %s.", r.URL.Path, d.askHTTP), http.StatusGatewayTimeout)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	default:
+		writeJSON(w, readable(answer))
+	}
+}
+
+// serveStatus tells what the relay knows itself.
+func (d *Debug) serveStatus(w http.ResponseWriter, _ *http.Request) { writeJSON(w, d.proxy.Status()) }
+
+func writeJSON(w http.ResponseWriter, v any) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(b, '\n')) // who asked has gone
+}
+
+// serveGRPC answers one question of a stream, as istioctl asks it.
+func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
+	var f frame
+	if err := stream.RecvMsg(&f); err != nil {
+		return err
+	}
+	r := readRequest(f.data, false)
+	var names []string
+	newCursor(f.data).names(func(name string) { names = append(names, name) })
+	f.free()
+	if !strings.HasPrefix(r.typeURL, debugPrefix) || len(names) > maxDebugNames {
+		return status.Errorf(codes.InvalidArgument, "type %q with %d names: this port answers types that begin with %s/, with at most %d names",
+			r.typeURL, len(names), debugPrefix, maxDebugNames)
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), d.askGRPC)
+	defer cancel()
+	answer, err := d.ask(ctx, r.typeURL, names)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Errorf(codes.DeadlineExceeded, "the control plane has not answered %s within %s", r.typeURL, d.askGRPC)
+	case err != nil:
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return stream.SendMsg(frameOf(answer))
+}
+
+// ask asks the control plane and counts how that went.
+func (d *Debug) ask(ctx context.Context, typeURL string, names []string) ([]byte, error) {
+	answer, err := d.proxy.ask(ctx, typeURL, names)
+	result := "answered"
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		result = "timeout"
+	case err != nil:
+		result = "unavailable"
+	}
+	d.proxy.metrics.questions.WithLabelValues(result).Inc()
+	return answer, err
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// chunk is the size at which a response that may have a part of what is asked
+// for ends and another one begins, in bytes.
+const chunk = 1 << 20
+
+// answer is what is sent: resources on disk, and names that are not there.
+type answer struct {
+	locs    map[key]loc
+	missing []string
+	whole   bool // it is one response
+}
+
+// all answers with all of a type. It is not sent in parts: Envoy goes on when
+// it has the first one.
+func all(kept set) answer { return answer{locs: maps.Clone(kept), whole: true} }
+
+// with adds another answer.
+func (a answer) with(b answer) answer {
+	if b.locs == nil {
+		return a
+	}
+	maps.Copy(b.locs, a.locs)
+	b.missing = append(b.missing, a.missing...)
+	return b
+}
+
+// find looks names up.
+func (v *server) find(t *served, names []string) answer {
+	kept := v.sets[t.typeURL]
+	a := answer{locs: make(map[key]loc, len(names)), whole: whole(t.typeURL)}
+	for _, name := range names {
+		k := keyOf(name)
+		if l, ok := kept[k]; ok && l.flags&flagWithheld == 0 {
+			a.locs[k] = l
+			continue
+		}
+		if t.typeURL != virtualHostType || !v.hosts(a.locs, kept, name) {
+			a.missing = append(a.missing, name)
+		}
+	}
+	return a
+}
+
+// hosts looks up the virtual hosts of a route configuration, or the one that
+// has a name as an alias.
+func (v *server) hosts(into map[key]loc, kept set, name string) (found bool) {
+	own, parent := parentOf(name), keyOf(name)
+	for k, l := range kept {
+		if k.under(own) || k.under([parentSize]byte(parent[:parentSize])) && v.aliased(l, name) {
+			into[k], found = l, true
+		}
+	}
+	return found
+}
+
+// aliased says whether a resource has a name as an alias.
+func (v *server) aliased(l loc, name string) (found bool) {
+	p, err := v.readPut(&v.buffers, l)
+	if err != nil {
+		return false // it is told when it is to be sent
+	}
+	_ = eachField(p.body, func(n protowire.Number, _, alias []byte) error { // as far as it can be read
+		found = found || n == resourceAliases && string(alias) == name
+		return nil
+	})
+	return found
+}
+
+// answer sends resources, as they stand on disk, and says what is missing
+// where Envoy would wait for it for ever.
+func (v *server) answer(t *served, a answer) error {
+	locs := make([]loc, 0, len(a.locs))
+	size := 0
+	for _, l := range a.locs {
+		if l.flags&flagWithheld == 0 {
+			locs = append(locs, l)
+			size += int(l.size)
+		}
+	}
+	slices.SortFunc(locs, func(a, b loc) int { return cmp.Compare(a.at, b.at) })
+	if !a.whole {
+		size = min(size, chunk)
+	}
+	b, filled := make([]byte, 0, size+chunk/16), 0
+	for _, l := range locs {
+		p, err := v.readPut(&v.buffers, l)
+		if err != nil {
+			return err
+		}
+		if filled > 0 && !a.whole && len(b)+len(p.body) > chunk {
+			if err := v.send(v.end(b, t, nil)); err != nil {
+				return err
+			}
+			b, filled = make([]byte, 0, size+chunk/16), 0
+		}
+		b = v.appendResource(b, p)
+		filled++
+		v.trim()
+	}
+	var removed []string
+	for _, name := range a.missing {
+		if p := placeholder(t.typeURL, name, v.delta); p != nil {
+			b = v.appendResource(b, p)
+		} else {
+			removed = append(removed, name)
+		}
+	}
+	return v.send(v.end(b, t, removed))
+}
+
+// placeholder is what is sent in place of a resource that is not there, if
+// nothing else keeps Envoy from waiting: a route configuration without routes,
+// a cluster without endpoints, a virtual host that does not exist.
+func placeholder(typeURL, name string, delta bool) *put {
+	p := &put{typeURL: typeURL, name: name}
+	switch {
+	case typeURL == virtualHostType && strings.Contains(name, "/"):
+		p.body = appendField(nil, resourceAliases, name)
+	case typeURL == routeType, typeURL == endpointType && !delta:
+		content := appendField(nil, firstName, name)
+		p.body = appendField(nil, resourceAny, appendField(appendField(nil, anyTypeURL, typeURL), anyValue, content))
+	default:
+		return nil
+	}
+	return p
+}
+
+// appendResource appends a resource to a response.
+func (v *server) appendResource(b []byte, p *put) []byte {
+	if !v.delta {
+		_ = eachField(p.body, func(n protowire.Number, raw, _ []byte) error { // it was read before it was written
+			if n == resourceAny {
+				b = append(b, raw...) // the field has the same number in both
+			}
+			return nil
+		})
+		return b
+	}
+	size := protowire.SizeBytes(len(p.name)) + protowire.SizeBytes(len(servedVersion)) + 2 + len(p.body)
+	b = protowire.AppendVarint(protowire.AppendTag(b, respResources, protowire.BytesType), uint64(size))
+	b = appendField(appendField(b, resourceVersion, servedVersion), resourceName, p.name)
+	return append(b, p.body...)
+}
+
+// end appends the rest of a response.
+func (v *server) end(b []byte, t *served, removed []string) []byte {
+	b = appendField(b, respVersion, servedVersion)
+	b = appendField(appendField(b, respTypeURL, t.typeURL), respNonce, v.nextNonce(t))
+	if v.delta {
+		for _, name := range removed {
+			b = appendField(b, respRemoved, name)
+		}
+	}
+	return b
+}

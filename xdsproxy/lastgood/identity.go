@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Identity is the workload's certificate with its private key, as PEM.
+type Identity struct {
+	Chain, Key, Roots []byte
+	// From is when it was kept.
+	From time.Time
+}
+
+// maxIdentity is the size of the file with an identity, in bytes.
+const maxIdentity = 1 << 20
+
+// forgetIdentity removes what is kept without consent.
+func (s *Store) forgetIdentity() {
+	if s.cfg.KeepIdentity {
+		return
+	}
+	path := filepath.Join(s.cfg.Dir, identityFile)
+	if err := os.Remove(path); err == nil {
+		s.log.Info("the workload's identity is not kept anymore", "path", path)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("the workload's identity was kept earlier and cannot be removed", "path", path, "err", err)
+	}
+}
+
+// PutIdentity keeps the workload's identity. Without consent it does nothing.
+func (s *Store) PutIdentity(chain, key, roots []byte) error {
+	if s.off != nil || !s.cfg.KeepIdentity {
+		return nil
+	}
+	seal, err := s.owner.newSealer(kindIdentity)
+	if err != nil {
+		return fmt.Errorf("keep the identity: %w", err)
+	}
+	plain := appendString(nil, time.Now().UTC().Format(time.RFC3339Nano))
+	for _, part := range [][]byte{chain, key, roots} {
+		plain = appendString(plain, string(part))
+	}
+	b := seal.seal(append([]byte(nil), seal.header...), int64(len(seal.header)), plain)
+	clear(plain)
+	if len(b) > maxIdentity {
+		return fmt.Errorf("keep the identity: it has %d bytes, the bound is %d", len(b), maxIdentity)
+	}
+	if err := replaceFile(filepath.Join(s.cfg.Dir, identityFile), b); err != nil {
+		s.metrics.refused.WithLabelValues(reasonDisk).Inc()
+		return fmt.Errorf("keep the identity: %w", err)
+	}
+	return nil
+}
+
+// Identity returns the identity that was kept. It may have expired: that the
+// caller has to look at. An error says why there is none.
+func (s *Store) Identity() (*Identity, error) {
+	if s.off != nil {
+		return nil, s.off
+	}
+	if !s.cfg.KeepIdentity {
+		return nil, refuse(reasonOff, "the workload's identity is not kept")
+	}
+	path := filepath.Join(s.cfg.Dir, identityFile)
+	f, err := openOwn(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse(reasonNone, "no identity was kept so far")
+	}
+	if err != nil {
+		return nil, s.refusedIdentity(about(path, err))
+	}
+	defer func() { _ = f.Close() }() // it was only read from
+	id, err := s.readIdentity(f)
+	if err != nil {
+		return nil, s.refusedIdentity(about(path, err))
+	}
+	if err := s.tooOld(path, id.From); err != nil {
+		return nil, s.refusedIdentity(err)
+	}
+	return id, nil
+}
+
+func (s *Store) refusedIdentity(err error) error {
+	s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
+	return err
+}
+
+func (s *Store) readIdentity(f *os.File) (*Identity, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, refuse(reasonDisk, "it cannot be looked at: %v", err)
+	}
+	if info.Size() > maxIdentity {
+		return nil, refuse(reasonSize, "it has %d bytes, the bound is %d", info.Size(), maxIdentity)
+	}
+	r := bufio.NewReader(f)
+	seal, err := s.owner.readHeader(r, kindIdentity)
+	if err != nil {
+		return nil, err
+	}
+	var id *Identity
+	err = eachRecord(r, seal, info.Size(), func(_ loc, plain []byte) error {
+		c := &cursor{b: plain}
+		from := c.string()
+		id = &Identity{Chain: c.bytes(), Key: c.bytes(), Roots: c.bytes()}
+		if id.From, err = time.Parse(time.RFC3339Nano, from); err != nil {
+			c.bad = true
+		}
+		return c.err(true)
+	})
+	if err == nil && id == nil {
+		err = refuse(reasonDamaged, "it is cut off")
+	}
+	return id, err
+}
+
+// replaceFile replaces a file at once, for this user alone.
+func replaceFile(path string, data []byte) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary+"*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if closeErr := tmp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // the error that counts is the first
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDirectory(filepath.Dir(path))
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Names of the files.
+const (
+	keyFile      = "key"
+	stateFile    = "state"
+	identityFile = "identity"
+	lockFile     = "lock"
+	temporary    = ".tmp."
+)
+
+// ownDirectory makes a directory that only this user can enter. One that is
+// there already has to be this user's; its mode is set right.
+func ownDirectory(path string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
+	}
+	// The name is not followed, and checks are of what is open: nobody can
+	// put something else there in between.
+	d, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return refuse(reasonDirectory, "it is no directory of its own: %v", err)
+	}
+	defer func() { _ = d.Close() }() // it was only read from
+	info, err := d.Stat()
+	if err != nil {
+		return refuse(reasonDirectory, "it cannot be looked at: %v", err)
+	}
+	if !own(info) {
+		return refuse(reasonDirectory, "it belongs to another user; give it to user %d or name another directory", os.Geteuid())
+	}
+	if info.Mode().Perm() != 0o700 {
+		if err := d.Chmod(0o700); err != nil {
+			return refuse(reasonDirectory, "others can enter it, and its mode cannot be changed: %v", err)
+		}
+	}
+	return nil
+}
+
+// own says whether a file belongs to the user who runs the agent.
+func own(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
+// openOwn opens a regular file of this user for reading. A file that others
+// can read or write is refused.
+func openOwn(path string) (*os.File, error) {
+	// Not to be held up by a pipe, and not to be led elsewhere.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		err = refuse(reasonDisk, "it cannot be looked at: %v", err)
+	case !info.Mode().IsRegular():
+		err = refuse(reasonDirectory, "it is no regular file")
+	case !own(info):
+		err = refuse(reasonDirectory, "it belongs to another user")
+	case info.Mode().Perm()&0o077 != 0:
+		err = refuse(reasonDirectory, "its mode %04o lets others in; remove it, and a new one is made", info.Mode().Perm())
+	}
+	if err != nil {
+		_ = f.Close() // the error that counts is the first
+		return nil, err
+	}
+	return f, nil
+}
+
+// nodeKey returns the key of the node, and makes it on first use.
+func nodeKey(dir string) ([]byte, error) {
+	path := filepath.Join(dir, keyFile)
+	f, err := openOwn(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeKey(path); err == nil {
+			f, err = openOwn(path)
+		}
+	}
+	if err != nil {
+		return nil, refuse(reasonKey, "%s is not used: %v", path, err)
+	}
+	defer func() { _ = f.Close() }() // it was only read from
+	key := make([]byte, keySize+1)
+	n, err := f.Read(key)
+	if err != nil || n != keySize {
+		return nil, refuse(reasonKey, "%s is not used: it has %d bytes (%v), a key has %d; remove it, and a new one is made", path, n, err, keySize)
+	}
+	return key[:keySize], nil
+}
+
+// makeKey makes a key file, unless another agent does so at the same time.
+func makeKey(path string) error {
+	key := make([]byte, keySize)
+	if _, err := rand.Read(key); err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), keyFile+temporary+"*")
+	if err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }() // it may have got its name
+	_, err = tmp.Write(key)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if closeErr := tmp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		// Unlike a rename, a link does not replace what another one made.
+		err = os.Link(tmp.Name(), path)
+		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) {
+			err = os.Rename(tmp.Name(), path) // a file system without links
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	return syncDirectory(filepath.Dir(path))
+}
+
+// syncDirectory makes the names of files last.
+func syncDirectory(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	err = d.Sync()
+	if closeErr := d.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// lock makes this process the only one that writes to a directory, until it
+// closes the file or ends.
+func lock(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close() // nothing was written
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, refuse(reasonBusy, "another agent keeps what it knows in %s; give each agent a directory of its own", dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// removeTemporary removes what an agent left that ended while it wrote. Only
+// who holds the lock may.
+func removeTemporary(dir string) {
+	entries, _ := os.ReadDir(dir) // what cannot be listed stays
+	for _, e := range entries {
+		for _, name := range []string{stateFile, identityFile} {
+			if ok, _ := filepath.Match(name+temporary+"*", e.Name()); ok {
+				_ = os.Remove(filepath.Join(dir, e.Name())) // it does no harm where it is
+			}
+		}
+	}
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+)
+
+// TestRecord follows streams and looks at what counts after each of them.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	first := func(s *stream) {
+		s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
+		s.give(endpointType, endpoints("a", "1"), endpoints("b", "1"))
+		s.give(listenerType, listener("l", "1"))
+		s.give(routeType, route("r", "1"))
+	}
+	kept := contents{
+		clusterType: {"a": "1", "b": "1"}, endpointType: {"a": "1", "b": "1"},
+		listenerType: {"l": "1"}, routeType: {"r": "1"},
+	}
+	with := func(typeURL string, resources map[string]string) contents {
+		c := contents{}
+		for k, v := range kept {
+			c[k] = v
+		}
+		c[typeURL] = resources
+		return c
+	}
+	for _, tc := range []struct {
+		name        string
+		delta, sotw bool
+		then        func(s *stream)
+		want        contents
+	}{
+		{"all", true, true, func(*stream) {}, kept},
+		{"an update", true, false, func(s *stream) { s.give(clusterType, cluster("b", "2")) }, with(clusterType, map[string]string{"a": "1", "b": "2"})},
+		{"a removal", true, false, func(s *stream) {
+			s.ack(clusterType, s.respond(clusterType, []string{"b", "unknown"}), "")
+		}, with(clusterType, map[string]string{"a": "1"})},
+		{"all there is", false, true, func(s *stream) { s.give(clusterType, cluster("b", "2")) }, with(clusterType, map[string]string{"b": "2"})},
+		{"some of the endpoints", false, true, func(s *stream) {
+			s.ack(endpointType, s.respond(endpointType, nil, endpoints("b", "2")), "", "a", "b")
+		}, with(endpointType, map[string]string{"a": "1", "b": "2"})},
+		{"endpoints that nobody asks for anymore", false, true, func(s *stream) {
+			s.ack(endpointType, s.respond(endpointType, nil, endpoints("b", "2")), "", "b")
+		}, with(endpointType, map[string]string{"b": "2"})},
+		{"endpoints that are given up", true, false, func(s *stream) {
+			s.rec.Request(frame(s.t, delta(endpointType, "", nil, []string{"a"})))
+			s.give(clusterType, cluster("b", "1"))
+		}, with(endpointType, map[string]string{"b": "1"})},
+		{"a rejection", true, true, func(s *stream) {
+			s.ack(routeType, s.respond(routeType, nil, route("r", "2")), "no such cluster", "r")
+			s.give(listenerType, listener("l", "2"))
+		}, with(listenerType, map[string]string{"l": "2"})},
+		{"a rejection of some", true, false, func(s *stream) {
+			nonce := s.respond(clusterType, nil, cluster("a", "2"), cluster("b", "2"), cluster("c", "2"), cluster("d", "2"))
+			s.ack(clusterType, nonce, "Error adding/updating cluster(s) b: it is bad, d: so is this")
+		}, with(clusterType, map[string]string{"a": "2", "b": "1", "c": "2"})},
+		{"a rejection of some, all there is", false, true, func(s *stream) {
+			nonce := s.respond(clusterType, nil, cluster("b", "2"), cluster("c", "2"), cluster("d", "2"))
+			s.ack(clusterType, nonce, "Error adding/updating cluster(s) b: it is bad, d: so is this")
+		}, with(clusterType, map[string]string{"b": "1", "c": "2"})},
+		{"twice before a commit", true, true, func(s *stream) {
+			s.give(clusterType, cluster("a", "2"), cluster("b", "1"))
+			s.give(clusterType, cluster("a", "1"), cluster("b", "2"))
+		}, with(clusterType, map[string]string{"a": "1", "b": "2"})},
+		{"an acknowledgement of two", true, true, func(s *stream) {
+			s.respond(routeType, nil, route("r", "2"))
+			s.ack(routeType, s.respond(routeType, nil, route("r", "3")), "", "r")
+		}, with(routeType, map[string]string{"r": "3"})},
+		{"types that are not envoy's", true, true, func(s *stream) {
+			s.ask("type.googleapis.com/istio.networking.nds.v1.NameTable")
+			s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
+		}, kept},
+		{"secrets without consent", true, true, func(s *stream) { s.give(secretType, secret("s", "hidden")) }, kept},
+		{"a private key without consent", true, true, func(s *stream) {
+			s.give(clusterType, cluster("a", "1"), cluster("b", "-----BEGIN PRIVATE KEY-----"))
+		}, with(clusterType, map[string]string{"a": "1", "b": "withheld"})},
+	} {
+		for _, isDelta := range []bool{true, false} {
+			if isDelta && !tc.delta || !isDelta && !tc.sotw {
+				continue
+			}
+			t.Run(tc.name+map[bool]string{true: ", delta", false: ", state of the world"}[isDelta], func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					store := open(t, config(t))
+					stop := run(t, store)
+					defer stop()
+					s := newStream(t, store, isDelta)
+					first(s)
+					pass(2 * time.Second)
+					if diff := cmp.Diff(kept, stored(t, store)); diff != "" {
+						t.Fatalf("after the start (-want +got):\n%s", diff)
+					}
+					tc.then(s)
+					pass(2 * time.Second)
+					if diff := cmp.Diff(tc.want, stored(t, store)); diff != "" {
+						t.Errorf("(-want +got):\n%s", diff)
+					}
+					// A new process has the same.
+					stop()
+					again := open(t, store.cfg)
+					if diff := cmp.Diff(tc.want, stored(t, again)); diff != "" {
+						t.Errorf("after a restart (-want +got):\n%s", diff)
+					}
+				})
+			})
+		}
+	}
+}
+
+// pass lets time pass and everything happen that is due.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// TestUnsettled: nothing counts while something is under way, or missing.
+func TestUnsettled(t *testing.T) {
+	t.Parallel()
+	kept := contents{clusterType: {"a": "1"}, endpointType: {"a": "1"}, listenerType: {"l": "1"}}
+	for _, tc := range []struct {
+		name string
+		then func(s *stream)
+		// wait is after how long something counts, zero for never.
+		wait time.Duration
+		want contents
+	}{
+		{"no answer yet", func(s *stream) {
+			s.give(clusterType, cluster("a", "2"))
+			s.give(endpointType, endpoints("a", "2"))
+			s.ask(listenerType)
+			s.respond(listenerType, nil, listener("l", "2"))
+		}, 0, nil},
+		{"a new envoy that got clusters only", func(s *stream) { s.give(clusterType, cluster("a", "2")) }, 0, nil},
+		{"endpoints are missing", func(s *stream) {
+			s.give(clusterType, cluster("a", "2"))
+			s.ask(endpointType, "a", "b")
+			s.ack(endpointType, s.respond(endpointType, nil, endpoints("a", "2")), "", "a", "b")
+			s.give(listenerType, listener("l", "2"))
+		}, patience + 5*time.Second, contents{clusterType: {"a": "2"}, endpointType: {"a": "2"}, listenerType: {"l": "2"}}},
+		{"a type that is not needed anymore", func(s *stream) {
+			s.give(clusterType, cluster("a", "2"))
+			s.give(listenerType, listener("l", "2"))
+		}, 3 * time.Second, contents{clusterType: {"a": "2"}, listenerType: {"l": "2"}}},
+	} {
+		for _, isDelta := range []bool{true, false} {
+			t.Run(tc.name+map[bool]string{true: ", delta", false: ", state of the world"}[isDelta], func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					store := open(t, config(t))
+					stop := run(t, store)
+					defer stop()
+					s := newStream(t, store, isDelta)
+					s.give(clusterType, cluster("a", "1"))
+					s.give(endpointType, endpoints("a", "1"))
+					s.give(listenerType, listener("l", "1"))
+					pass(2 * time.Second)
+					s.rec.Close()
+					tc.then(newStream(t, store, isDelta))
+					pass(max(tc.wait-patience, time.Second))
+					if diff := cmp.Diff(kept, stored(t, store)); tc.wait != 3*time.Second && diff != "" {
+						t.Errorf("too early (-want +got):\n%s", diff)
+					}
+					want := tc.want
+					if want == nil {
+						want = kept
+					}
+					pass(max(tc.wait, time.Hour/2))
+					if diff := cmp.Diff(want, stored(t, store)); diff != "" {
+						t.Errorf("(-want +got):\n%s", diff)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestResume: an Envoy comes back with what it has.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	a1, b1 := versionOf(toAny(t, cluster("a", "1"))), versionOf(toAny(t, cluster("b", "1")))
+	l1 := map[string]string{"l": versionOf(toAny(t, listener("l", "1")))}
+	for _, tc := range []struct {
+		name string
+		has  map[string]string
+		then func(s *stream)
+		want map[string]string
+	}{
+		{"nothing new", map[string]string{"a": a1, "b": b1}, func(*stream) {}, map[string]string{"a": "1", "b": "1"}},
+		{"what was served", map[string]string{"a": servedVersion, "b": servedVersion}, func(*stream) {}, map[string]string{"a": "1", "b": "1"}},
+		{"one was removed", map[string]string{"a": a1}, func(*stream) {}, map[string]string{"a": "1"}},
+		{"a change", map[string]string{"a": a1, "b": b1}, func(s *stream) { s.give(clusterType, cluster("b", "2")) }, map[string]string{"a": "1", "b": "2"}},
+		{"one that is not kept", map[string]string{"a": a1, "b": "other"}, func(s *stream) { s.give(clusterType, cluster("a", "2")) }, map[string]string{"a": "1", "b": "1"}},
+		{"one that is sent again", map[string]string{"a": a1, "b": "other"}, func(s *stream) { s.give(clusterType, cluster("b", "3")) }, map[string]string{"a": "1", "b": "3"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := open(t, config(t))
+				stop := run(t, store)
+				defer stop()
+				s := newStream(t, store, true)
+				s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
+				s.give(listenerType, listener("l", "1"))
+				pass(2 * time.Second)
+				s.rec.Close()
+				s = newStream(t, store, true)
+				s.resume(clusterType, tc.has)
+				s.resume(listenerType, l1)
+				s.ack(listenerType, s.respond(listenerType, nil), "")
+				tc.then(s)
+				pass(time.Minute)
+				if diff := cmp.Diff(tc.want, stored(t, store)[clusterType]); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestTouch: what a stream confirms gets no older; a stream that the control
+// plane does not take confirms nothing.
+func TestTouch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, config(t))
+		stop := run(t, store)
+		defer stop()
+		s := newStream(t, store, true)
+		s.give(clusterType, cluster("a", "1"))
+		s.give(listenerType, listener("l", "1"))
+		pass(10 * time.Hour)
+		if age := store.Age(); age > touchEvery {
+			t.Errorf("%s old while a stream is open", age)
+		}
+		s.rec.Close()
+		pass(30 * time.Minute)
+		if age := store.Age(); age < 30*time.Minute || store.Usable() != nil {
+			t.Errorf("%s old half an hour after the stream ended: %v", age, store.Usable())
+		}
+		refused := newStream(t, store, true)
+		refused.resume(clusterType, map[string]string{"a": versionOf(toAny(t, cluster("a", "1")))})
+		refused.resume(listenerType, map[string]string{"l": versionOf(toAny(t, listener("l", "1")))})
+		refused.rec.Close()
+		pass(31 * time.Minute)
+		err := store.Usable()
+		if err == nil || !strings.Contains(err.Error(), "at most 1h0m0s are allowed") {
+			t.Errorf("an hour and a minute after the last word of the control plane: %v", err)
+		}
+	})
+}
+
+// TestVirtualHosts: they belong to the route configuration that is asked for.
+func TestVirtualHosts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, config(t))
+		stop := run(t, store)
+		defer stop()
+		s := newStream(t, store, true)
+		s.give(clusterType, cluster("a", "1"))
+		s.give(listenerType, listener("l", "1"))
+		s.ask(virtualHostType, "r1", "r2")
+		s.ack(virtualHostType, s.respond(virtualHostType, nil, virtualHost("r1/x", "1"), virtualHost("r1/y", "1"), virtualHost("r2/x", "1"), virtualHost("r3/x", "1")), "")
+		pass(2 * time.Second)
+		want := map[string]string{"r1/x": "1", "r1/y": "1", "r2/x": "1"}
+		if diff := cmp.Diff(want, stored(t, store)[virtualHostType]); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		// Given up and asked for once more, another time with less.
+		s.rec.Request(frame(t, delta(virtualHostType, "", nil, []string{"r1"})))
+		s.rec.Request(frame(t, delta(virtualHostType, "", []string{"r1"}, nil)))
+		s.ack(virtualHostType, s.respond(virtualHostType, nil, virtualHost("r1/y", "2")), "")
+		pass(2 * time.Second)
+		want = map[string]string{"r1/y": "2", "r2/x": "1"}
+		if diff := cmp.Diff(want, stored(t, store)[virtualHostType]); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestConsent: with consent, secrets are kept; if it is withdrawn, they are not
+// used anymore and go away.
+func TestConsent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t, func(c *Config) { c.Secrets = true })
+		store := open(t, cfg)
+		stop := run(t, store)
+		s := newStream(t, store, true)
+		private := "-----BEGIN EC PRIVATE KEY-----"
+		s.give(clusterType, cluster("a", private), cluster("b", "1"))
+		s.give(listenerType, listener("l", "1"))
+		s.give(secretType, secret("s", "hidden"))
+		pass(2 * time.Second)
+		stop()
+		want := contents{clusterType: {"a": private, "b": "1"}, listenerType: {"l": "1"}, secretType: {"s": "hidden"}}
+		if diff := cmp.Diff(want, stored(t, open(t, cfg))); diff != "" {
+			t.Errorf("with consent (-want +got):\n%s", diff)
+		}
+		cfg.Secrets = false
+		store = open(t, cfg)
+		want = contents{clusterType: {"a": "withheld", "b": "1"}, listenerType: {"l": "1"}}
+		if diff := cmp.Diff(want, stored(t, store)); diff != "" {
+			t.Errorf("without consent (-want +got):\n%s", diff)
+		}
+		// The next write leaves nothing of it on disk.
+		stop = run(t, store)
+		s = newStream(t, store, true)
+		s.give(clusterType, cluster("b", "1"))
+		s.give(listenerType, listener("l", "1"))
+		pass(2 * time.Second)
+		stop()
+		cfg.Secrets = true
+		want = contents{clusterType: {"b": "1"}, listenerType: {"l": "1"}}
+		if diff := cmp.Diff(want, stored(t, open(t, cfg))); diff != "" {
+			t.Errorf("consent once more (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestHotRestart: the newer of two Envoys counts.
+func TestHotRestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, config(t))
+		stop := run(t, store)
+		defer stop()
+		old := newStream(t, store, true)
+		old.give(clusterType, cluster("a", "1"))
+		old.give(listenerType, listener("l", "1"))
+		pass(2 * time.Second)
+		young := newStream(t, store, true)
+		young.give(clusterType, cluster("a", "2"))
+		old.give(clusterType, cluster("old", "1"))
+		young.give(listenerType, listener("l", "2"))
+		pass(2 * time.Second)
+		want := contents{clusterType: {"a": "2"}, listenerType: {"l": "2"}}
+		if diff := cmp.Diff(want, stored(t, store)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestCompaction: a file does not grow for ever, and what counts stays.
+func TestCompaction(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, config(t))
+		stop := run(t, store)
+		defer stop()
+		s := newStream(t, store, true)
+		big := strings.Repeat("x", 100_000)
+		s.give(clusterType, cluster("a", big), cluster("b", "1"))
+		s.give(listenerType, listener("l", "1"))
+		largest := int64(0)
+		for n := range 100 {
+			s.give(clusterType, &clusterv3.Cluster{Name: "a", AltStatName: big, EdsClusterConfig: &clusterv3.Cluster_EdsClusterConfig{ServiceName: strings.Repeat("n", n)}})
+			pass(2 * time.Second)
+			info, err := os.Stat(filepath.Join(store.cfg.Dir, stateFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			largest = max(largest, info.Size())
+		}
+		if largest > 2<<20 {
+			t.Errorf("the file has up to %d bytes for 100 kB", largest)
+		}
+		want := contents{clusterType: {"a": big, "b": "1"}, listenerType: {"l": "1"}}
+		if diff := cmp.Diff(want, stored(t, store)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func delta(typeURL, nonce string, subscribe, unsubscribe []string) *discoveryv3.DeltaDiscoveryRequest {
+	return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe}
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A file begins with a header in the clear and goes on with sealed records.
+//
+//	header: magic, format, kind, salt, key id, digest of the identity, version
+//	record: length (4 bytes), nonce, ciphertext and tag
+//
+// Each file has a key of its own, derived from the node's key with the salt
+// and the whole header: a record of another file, identity, version or format
+// does not open. The associated data of a record is its place in the file, so
+// that records can be neither moved, repeated nor left out. What may happen
+// is that the end is missing, which gives an earlier state of the same file.
+const (
+	magic     = "OUTRIGGR"
+	format    = 1
+	keySize   = 32
+	saltSize  = 32
+	keyIDSize = 16
+	fixedSize = len(magic) + 2 + 1 + saltSize + keyIDSize + sha256.Size + 1
+	lenSize   = 4
+	sealSize  = 12 + 16 // nonce and tag of AES-GCM
+	// maxVersion is the longest version that a header can hold, in bytes.
+	maxVersion = 255
+)
+
+// The kinds of files.
+const (
+	kindState    = 1
+	kindIdentity = 2
+)
+
+// owner is to whom files belong.
+type owner struct {
+	key      []byte // of the node
+	identity string
+	version  string
+}
+
+// sealer seals and opens the records of one file.
+type sealer struct {
+	aead   cipher.AEAD
+	header []byte
+}
+
+// newSealer returns the sealer of a new file.
+func (o *owner) newSealer(kind byte) (*sealer, error) {
+	salt := make([]byte, saltSize)
+	if _, err := rand.Read(salt); err != nil {
+		return nil, fmt.Errorf("make a salt: %w", err)
+	}
+	h, err := o.header(kind, salt)
+	if err != nil {
+		return nil, err
+	}
+	return o.sealer(h)
+}
+
+// header renders the header of a file of this owner.
+func (o *owner) header(kind byte, salt []byte) ([]byte, error) {
+	id, err := hkdf.Key(sha256.New, o.key, salt, "key id", keyIDSize)
+	if err != nil {
+		return nil, fmt.Errorf("derive the id of a key: %w", err)
+	}
+	identity := sha256.Sum256([]byte(o.identity))
+	h := binary.BigEndian.AppendUint16([]byte(magic), format)
+	h = append(h, kind)
+	h = append(h, salt...)
+	h = append(h, id...)
+	h = append(h, identity[:]...)
+	h = append(h, byte(len(o.version)))
+	return append(h, o.version...), nil
+}
+
+func (o *owner) sealer(header []byte) (*sealer, error) {
+	salt := header[len(magic)+3:][:saltSize]
+	key, err := hkdf.Key(sha256.New, o.key, salt, "records of "+string(header), keySize)
+	if err != nil {
+		return nil, fmt.Errorf("derive the key of a file: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &sealer{aead: aead, header: header}, nil
+}
+
+// readHeader reads a file's header, and refuses one that is not this owner's.
+func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
+	fixed := make([]byte, fixedSize)
+	if _, err := io.ReadFull(r, fixed); err != nil {
+		return nil, unreadable(err)
+	}
+	header := append(fixed, make([]byte, fixed[fixedSize-1])...)
+	if _, err := io.ReadFull(r, header[fixedSize:]); err != nil {
+		return nil, unreadable(err)
+	}
+	if string(header[:len(magic)]) != magic || header[len(magic)+2] != kind {
+		return nil, refuse(reasonDamaged, "it does not begin as such a file does")
+	}
+	if got := binary.BigEndian.Uint16(header[len(magic):]); got != format {
+		return nil, refuse(reasonVersion, "it has format %d, this agent reads format %d", got, format)
+	}
+	want, err := o.header(kind, header[len(magic)+3:][:saltSize])
+	if err != nil {
+		return nil, err
+	}
+	from := fixedSize - 1 - sha256.Size
+	switch {
+	case !bytes.Equal(header[from:fixedSize-1], want[from:fixedSize-1]):
+		return nil, refuse(reasonIdentity, "it was kept for another identity than %q", o.identity)
+	case !bytes.Equal(header[fixedSize:], want[fixedSize:]):
+		return nil, refuse(reasonVersion, "it was kept by version %q, this agent is %q", header[fixedSize:], o.version)
+	case !bytes.Equal(header[:from], want[:from]):
+		return nil, refuse(reasonKey, "it is sealed with another key than that of this node")
+	}
+	return o.sealer(header)
+}
+
+// unreadable tells a file that ends too early from one that cannot be read.
+func unreadable(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return refuse(reasonDamaged, "it is cut off")
+	}
+	return refuse(reasonDisk, "it cannot be read: %v", err)
+}
+
+// place is the associated data of a record.
+func place(at int64, size int) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, uint64(at)), uint32(size))
+}
+
+// seal appends the record that stands at a place of the file.
+func (s *sealer) seal(dst []byte, at int64, plain []byte) []byte {
+	size := len(plain) + sealSize
+	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
+	return s.aead.Seal(dst, nil, plain, place(at, size))
+}
+
+// open appends what is in a record, without its length, to dst.
+func (s *sealer) open(dst []byte, at int64, sealed []byte) ([]byte, error) {
+	plain, err := s.aead.Open(dst, nil, sealed, place(at, len(sealed)))
+	if err != nil {
+		return nil, refuse(reasonDamaged, "the record at byte %d is not what was written", at)
+	}
+	return plain, nil
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+// servedVersion is the version of all that is served from disk. The control
+// plane does not know it, so that it sends all of its own.
+const servedVersion = "last-good"
+
+// Serve answers the requests of an Envoy that starts from what is kept, as an
+// ADS server would. recv gives Envoy's requests and returns an error when the
+// stream has ended; send takes a response and owns its bytes. Serve returns
+// nil when the stream ended and the cause when ctx did. Any other error says
+// why nothing can be served, or nothing more.
+//
+// What Envoy says that it has is left alone.
+func (s *Store) Serve(ctx context.Context, delta bool, recv func() ([]byte, error), send func([]byte) error) error {
+	srv, err := s.newServer(delta, send)
+	if err != nil {
+		s.refuse(err)
+		return fmt.Errorf("serve the last good configuration: %w", err)
+	}
+	defer func() { _ = srv.file.Close() }() // it was only read from
+	s.log.Info("envoy is served the last good configuration", "path", s.cfg.Dir, "duration", time.Since(srv.from).Round(time.Second))
+	requests, ended := make(chan []byte), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			b, err := recv()
+			if err != nil {
+				return
+			}
+			select {
+			case requests <- b:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		// Cases: the caller has something better, Envoy went away, a request.
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ended:
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return nil
+		case b := <-requests:
+			if err := srv.handle(b); err != nil {
+				s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
+				return fmt.Errorf("serve the last good configuration: %w", err)
+			}
+		}
+	}
+}
+
+func (s *Store) newServer(delta bool, send func([]byte) error) (*server, error) {
+	if s.off != nil {
+		return nil, s.off
+	}
+	st, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.tooOld(filepath.Join(s.cfg.Dir, stateFile), st.from); err != nil {
+		_ = st.file.Close() // it was only read from
+		return nil, err
+	}
+	return &server{state: st, store: s, delta: delta, send: send, types: map[string]*served{}}, nil
+}
+
+// server answers one stream from a state of its own: what is recorded
+// meanwhile does not change it.
+type server struct {
+	*state
+	store *Store
+	delta bool
+	send  func([]byte) error
+	types map[string]*served
+	nonce uint64
+	buffers
+}
+
+// served is one type of a stream.
+type served struct {
+	typeURL string
+	nonce   string              // of the last response
+	acked   bool                // Envoy answered it
+	names   map[string]struct{} // SotW
+}
+
+func (v *server) handle(b []byte) error {
+	q, err := readRequest(mem.BufferSlice{mem.SliceBuffer(b)}, v.delta)
+	if err != nil {
+		return err
+	}
+	if q.rejected != "" {
+		v.store.log.Warn("envoy rejects a part of the last good configuration", "type_url", q.typeURL, "reason", q.rejected)
+	}
+	t := v.types[q.typeURL]
+	first := t == nil
+	if first {
+		t = &served{typeURL: q.typeURL}
+		v.types[q.typeURL] = t
+	}
+	if v.delta {
+		return v.handleDelta(t, q, first)
+	}
+	return v.handleSotW(t, q, first)
+}
+
+// handleSotW answers a request whose names are the whole subscription.
+func (v *server) handleSotW(t *served, q request, first bool) error {
+	if !first && q.nonce != t.nonce {
+		return nil // it answers an older response; another one follows
+	}
+	again := t.acked && q.rejected == ""
+	t.acked = true
+	old := t.names
+	t.names = make(map[string]struct{}, len(q.names))
+	var added []string
+	for _, name := range q.names {
+		if _, known := old[name]; !known {
+			added = append(added, name)
+		}
+		t.names[name] = struct{}{}
+	}
+	kept, ok := v.sets[t.typeURL]
+	switch {
+	case whole(t.typeURL):
+		if !ok || first && q.version != "" && q.version != servedVersion {
+			return nil // Envoy waits for the control plane, or has it from there
+		}
+		if !first && len(added) == 0 && !again {
+			return nil
+		}
+		if len(q.names) > 0 && !contains(q.names, "*") {
+			return v.answer(t, v.find(t, q.names))
+		}
+		return v.answer(t, all(kept))
+	case first && len(q.names) == 0:
+		if !ok {
+			return nil
+		}
+		return v.answer(t, all(kept))
+	case len(added) > 0:
+		return v.answer(t, v.find(t, added))
+	case again && len(q.names) > 0 && len(q.names) == len(old):
+		return v.answer(t, v.find(t, q.names)) // it asks for the same once more
+	}
+	return nil
+}
+
+// handleDelta answers a request that changes the subscription.
+func (v *server) handleDelta(t *served, q request, first bool) error {
+	wildcard := first && len(q.names) == 0 && len(q.unsubscribe) == 0
+	var names []string
+	for _, name := range q.names {
+		if name == "*" {
+			wildcard = true
+		} else if _, has := q.claims[name]; !has {
+			names = append(names, name)
+		}
+	}
+	if !wildcard && len(names) == 0 {
+		return nil
+	}
+	kept, ok := v.sets[t.typeURL]
+	var found answer
+	if wildcard {
+		if !ok {
+			return nil // Envoy waits for the control plane
+		}
+		found = all(kept)
+		for name := range q.claims {
+			delete(found.locs, keyOf(name))
+		}
+	}
+	if len(names) > 0 {
+		found = v.find(t, names).with(found)
+	}
+	return v.answer(t, found)
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// nextNonce makes the nonce of a response.
+func (v *server) nextNonce(t *served) string {
+	v.nonce++
+	t.nonce, t.acked = servedVersion+"-"+strconv.FormatUint(v.nonce, 10), false
+	return t.nonce
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/mem"
+)
+
+const (
+	defaultMaxBytes = 64 << 20
+	// backlog is how much may wait for a slow disk before something is
+	// dropped, in bytes. A single frame may be larger.
+	backlog = 8 << 20
+	// itemCost is what an item of the queue costs beside its frame, in bytes.
+	itemCost = 256
+)
+
+// Config is what a [Store] needs.
+type Config struct {
+	// Dir holds what is kept and KeyDir the key under which it is sealed.
+	// They are made with mode 0700 and belong to one agent.
+	Dir    string
+	KeyDir string
+	// Identity is whose configuration this is: node id, SPIFFE id, cluster.
+	// What was kept for another one is refused.
+	Identity string
+	// Version is refused if it differs: at most 255 bytes.
+	Version string
+	// MaxAge is how old what is served may be; zero switches everything off.
+	MaxAge time.Duration
+	// MaxBytes bounds the file; while it is written anew there are two. Zero
+	// means 64 MiB.
+	MaxBytes int64
+	// Secrets consents to keep secrets and resources with private keys.
+	Secrets bool
+	// KeepIdentity consents to keep the workload's private key.
+	KeepIdentity bool
+	Logger       *slog.Logger
+	// Registerer takes the metrics; nil for none.
+	Registerer prometheus.Registerer
+}
+
+// Store keeps what Envoy acknowledged.
+type Store struct {
+	cfg     Config
+	owner   *owner
+	log     *slog.Logger
+	metrics *metrics
+	// off is why nothing is kept and nothing is served.
+	off error
+	// found is what Open found; Run takes it over.
+	found *state
+	// create makes the file of a log. Tests make one that fails.
+	create func(dir string) (storage, string, error)
+	wake   chan struct{} // bound 1: there is something in the queue
+
+	mu sync.Mutex // guards what follows
+	// queue is what Run has to do, at most backlog bytes and one frame.
+	queue  []item
+	queued int
+	// from is the time of what can be served. Without any, refused says why.
+	from    time.Time
+	refused error
+}
+
+// The kinds of items.
+const (
+	itemResponse = iota
+	itemRequest
+	itemGap   // something was dropped here
+	itemClose // the stream ended
+)
+
+// item is something that happened on a stream.
+type item struct {
+	rec   *Recording
+	kind  int
+	frame mem.BufferSlice
+}
+
+// Open reads what was kept. An error means that the configuration is wrong;
+// what cannot be used for another reason is refused, see [Store.Usable].
+// Nothing is recorded before Run.
+func Open(cfg Config) (*Store, error) {
+	switch {
+	case cfg.Dir == "" || cfg.KeyDir == "" || filepath.Clean(cfg.Dir) == filepath.Clean(cfg.KeyDir):
+		return nil, errors.New("last good needs a directory for what is kept and another one for the key")
+	case cfg.Identity == "":
+		return nil, errors.New("last good needs an identity")
+	case len(cfg.Version) > maxVersion:
+		return nil, fmt.Errorf("last good: version %q has more than %d bytes", cfg.Version, maxVersion)
+	case cfg.MaxAge < 0:
+		return nil, fmt.Errorf("last good: age %s is less than nothing; 0 switches it off", cfg.MaxAge)
+	}
+	if cfg.MaxBytes <= 0 {
+		cfg.MaxBytes = defaultMaxBytes
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{cfg: cfg, log: cfg.Logger, create: createFile, wake: make(chan struct{}, 1)}
+	s.metrics = newMetrics(cfg.Registerer, s)
+	s.open()
+	return s, nil
+}
+
+func (s *Store) open() {
+	if s.cfg.MaxAge == 0 {
+		s.off = refuse(reasonOff, "last good is switched off")
+		return
+	}
+	if s.off = s.prepare(); s.off != nil {
+		s.refuse(s.off)
+		return
+	}
+	s.forgetIdentity()
+	st, err := s.load()
+	if err != nil {
+		s.refused = err
+		s.refuse(err)
+		return
+	}
+	if st.rest != nil {
+		s.log.Warn("the end of what was kept is not used, an earlier state counts", "path", s.cfg.Dir, "reason", st.rest)
+	}
+	s.found, s.from = st, st.from
+	if err := s.Usable(); err != nil {
+		s.refuse(err)
+		_ = st.file.Close() // it was only read from
+		s.found = nil
+	}
+}
+
+// prepare makes the directories and gets the key.
+func (s *Store) prepare() error {
+	for _, dir := range []string{s.cfg.Dir, s.cfg.KeyDir} {
+		if err := ownDirectory(dir); err != nil {
+			return about(dir, err)
+		}
+	}
+	nodeKey, err := nodeKey(s.cfg.KeyDir)
+	if err != nil {
+		return err
+	}
+	s.owner = &owner{key: nodeKey, identity: s.cfg.Identity, version: s.cfg.Version}
+	return nil
+}
+
+// refuse tells that something is refused.
+func (s *Store) refuse(err error) {
+	if reasonOf(err) == reasonNone {
+		s.log.Info("there is no last good configuration yet", "path", s.cfg.Dir)
+		return
+	}
+	s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
+	s.log.Warn("the last good configuration is refused, the agent goes on without", "reason", err.Error())
+}
+
+// Usable returns nil if Serve has something to answer from, and else why not.
+func (s *Store) Usable() error {
+	if s.off != nil {
+		return s.off
+	}
+	s.mu.Lock()
+	from, refused := s.from, s.refused
+	s.mu.Unlock()
+	if from.IsZero() {
+		return refused
+	}
+	return s.tooOld(filepath.Join(s.cfg.Dir, stateFile), from)
+}
+
+// tooOld refuses what is older than MaxAge.
+func (s *Store) tooOld(path string, from time.Time) error {
+	if age := time.Since(from); age > s.cfg.MaxAge {
+		return about(path, refuse(reasonAge, "it is from %s and %s old, at most %s are allowed",
+			from.UTC().Format(time.RFC3339), age.Round(time.Second), s.cfg.MaxAge))
+	}
+	return nil
+}
+
+// From returns when what can be served was last known to be the control
+// plane's word; zero if there is nothing.
+func (s *Store) From() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.from
+}
+
+// Age returns how old what can be served is; zero if there is nothing.
+func (s *Store) Age() time.Duration {
+	from := s.From()
+	if from.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(from)) // a clock that was set back makes nothing younger than new
+}
+
+// Record begins a recording of a stream that is joined to the control plane.
+func (s *Store) Record(delta bool) *Recording {
+	r := &Recording{store: s, delta: delta}
+	if s.off != nil {
+		r.over.Store(true)
+	}
+	return r
+}
+
+// enqueue hands something to Run. It does not block: what does not fit is
+// dropped, and a gap is left in its place.
+func (s *Store) enqueue(r *Recording, kind int, frame mem.BufferSlice) {
+	if r.over.Load() {
+		return
+	}
+	size := frame.Len() + itemCost
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queued > backlog && kind != itemClose {
+		if r.gap {
+			return
+		}
+		r.gap, kind, frame, size = true, itemGap, nil, itemCost
+	} else {
+		r.gap = false
+		frame.Ref()
+	}
+	s.queue = append(s.queue, item{r, kind, frame})
+	s.queued += size
+	select {
+	case s.wake <- struct{}{}:
+	default: // Run has not seen the last one yet
+	}
+}
+
+// peek returns the next item, which stays in the queue until it is done.
+func (s *Store) peek() (item, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) == 0 {
+		return item{}, false
+	}
+	return s.queue[0], true
+}
+
+// done removes the next item.
+func (s *Store) done() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it := s.queue[0]
+	s.queued -= it.frame.Len() + itemCost
+	it.frame.Free()
+	s.queue[0] = item{}
+	if s.queue = s.queue[1:]; len(s.queue) == 0 {
+		s.queue = nil // do not keep what a burst needed
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
+)
+
+// openStored opens a store and gives it as the relay takes it.
+func openStored(t *testing.T, dir string) (*lastgood.Store, *LastGood) {
+	t.Helper()
+	s, err := lastgood.Open(lastgood.Config{
+		Dir: filepath.Join(dir, "kept"), KeyDir: filepath.Join(dir, "key"), Identity: "sidecar~1.2.3.4~a.b~c", Version: "1", MaxAge: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, &LastGood{Record: func(delta bool) Recording { return s.Record(delta) }, Usable: s.Usable, Serve: s.Serve}
+}
+
+// closedAddress is one where nobody listens.
+func closedAddress(t *testing.T) string {
+	t.Helper()
+	l := listen(t, "127.77.51.9:0")
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String()
+}
+
+// remember runs an Envoy that takes what a control plane sends, until it is
+// kept.
+func remember(t *testing.T, dir string, delta bool) {
+	t.Helper()
+	s, last := openStored(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	r := startRig(t, Config{LastGood: last}, delta)
+	e := r.envoy(t)
+	for _, typeURL := range []string{clusterType, listenerType} {
+		e.ask(typeURL)
+		r.nextOf(t, typeURL)
+		r.push(typeURL, "v1", typeURL, "")
+		e.wants(typeURL, typeURL)
+		e.take(typeURL, "v1", typeURL)
+		r.nextOf(t, typeURL)
+	}
+	eventually(t, "it is kept", func() bool { return s.Usable() == nil })
+	_ = e.conn.Close()
+	eventually(t, "the stream has ended", func() bool { return r.streams.Load() == 0 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("store: %v", err)
+	}
+}
+
+// Without a control plane Envoy starts with what was last good, and moves to
+// the control plane once that takes streams, not before.
+func TestLastGood(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir := t.TempDir()
+		remember(t, dir, delta)
+		_, last := openStored(t, dir)
+		address := closedAddress(t)
+		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: address}}, delta)
+		e := r.envoy(t)
+		began := time.Now()
+		e.ask(clusterType)
+		nonce := anyOf(t, e, clusterType)
+		if took := time.Since(began); took > coldSilent+500*time.Millisecond {
+			t.Errorf("envoy waited %s", took)
+		}
+		e.take(clusterType, "x", nonce)
+		e.ask(listenerType)
+		e.take(listenerType, "x", anyOf(t, e, listenerType))
+		if st := r.proxy.Status(); !st.LastGood || st.Connected || st.Attempts == 0 {
+			t.Errorf("status %+v, want one of last good", st)
+		}
+		if err := r.proxy.Connected(); err == nil {
+			t.Error("connected without a control plane")
+		}
+
+		refusing := newControlPlane()
+		g := refusing.start(t, listen(t, address))
+		for range 2 { // it is there, and takes nobody
+			receive(t, refusing.got, "request that tries it")
+			refusing.fail <- grpcstatus.Error(codes.PermissionDenied, "not yet")
+		}
+		if st := r.proxy.Status(); !st.LastGood {
+			t.Error("envoy was given up for a control plane that refuses streams")
+		}
+		g.Stop()
+		r.start(t, listen(t, address))
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errBack.Error()) {
+			t.Fatalf("envoy's stream ended with %v", err)
+		}
+		eventually(t, "the trial has ended", func() bool { return r.streams.Load() == 0 })
+		e = r.envoy(t)
+		e.ask(clusterType)
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		e.wants(clusterType, "9")
+		if st := r.proxy.Status(); st.LastGood || !st.Connected {
+			t.Errorf("status %+v, want one of the control plane", st)
+		}
+		if r.proxy.cold(os.Getpid()) {
+			t.Error("the process counts as one that has nothing")
+		}
+	})
+}
+
+// anyOf takes the next response, which must be of a type, and gives its nonce.
+func anyOf(t *testing.T, e *envoy, typeURL string) string {
+	t.Helper()
+	m, err := e.recv()
+	if err != nil {
+		t.Fatalf("waiting for %s: %v", typeURL, err)
+	}
+	r := m.(interface {
+		GetTypeUrl() string
+		GetNonce() string
+	})
+	if r.GetTypeUrl() != typeURL {
+		t.Fatalf("envoy got %s, want %s", r.GetTypeUrl(), typeURL)
+	}
+	return r.GetNonce()
+}
+
+// Where nothing is kept, or what is kept breaks, Envoy's stream waits for the
+// control plane as it does without.
+func TestNothingLastGood(t *testing.T) {
+	t.Parallel()
+	address := closedAddress(t)
+	var asked atomic.Int32
+	r := startRig(t, Config{Upstream: UpstreamConfig{Address: address}, LastGood: &LastGood{
+		Record: func(bool) Recording { return nobody{} },
+		Usable: func() error { asked.Add(1); return errors.New("there is nothing") },
+		Serve: func(context.Context, bool, func() ([]byte, error), func([]byte) error) error {
+			t.Error("served")
+			return nil
+		},
+	}}, true)
+	e := r.envoy(t)
+	e.ask(clusterType)
+	eventually(t, "it was looked at", func() bool { return asked.Load() > 0 })
+	r.start(t, listen(t, address))
+	r.nextOf(t, clusterType)
+	r.push(clusterType, "v", "1")
+	e.wants(clusterType, "1")
+}
+
+// A control plane that is there in time is joined at once.
+func TestLastGoodIsNotNeeded(t *testing.T) {
+	t.Parallel()
+	r := startRig(t, Config{LastGood: &LastGood{
+		Record: func(bool) Recording { return nobody{} },
+		Usable: func() error { return nil },
+		Serve: func(context.Context, bool, func() ([]byte, error), func([]byte) error) error {
+			t.Error("served")
+			return nil
+		},
+	}}, false)
+	joinEnvoy(t, r)
+}
+
+// nobody records nothing.
+type nobody struct{}
+
+func (nobody) Response(mem.BufferSlice) {}
+func (nobody) Request(mem.BufferSlice)  {}
+func (nobody) Close()                   {}

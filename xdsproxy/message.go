@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// What the agent says and takes itself is written and read here field by
+// field, as the rest of it is small enough to do without Envoy's types.
+
+// wire writes messages of one variant of the protocol.
+type wire struct{ delta bool }
+
+// subscribe asks for all resources of a type.
+func (w wire) subscribe(typeURL string) []byte { return w.ask(typeURL, nil) }
+
+// ask asks for resources of a type by name.
+func (w wire) ask(typeURL string, names []string) []byte {
+	number, namesNumber := sotwTypeURL, sotwNames
+	if w.delta {
+		number, namesNumber = deltaTypeURL, deltaSubscribe
+	}
+	b := appendText(nil, number, typeURL)
+	for _, name := range names {
+		b = appendText(b, namesNumber, name)
+	}
+	return b
+}
+
+// answer acknowledges a response, or rejects it for a reason. accepted is the
+// version that counts then.
+func (w wire) answer(r response, accepted, reason string) []byte {
+	var b []byte
+	if !w.delta {
+		b = appendText(b, sotwVersion, accepted)
+	}
+	return w.settle(append(b, w.subscribe(r.typeURL)...), r.nonce, reason)
+}
+
+// settle appends nonce and reason to a request.
+func (w wire) settle(b []byte, nonce, reason string) []byte {
+	number := sotwNonce
+	if w.delta {
+		number = deltaNonce
+	}
+	return append(appendText(b, number, nonce), w.errorDetail(reason)...)
+}
+
+// errorDetail is the field that makes a request a rejection. Fields may follow
+// one another in any order: it can be appended to a request.
+func (w wire) errorDetail(reason string) []byte {
+	if reason == "" {
+		return nil
+	}
+	number := sotwErrorDetail
+	if w.delta {
+		number = deltaErrorDetail
+	}
+	status := protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType), uint64(codes.Internal))
+	status = appendText(status, statusMessage, strings.ToValidUTF8(reason, "?"))
+	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), status)
+}
+
+func appendText(b []byte, num protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+// resources takes the messages from a response, of either variant, and the
+// names of those that are gone.
+func (w wire) resources(f *frame, typeURL string) (values [][]byte, removed []string, err error) {
+	newCursor(f.data).each(func(n protowire.Number, v cursor) {
+		switch {
+		case n == responseResources:
+			var found string
+			var value []byte
+			if found, value, err = w.resource(v, err); err == nil && found != typeURL {
+				err = fmt.Errorf("resource %d is of type %q, it must be of %s", len(values), found, typeURL)
+			}
+			values = append(values, value)
+		case n == responseRemoved && w.delta:
+			name, _ := v.text()
+			removed = append(removed, name)
+		}
+	})
+	return values, removed, err
+}
+
+// resource opens an Any, which in delta lies in a Resource. An earlier error stays.
+func (w wire) resource(v cursor, earlier error) (typeURL string, value []byte, err error) {
+	if earlier != nil {
+		return "", nil, earlier
+	}
+	ok := true
+	open := func(n protowire.Number, v cursor) {
+		switch n {
+		case anyTypeURL:
+			typeURL, _ = v.text()
+		case anyValue:
+			value = v.read(v.left)
+		}
+	}
+	if !w.delta {
+		ok = v.each(open)
+	} else {
+		all := v.each(func(n protowire.Number, v cursor) {
+			if n == resourceAny && !v.each(open) {
+				ok = false
+			}
+		})
+		ok = all && ok
+	}
+	if !ok {
+		err = fmt.Errorf("a resource of the response is no message")
+	}
+	return typeURL, value, err
+}
+
+// stateOfTheWorld writes a delta response as one of the state of the world.
+func stateOfTheWorld(f *frame) []byte {
+	var b []byte
+	newCursor(f.data).each(func(n protowire.Number, v cursor) {
+		switch n {
+		case responseVersion, responseTypeURL, responseNonce:
+			text, _ := v.text()
+			b = appendText(b, n, text)
+		case responseResources:
+			v.each(func(n protowire.Number, v cursor) {
+				if n == resourceAny {
+					b = protowire.AppendBytes(protowire.AppendTag(b, responseResources, protowire.BytesType), v.read(v.left))
+				}
+			})
+		}
+	})
+	return b
+}

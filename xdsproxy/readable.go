@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"encoding/json"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// readableResponse is a DiscoveryResponse as people read it, with the names
+// that protobuf's JSON has.
+type readableResponse struct {
+	VersionInfo string        `json:"versionInfo,omitempty"`
+	Resources   []readableAny `json:"resources,omitempty"`
+	TypeURL     string        `json:"typeUrl,omitempty"`
+	Nonce       string        `json:"nonce,omitempty"`
+}
+
+// readableAny is a resource. What a control plane has to say to people is JSON
+// already; a message of a type that is not known here stays bytes, in base64.
+type readableAny struct {
+	Type  string `json:"@type"`
+	Value any    `json:"value"`
+}
+
+func readable(b []byte) readableResponse {
+	var out readableResponse
+	newCursor(mem.BufferSlice{mem.SliceBuffer(b)}).each(func(n protowire.Number, v cursor) {
+		switch n {
+		case responseVersion:
+			out.VersionInfo, _ = v.text()
+		case responseTypeURL:
+			out.TypeURL, _ = v.text()
+		case responseNonce:
+			out.Nonce, _ = v.text()
+		case responseResources:
+			var r readableAny
+			var value []byte
+			v.each(func(n protowire.Number, v cursor) {
+				switch n {
+				case anyTypeURL:
+					r.Type, _ = v.text()
+				case anyValue:
+					value = v.read(v.left)
+				}
+			})
+			if r.Value = value; json.Valid(value) {
+				r.Value = json.RawMessage(value)
+			}
+			out.Resources = append(out.Resources, r)
+		}
+	})
+	return out
+}
+
+// names calls fn for the resource names of a request of the state of the world.
+func (c cursor) names(fn func(string)) {
+	c.each(func(n protowire.Number, v cursor) {
+		if n == sotwNames {
+			name, _ := v.text()
+			fn(name)
+		}
+	})
+}

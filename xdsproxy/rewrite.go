@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+const (
+	// maxRewrites is how many responses of a type may wait for its rewriter;
+	// then the stream waits.
+	maxRewrites = 16
+	// maxWrongs is how many responses of a type may wait for Envoy's answer
+	// with something to add to it.
+	maxWrongs = 64
+)
+
+// rewriting is the work on one type of one stream.
+type rewriting struct {
+	fn    Rewriter
+	queue chan received
+	start sync.Once
+
+	mu sync.Mutex // guards what follows
+	// last is Envoy's last request for the type, of the state of the world:
+	// a rejection must repeat the names. accepted is the version it took last.
+	last     []byte
+	accepted string
+	// wrong is what the control plane is told when Envoy answers a nonce.
+	wrong map[string]string
+}
+
+type received struct {
+	frame
+	response
+}
+
+func newRewriting(fn Rewriter) *rewriting {
+	return &rewriting{fn: fn, queue: make(chan received, maxRewrites), wrong: map[string]string{}}
+}
+
+// rewrite hands a response to the rewriter of its type, which frees it.
+func (s *stream) rewrite(ctx context.Context, rw *rewriting, r received) {
+	rw.start.Do(func() { go s.rewriteAll(ctx, rw) })
+	select {
+	case rw.queue <- r:
+	case <-ctx.Done():
+		r.free()
+	}
+}
+
+// rewriteAll rewrites one response after the other until ctx ends.
+func (s *stream) rewriteAll(ctx context.Context, rw *rewriting) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-rw.queue:
+			b := r.data.Materialize()
+			r.free()
+			out, wrong := rw.fn(ctx, b, s.delta)
+			if ctx.Err() != nil {
+				return
+			}
+			if wrong != "" {
+				s.proxy.log.Warn("a part of the control plane's response cannot be used", "type_url", r.typeURL, "reason", wrong)
+				s.proxy.state.settled(r.typeURL, wrong)
+			}
+			if out == nil {
+				rejection := rw.reject(s.wire, r.response, wrong)
+				s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
+				s.outbox.put(r.typeURL, rejection)
+				continue
+			}
+			rw.expect(r.nonce, wrong)
+			if err := s.forward(frameOf(out)); err != nil {
+				return // Envoy is gone
+			}
+		}
+	}
+}
+
+// expect keeps what is wrong with a response until Envoy answers it.
+func (rw *rewriting) expect(nonce, wrong string) {
+	if wrong == "" {
+		return
+	}
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	if len(rw.wrong) >= maxWrongs {
+		clear(rw.wrong) // nobody answers these any more
+	}
+	rw.wrong[nonce] = wrong
+}
+
+// reject is the rejection of a response that Envoy never sees.
+func (rw *rewriting) reject(w wire, r response, wrong string) []byte {
+	if wrong == "" {
+		wrong = "nothing of it can be used"
+	}
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	if w.delta || rw.last == nil {
+		return w.answer(r, rw.accepted, wrong)
+	}
+	// Of a field that occurs twice the later one counts.
+	b := append(rw.last[:len(rw.last):len(rw.last)], rw.version()...)
+	return w.settle(b, r.nonce, wrong)
+}
+
+// note keeps what a rejection needs from Envoy's request, and adds to Envoy's
+// acknowledgement what was wrong with the response before it was rewritten.
+func (rw *rewriting) note(f *frame, r request, w wire) {
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	wrong := rw.wrong[r.nonce]
+	if r.nonce != "" {
+		delete(rw.wrong, r.nonce)
+	}
+	if !w.delta && r.rejected == "" {
+		rw.last = f.data.Materialize()
+	}
+	if r.rejected == "" && r.version != "" && wrong == "" {
+		rw.accepted = r.version
+	}
+	if wrong == "" || r.rejected != "" {
+		return
+	}
+	var added []byte
+	if !w.delta {
+		added = rw.version()
+	}
+	f.data = append(f.data[:len(f.data):len(f.data)], mem.SliceBuffer(append(added, w.errorDetail(wrong)...)))
+}
+
+// version is the field for the version that was accepted last, be it none.
+func (rw *rewriting) version() []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, sotwVersion, protowire.BytesType), rw.accepted)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// source is where the responses of a stream come from: the control plane, or
+// what was last good.
+type source interface {
+	Header() (metadata.MD, error)
+	SendMsg(m any) error
+	RecvMsg(m any) error
+}
+
+// stream is one joined pair.
+type stream struct {
+	wire
+	proxy  *Proxy
+	down   grpc.ServerStream
+	end    context.CancelCauseFunc
+	pid    int // of Envoy, 0 when it cannot be known
+	method string
+
+	// up and live, whether it is the control plane, are set before anything
+	// runs that reads them.
+	up   source
+	live bool
+	// recording takes what Envoy gets from the control plane; nil for none.
+	recording Recording
+
+	// toUp and toDown are held while a message is sent there: gRPC wants one
+	// at a time.
+	toUp, toDown sync.Mutex
+
+	outbox    *outbox
+	questions *questions
+	// rewrites are the types with a rewriter. The map does not change.
+	rewrites map[string]*rewriting
+	// accepted are the versions of the own types that were taken last. It
+	// belongs to responses.
+	accepted map[string]string
+	// dropped are the reasons that the log has.
+	dropped sync.Map
+
+	// The proxy's mutex guards what follows. rejected holds the types of which
+	// Envoy rejects what it was sent last; subscribed is true once Envoy has
+	// asked for listeners, joined while the control plane has the stream.
+	rejected   map[string]bool
+	subscribed bool
+	joined     bool
+}
+
+func newStream(p *Proxy, down grpc.ServerStream, method string, end context.CancelCauseFunc) *stream {
+	s := &stream{
+		wire: wire{delta: method == methodDelta}, proxy: p, down: down, end: end, pid: peerID(down.Context()), method: method,
+		outbox: newOutbox(), questions: newQuestions(),
+		rewrites: map[string]*rewriting{}, accepted: map[string]string{},
+	}
+	for typeURL, rewrite := range p.rewriters {
+		s.rewrites[typeURL] = newRewriting(rewrite)
+	}
+	return s
+}
+
+// serve joins the stream to the control plane, however long that takes to come.
+func (s *stream) serve(ctx context.Context) error {
+	up, conn, err := s.proxy.upstream.open(ctx, s.method)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing is left to lose
+	return s.join(ctx, up, true)
+}
+
+// join carries messages both ways until either side ends.
+func (s *stream) join(ctx context.Context, up source, live bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.up, s.live = up, live
+	if live && s.proxy.lastGood != nil {
+		s.recording = s.proxy.lastGood.Record(s.delta)
+		defer s.recording.Close()
+	}
+	defer s.questions.close()
+	done := make(chan error, 3)
+	go func() { done <- s.requests(ctx) }()
+	go func() { done <- s.responses(ctx) }()
+	go func() { done <- s.say(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// requests carries Envoy's requests to the control plane. It returns nil when
+// Envoy ended the stream.
+func (s *stream) requests(ctx context.Context) error {
+	for {
+		var f frame
+		if err := s.down.RecvMsg(&f); err != nil {
+			// The downstream context says why; upstream hears of it when
+			// the connection closes.
+			return nil //nolint:nilerr // see above
+		}
+		r, pass := s.look(&f)
+		if !pass {
+			f.free()
+			continue
+		}
+		if err := s.send(ctx, &f); err != nil {
+			return err
+		}
+		if r.typeURL == listenerType {
+			s.subscribeOwn()
+		}
+	}
+}
+
+// send sends upstream and frees the frame. When the stream there has ended it
+// waits for the end of ctx: responses receives the reason.
+func (s *stream) send(ctx context.Context, f *frame) error {
+	s.toUp.Lock()
+	err := s.up.SendMsg(f)
+	s.toUp.Unlock()
+	f.free()
+	if errors.Is(err, io.EOF) {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	if err == nil && s.live {
+		s.proxy.metrics.requests.Inc()
+	}
+	return err
+}
+
+// look notes what a request says about Envoy, and tells whether it goes on.
+func (s *stream) look(f *frame) (r request, pass bool) {
+	r = readRequest(f.data, s.delta)
+	if s.owns(r.typeURL) {
+		// The agent has subscribed to it itself: two of them would mix up
+		// their answers.
+		s.drop("own_request", r.typeURL)
+		return r, false
+	}
+	s.record(func(to Recording) { to.Request(f.data) })
+	if r.rejected != "" || r.nonce != "" {
+		s.settled(r)
+	}
+	if rw := s.rewrites[r.typeURL]; rw != nil {
+		rw.note(f, r, s.wire)
+	}
+	return r, true
+}
+
+func (s *stream) record(what func(Recording)) {
+	if s.recording != nil {
+		what(s.recording)
+	}
+}
+
+// settled notes that Envoy took or rejected a response.
+func (s *stream) settled(r request) {
+	p := s.proxy
+	if p.rejects(s, r.typeURL, r.rejected != "") {
+		p.rejected(s.pid, r.typeURL, r.rejected)
+	}
+	p.state.settled(r.typeURL, r.rejected)
+	if r.rejected != "" {
+		p.metrics.rejected.WithLabelValues(p.state.label(r.typeURL)).Inc()
+		p.log.Warn("envoy rejected configuration and keeps what it had", "type_url", r.typeURL, "reason", r.rejected)
+	}
+}
+
+// responses carries the control plane's responses to Envoy. It returns the
+// reason for which the upstream stream ended.
+func (s *stream) responses(ctx context.Context) error {
+	// The header comes with the first response, or before it from a control
+	// plane that took the stream and has nothing new to say. A stream that
+	// was refused has none.
+	header, err := s.up.Header()
+	accepted := err == nil && header != nil
+	if accepted && s.live {
+		defer s.proxy.join(s)()
+	}
+	for {
+		var f frame
+		if err := s.up.RecvMsg(&f); err != nil {
+			return s.upstreamEnded(err, !accepted)
+		}
+		if err := s.receive(ctx, &f); err != nil {
+			return nil //nolint:nilerr // Envoy is gone; its context says why
+		}
+	}
+}
+
+// join notes that a stream has reached the control plane, until its end.
+func (p *Proxy) join(s *stream) (end func()) {
+	p.upstream.succeeded()
+	p.metrics.connected.Inc()
+	p.state.connected(int(p.joined.Add(1)))
+	p.reached(s, true)
+	p.log.Info("joined envoy to the control plane", "stream", s.method, "address", p.upstream.cfg.Address)
+	return func() {
+		p.reached(s, false)
+		p.metrics.connected.Dec()
+		p.state.connected(int(p.joined.Add(-1)))
+	}
+}
+
+// receive hands a response to whom it is for, and frees it.
+func (s *stream) receive(ctx context.Context, f *frame) error {
+	p := s.proxy
+	r, ok := readResponse(f.data)
+	if s.live {
+		p.metrics.responses.Inc()
+		p.state.received(r)
+	}
+	switch rw := s.rewrites[r.typeURL]; {
+	case !ok:
+		s.drop("malformed", r.typeURL)
+	case s.owns(r.typeURL):
+		s.consume(f, r)
+	case strings.HasPrefix(r.typeURL, debugPrefix):
+		if !s.questions.answered(r.typeURL, s.answerOf(f)) {
+			s.drop("unasked_debug", r.typeURL)
+		}
+	case !strings.HasPrefix(r.typeURL, envoyPrefix):
+		s.drop("unknown_type", r.typeURL)
+	default:
+		s.record(func(to Recording) { to.Response(f.data) })
+		if rw != nil {
+			s.rewrite(ctx, rw, received{*f, r})
+			return nil // it frees the frame
+		}
+		return s.forward(f)
+	}
+	f.free()
+	return nil
+}
+
+// answerOf is the answer to a question as a response of the state of the world.
+func (s *stream) answerOf(f *frame) []byte {
+	if s.delta {
+		return stateOfTheWorld(f)
+	}
+	return f.data.Materialize()
+}
+
+// forward sends to Envoy and frees the frame.
+func (s *stream) forward(f *frame) error {
+	s.toDown.Lock()
+	err := s.down.SendMsg(f)
+	s.toDown.Unlock()
+	f.free()
+	return err
+}
+
+// drop counts what goes nowhere. The log has each reason once for a stream: a
+// flood must not become one of lines.
+func (s *stream) drop(reason, typeURL string) {
+	s.proxy.metrics.dropped.WithLabelValues(reason).Inc()
+	if _, known := s.dropped.LoadOrStore(reason, nil); !known {
+		s.proxy.log.Warn("a message that is for nobody was dropped, more of them on this stream are only counted", "reason", reason, "type_url", typeURL)
+	}
+}
+
+// upstreamEnded accounts for the end of the upstream stream.
+func (s *stream) upstreamEnded(err error, refused bool) error {
+	if !s.live {
+		return err
+	}
+	expected := s.down.Context().Err() != nil || errors.Is(err, io.EOF)
+	s.proxy.metrics.upstreamEnds.WithLabelValues(endType(expected)).Inc()
+	if s.down.Context().Err() != nil {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("closed by the control plane")
+	}
+	s.proxy.state.failed(err)
+	if refused {
+		s.proxy.upstream.failed(err)
+	} else {
+		// A warning follows if it does not come back at once.
+		s.proxy.log.Info("the control plane's stream ended, envoy keeps its configuration", "err", err)
+	}
+	return err
+}
