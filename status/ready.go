@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -23,11 +24,14 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, "draining")
 		return
 	}
+	code, text := http.StatusOK, "ready"
 	if err := s.ready.check(r.Context()); err != nil {
-		answer(w, http.StatusServiceUnavailable, err.Error())
-		return
+		code, text = http.StatusServiceUnavailable, err.Error()
 	}
-	answer(w, http.StatusOK, "ready")
+	if s.cfg.Notes != nil {
+		text = strings.Join(append([]string{text}, s.cfg.Notes()...), "\n")
+	}
+	answer(w, code, text)
 }
 
 // readiness asks whether the proxy is ready, once for all who ask at the same time.

@@ -33,6 +33,9 @@ type Config struct {
 	Ready func(ctx context.Context) error
 	// Draining tells whether the proxy is about to end, and so not ready. nil: never.
 	Draining func() bool
+	// Notes are sentences that stand beneath the answer, ready or not: how old
+	// the configuration is, what Envoy rejected. It must be quick. nil: none.
+	Notes func() []string
 	// EnvoyMetricsURL is Envoy's metrics endpoint. Empty: there is no Envoy.
 	EnvoyMetricsURL string
 	// AppScrape are the application's metrics endpoints.

@@ -226,6 +226,7 @@ func giveBackMemory(ctx context.Context) {
 		}
 	}
 }
+
 // logConfig logs what the agent runs by, without anything that may be secret.
 func logConfig(log *slog.Logger, cfg *config) {
 	log.Info("configuration resolved", "proxy", cfg.node.String(), "identity", cfg.identity.String(),

@@ -13,6 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/status"
 	"github.com/outrigger-mesh/outrigger/status/probe"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
 
@@ -31,6 +32,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		Listener:      b.socks.status,
 		Ready:         readiness(proxy, b.parts.workload, b.parts.dns),
 		Draining:      func() bool { return ctx.Err() != nil },
+		Notes:         func() []string { return notes(b.parts.relay.Status(), b.parts.workload, time.Now()) },
 		AppScrape:     cfg.appScrape,
 		Gatherer:      b.registry,
 		Probers:       cfg.probers,
@@ -71,4 +73,33 @@ func readiness(proxy *envoy.Process, workload *sds.Workload, names *dns.Server) 
 		}
 		return nil
 	}
+}
+
+// notes say what readiness does not: how old the configuration is, what was
+// rejected of it and in which words, and how long the certificate lasts.
+func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
+	var list []string
+	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	ago := func(t time.Time) time.Duration { return now.Sub(t).Round(time.Second) }
+	switch {
+	case s.Connected && !s.LastResponse.IsZero():
+		add("control plane: connected, last response %s ago", ago(s.LastResponse))
+	case s.Connected:
+		add("control plane: connected, no response yet")
+	case s.Since.IsZero():
+		add("control plane: not reached yet, %d attempts: %s", s.Attempts, s.Failure)
+	default:
+		add("control plane: lost %s ago, %d attempts: %s", ago(s.Since), s.Attempts, s.Failure)
+	}
+	for _, t := range s.Types {
+		if t.Rejecting() {
+			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, t.Reason)
+		}
+	}
+	if workload != nil {
+		if identity := workload.Current(); identity != nil {
+			add("certificate: until %s", identity.NotAfter.UTC().Format(time.RFC3339))
+		}
+	}
+	return list
 }

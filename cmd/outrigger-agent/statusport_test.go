@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+)
+
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
+	for name, c := range map[string]struct {
+		status xdsproxy.Status
+		want   []string
+	}{
+		"never": {xdsproxy.Status{Attempts: 3, Failure: "refused"}, []string{"control plane: not reached yet, 3 attempts: refused"}},
+		"lost":  {xdsproxy.Status{Since: ago(61), Attempts: 2, Failure: "reset"}, []string{"control plane: lost 1m1s ago, 2 attempts: reset"}},
+		"new":   {xdsproxy.Status{Since: ago(1), Connected: true}, []string{"control plane: connected, no response yet"}},
+		"rejected": {
+			xdsproxy.Status{Since: ago(9), Connected: true, LastResponse: ago(5), Types: []xdsproxy.TypeStatus{
+				{TypeURL: "clusters", Accepted: ago(4)}, {TypeURL: "listeners", Accepted: ago(8), Rejected: ago(4), Reason: "no such filter"},
+			}},
+			[]string{"control plane: connected, last response 5s ago", "rejected 4s ago, what was before stays: listeners: no such filter"},
+		},
+	} {
+		if diff := cmp.Diff(c.want, notes(c.status, nil, now)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The answer of a running agent says more than yes.
+func TestProxyReadinessSaysMore(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.44.12", `,"terminationDrainDuration":"0s"`, newControlPlane(t))
+	a.waitReady()
+	code, body := a.get(15020, "/healthz/ready")
+	if code != http.StatusOK || !strings.HasPrefix(body, "ready\ncontrol plane: connected, last response ") || !strings.Contains(body, "\ncertificate: until 20") {
+		t.Errorf("%d %s", code, body)
+	}
+}
