@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,14 +18,14 @@ import (
 type environment struct {
 	podNamespace      string
 	stateDir          string
-	jwtRule           string
 	customHosts       string
+	certProvider      string
 	debounceAfter     time.Duration
 	debounceMax       time.Duration
 	pushWorkers       int
-	defaultCertTTL    time.Duration
-	maxCertTTL        time.Duration
-	rootCertTTL       time.Duration
+	callers           callerEnvironment
+	ca                authorityEnvironment
+	kube              kubernetesEnvironment
 	keepaliveInterval time.Duration
 	keepaliveTimeout  time.Duration
 	gogc              string
@@ -54,12 +55,23 @@ func duration(field func(*environment) *time.Duration) func(*environment, string
 	}
 }
 
+func boolean(field func(*environment) *bool) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		on, err := strconv.ParseBool(s)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", s)
+		}
+		*field(e) = on
+		return nil
+	}
+}
+
 // variables is the one place that knows the environment.
 func variables() []variable {
-	return []variable{
-		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate", text(func(e *environment) *string { return &e.podNamespace })},
-		{"OUTRIGGER_STATE_DIR", "./var/lib/outrigger/ca", "directory of the self-signed certificate authority; --stateDir wins", text(func(e *environment) *string { return &e.stateDir })},
-		{"JWT_RULE", "", "who may call with a token: Istio's JWTRule as JSON (issuer, audiences, jwks, or jwksUri with file://)", text(func(e *environment) *string { return &e.jwtRule })},
+	return slices.Concat([]variable{
+		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate, and with Kubernetes where its Secret and leases are; --namespace wins", text(func(e *environment) *string { return &e.podNamespace })},
+		{"OUTRIGGER_STATE_DIR", "", "directory of the self-signed certificate authority, and of what is known about replaced roots; --stateDir wins (default: with Kubernetes none, they are in the Secret istio-ca-secret; else ./var/lib/outrigger/ca)", text(func(e *environment) *string { return &e.stateDir })},
+		{"PILOT_CERT_PROVIDER", certProviderIstiod, "what makes the control plane's own certificate: istiod is its authority, custom somebody else, who puts it into files (see --tlsCertFile, which wins)", certProvider},
 		{"ISTIOD_CUSTOM_HOST", "", "more DNS names or addresses for the control plane's own certificate, with commas between", text(func(e *environment) *string { return &e.customHosts })},
 		{"PILOT_DEBOUNCE_AFTER", "100ms", "quiet time that ends a burst of changes; a change after it goes out at once", duration(func(e *environment) *time.Duration { return &e.debounceAfter })},
 		{"PILOT_DEBOUNCE_MAX", "10s", "how long a burst of changes is gathered at most", duration(func(e *environment) *time.Duration { return &e.debounceMax })},
@@ -75,13 +87,10 @@ func variables() []variable {
 			e.pushWorkers = n
 			return nil
 		}},
-		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "life of a workload certificate when the request names none", duration(func(e *environment) *time.Duration { return &e.defaultCertTTL })},
-		{"MAX_WORKLOAD_CERT_TTL", "2160h", "longest life of a workload certificate that may be asked for", duration(func(e *environment) *time.Duration { return &e.maxCertTTL })},
-		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "life of a self-signed root that is made", duration(func(e *environment) *time.Duration { return &e.rootCertTTL })},
-		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
-		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
+		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
+		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}
+	}, callerVariables(), kubernetesVariables(), authorityVariables(), signerVariables())
 }
 
 // readEnvironment reads every variable of the table.

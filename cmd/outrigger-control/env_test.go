@@ -41,10 +41,17 @@ func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"PILOT_DEBOUNCE_AFTER": "7ms", "PILOT_PUSH_THROTTLE": "3"}
 	e, err := environmentFrom(func(k string) string { return env[k] })
-	if err != nil || e.debounceAfter != 7*time.Millisecond || e.pushWorkers != 3 || e.defaultCertTTL != 24*time.Hour || e.podNamespace != "istio-system" {
+	if err != nil || e.debounceAfter != 7*time.Millisecond || e.pushWorkers != 3 || e.ca.defaultTTL != 24*time.Hour || e.podNamespace != "istio-system" {
 		t.Errorf("got %+v, %v", e, err)
 	}
-	for name, value := range map[string]string{"PILOT_DEBOUNCE_MAX": "soon", "PILOT_PUSH_THROTTLE": "0", "MAX_WORKLOAD_CERT_TTL": "-1h"} {
+	for name, value := range map[string]string{
+		"PILOT_DEBOUNCE_MAX": "soon", "PILOT_PUSH_THROTTLE": "0", "MAX_WORKLOAD_CERT_TTL": "-1h",
+		"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE": "1024", "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE": "100",
+		"CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL": "often", "CA_TRUSTED_NODE_ACCOUNTS": "ztunnel", "OUTRIGGER_CA_KEY_TYPE": "P521",
+		"OUTRIGGER_CA_CALLER_RATE": "many", "OUTRIGGER_CA_IDENTITY_RATE": "NaN", "ENABLE_CA_SERVER": "perhaps",
+		"OUTRIGGER_KUBERNETES": "maybe", "TOKEN_AUDIENCES": " , ", "REQUIRE_3P_TOKEN": "si", "EXTERNAL_CA": "ISTIOD_RA_OTHER",
+		"PILOT_CERT_PROVIDER": "k8s.io/signer", "ENABLE_LEADER_ELECTION": "no one",
+	} {
 		_, err := environmentFrom(func(k string) string { return map[string]string{name: value}[k] })
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
 			t.Errorf("%s=%s gives %v, want an error that names both", name, value, err)
@@ -52,21 +59,20 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func TestFlagsCheck(t *testing.T) {
+func TestAuthorityEnvironment(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		f    flags
-		says string
-	}{
-		"kubernetes": {flags{registries: []string{"Kubernetes"}, grpcAddr: ":1", httpAddr: ":1"}, `"Kubernetes"`},
-		"no port":    {flags{httpAddr: ":1"}, "no proxy could connect"},
-		"no health":  {flags{grpcAddr: ":1"}, "/ready"},
-	} {
-		if err := tc.f.check(); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: got %v, want an error that says %q", name, err, tc.says)
-		}
+	env := map[string]string{
+		"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE": "3072", "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL": "0",
+		"CA_TRUSTED_NODE_ACCOUNTS": "istio-system/ztunnel, kube-system/node", "OUTRIGGER_CA_CALLER_RATE": "0",
 	}
-	if err := (&flags{registries: []string{""}, secureGRPCAddr: ":1", httpAddr: ":1"}).check(); err != nil {
-		t.Error(err)
+	e, err := environmentFrom(func(k string) string { return env[k] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.ca.root.KeyType != "RSA3072" || e.ca.root.Check >= 0 || e.ca.callerRate >= 0 || e.ca.identityRate != 100 || e.ca.root.Grace != 20 || !e.ca.enabled {
+		t.Errorf("got %+v", e.ca)
+	}
+	if !e.ca.nodeAccounts["istio-system/ztunnel"] || !e.ca.nodeAccounts["kube-system/node"] || len(e.ca.nodeAccounts) != 2 {
+		t.Errorf("the node accounts are %v", e.ca.nodeAccounts)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // servedMeshFields are the fields of MeshConfig that change what the control
 // plane does; docs/MESH-FILE.md says how.
 var servedMeshFields = []string{
-	"accessLogEncoding", "accessLogFile", "accessLogFormat", "configSources", "connectTimeout",
+	"accessLogEncoding", "accessLogFile", "accessLogFormat", "caCertificates", "configSources", "connectTimeout",
 	"defaultConfig", // the agents' part
 	"defaultHttpRetryPolicy", "dnsRefreshRate", "enableAutoMtls", "h2UpgradePolicy", "meshMTLS",
 	"pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "rootNamespace", "tcpKeepalive",

@@ -81,12 +81,15 @@ func serverNames(f flags, env environment) (names []string, ips []net.IP) {
 
 // newGRPCServer makes a server for ADS. Streams and message sizes have the
 // limits of the machine, not a number.
-func newGRPCServer(env environment, tlsConfig *tls.Config) *grpc.Server {
+func newGRPCServer(f flags, env environment, tlsConfig *tls.Config) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(discovery.Codec()),
 		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
 		grpc.ReadBufferSize(4 << 10),  // of each connection; requests are small but for the first
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout,
+			MaxConnectionAge: f.maxAge, MaxConnectionAgeGrace: 10 * time.Second, // 0 means no end
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: env.keepaliveInterval / 2, PermitWithoutStream: true}),
 	}
 	if tlsConfig != nil {

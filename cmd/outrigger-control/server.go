@@ -5,9 +5,7 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -37,6 +36,12 @@ type server struct {
 	store     config.Store
 	debounce  *push.Debouncer
 	discovery *discovery.Server
+	kube      *kube.Client  // nil if no cluster is used
+	authority *ca.Authority // nil without the TLS server
+	// What runs beside the authority; empty or nil if nothing asks for it.
+	tokens      []*authn.JWT
+	roots       *kube.Roots
+	signerRoots *rootFile
 	// built is the newest snapshot; only the debouncer's goroutine uses it.
 	built *snapshot.Mesh
 
@@ -52,7 +57,7 @@ type listeners struct {
 }
 
 // newServer builds every part and binds every port. Nothing runs yet.
-func newServer(f flags, env environment, log *slog.Logger) (*server, error) {
+func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) (*server, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
@@ -62,6 +67,9 @@ func newServer(f flags, env environment, log *slog.Logger) (*server, error) {
 	}
 	for _, field := range withoutEffect(mesh) {
 		log.Warn("a field of the mesh config has no effect in this version", "component", "control", "source", f.meshConfig, "name", field)
+	}
+	for _, name := range f.ineffects {
+		log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
 	}
 	reg := newRegistry()
 	s := &server{log: log, mesh: mesh, domain: f.domain}
@@ -81,7 +89,7 @@ func newServer(f flags, env environment, log *slog.Logger) (*server, error) {
 	}
 	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build})
 	s.store.RegisterEventHandler(s.debounce.Add)
-	if err := s.newGRPC(f, env, reg); err != nil {
+	if err := s.newGRPC(ctx, f, env, reg); err != nil {
 		return nil, err
 	}
 	s.newHTTP(f, reg)
@@ -95,6 +103,18 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.debounce.Run(ctx) })  // reads changes, feeds build: snapshot -> queue
 	g.Go(func() error { return s.discovery.Run(ctx) }) // reads the queue, feeds the streams
 	g.Go(func() error { return s.firstBuild(ctx) })    // reads the loaded store, feeds the first change
+	if s.authority != nil {
+		g.Go(func() error { return s.authority.Run(ctx) }) // reads plugged-in files and the store, feeds signing and handshakes
+	}
+	for _, token := range s.tokens {
+		g.Go(func() error { return token.Run(ctx) }) // reads an issuer's keys, feeds authentication
+	}
+	if s.roots != nil {
+		g.Go(func() error { return s.roots.Run(ctx) }) // reads namespaces and the authority, feeds ConfigMaps
+	}
+	if s.signerRoots != nil {
+		g.Go(func() error { return s.signerRoots.run(ctx) }) // reads a file, feeds the authority
+	}
 	serveGRPC(ctx, g, s.secure, s.listeners.secure)
 	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext)
 	serveHTTP(ctx, g, s.http, s.listeners.http)
@@ -175,72 +195,43 @@ func openStores(dir string, mesh *meshv1alpha1.MeshConfig, cfg config.OpenConfig
 
 // newGRPC makes the TLS and the plaintext server. Certificates are signed on
 // the TLS one only.
-func (s *server) newGRPC(f flags, env environment, reg *prometheus.Registry) error {
+func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *prometheus.Registry) error {
 	if f.grpcAddr != "" {
-		s.plaintext = newGRPCServer(env, nil)
+		s.plaintext = newGRPCServer(f, env, nil)
 		s.discovery.Register(s.plaintext, nil)
 	}
 	if f.secureGRPCAddr == "" {
+		if f.kubeconfig != "" {
+			s.log.Warn("--kubeconfig has no effect: without --secureGRPCAddr nobody is asked who they are", "component", "control")
+		}
 		return nil
 	}
-	authority, err := ca.Open(ca.Config{
-		Dir: f.state(env), TrustDomain: s.mesh.GetTrustDomain(), RootTTL: env.rootCertTTL,
-		Logger: s.log.With("component", "ca"), Registerer: reg,
-	})
+	extra, err := meshRoots(s.mesh)
 	if err != nil {
 		return err
 	}
-	auth, err := newAuthenticator(s.mesh.GetTrustDomain(), env.jwtRule)
+	if s.kube, err = s.connect(f, env, reg); err != nil {
+		return err
+	}
+	if err := s.openAuthority(ctx, f, env, reg); err != nil {
+		return err
+	}
+	if err := s.authority.SetRoots("caCertificates of the mesh config", extra); err != nil {
+		return err
+	}
+	auth, err := s.newAuthenticator(f, env, reg)
 	if err != nil {
 		return err
 	}
-	tlsConfig, err := serverTLS(authority, f, env)
+	tlsConfig, err := s.newTLS(f, env)
 	if err != nil {
 		return err
 	}
-	s.secure = newGRPCServer(env, tlsConfig)
+	s.secure = newGRPCServer(f, env, tlsConfig)
 	s.discovery.Register(s.secure, auth)
-	service, err := ca.NewService(ca.ServiceConfig{
-		Authority: authority, Authenticate: auth.Authenticate,
-		DefaultTTL: env.defaultCertTTL, MaxTTL: env.maxCertTTL,
-		Logger: s.log.With("component", "ca"), Registerer: reg,
-	})
-	if err != nil {
+	if err := s.registerCertificates(s.secure, env, auth, reg); err != nil {
 		return err
 	}
-	service.Register(s.secure)
-	return nil
-}
-
-// newAuthenticator takes client certificates of the mesh, and tokens where a
-// rule says whose.
-func newAuthenticator(trustDomain, jwtRule string) (authn.Authenticator, error) {
-	certificate, err := authn.NewClientCertificate(trustDomain)
-	if err != nil {
-		return nil, err
-	}
-	if jwtRule == "" {
-		return certificate, nil
-	}
-	cfg, err := authn.ParseJWTRule(jwtRule)
-	if err != nil {
-		return nil, fmt.Errorf("environment variable JWT_RULE: %w", err)
-	}
-	cfg.TrustDomain = trustDomain
-	token, err := authn.NewJWT(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("environment variable JWT_RULE: %w", err)
-	}
-	return authn.Any(certificate, token), nil
-}
-
-// serverTLS gives the control plane's own certificate: Istio's names, and
-// the address it listens on.
-func serverTLS(authority *ca.Authority, f flags, env environment) (*tls.Config, error) {
-	names, ips := serverNames(f, env)
-	cfg, err := authority.ServerCertificate(names, ips)
-	if err != nil {
-		return nil, fmt.Errorf("make the control plane's certificate: %w", err)
-	}
-	return cfg, nil
+	s.roots, err = s.newRoots(env)
+	return err
 }

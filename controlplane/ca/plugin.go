@@ -14,6 +14,17 @@ import (
 // maxFile bounds a plugged-in file in bytes.
 const maxFile = 8 << 20
 
+// PluggedIn reports whether a directory holds the key of an authority, good or
+// not. Open then needs no answer of its Store.
+func PluggedIn(dir string) bool {
+	for _, l := range layouts() {
+		if _, err := os.Stat(filepath.Join(dir, l.key)); dir != "" && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // plugin is the directory of a plugged-in authority. The authority's mu guards
 // it.
 type plugin struct {

@@ -138,7 +138,11 @@ func (a *Authority) pluggedHash() string {
 // log tells of the steps that were taken.
 func (a *Authority) log(d *decision) {
 	if d.made {
-		a.cfg.Logger.Info("made a self-signed root", "path", a.cfg.Dir, "expires", time.Now().Add(a.cfg.Root.TTL).UTC().Format(time.RFC3339))
+		log := a.cfg.Logger
+		if a.cfg.Store == nil {
+			log = log.With("path", a.cfg.Dir)
+		}
+		log.Info("made a self-signed root", "expires", time.Now().Add(a.cfg.Root.TTL).UTC().Format(time.RFC3339))
 	}
 	for _, s := range d.steps {
 		a.metrics.steps.WithLabelValues(s.name).Inc()

@@ -130,7 +130,7 @@ func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.I
 	if err != nil {
 		s.metrics.unauthenticated.Inc()
 		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", from, "reason", err.Error())
-		return nil, status.Error(codes.Unauthenticated, err.Error())
+		return nil, unproved(err)
 	}
 	log := s.cfg.Logger.With("identity", caller.ID.String(), "source", caller.Method, "address", from)
 	if r := s.limits.allowCaller(caller.ID.String(), from, time.Now()); r != nil {
@@ -140,7 +140,7 @@ func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.I
 	if err != nil {
 		s.metrics.unauthenticated.Inc()
 		log.Warn("certificate request for another identity refused", "reason", err.Error())
-		return nil, status.Error(codes.Unauthenticated, err.Error())
+		return nil, unproved(err)
 	}
 	if r := s.limits.allowIdentity(id.String(), time.Now()); r != nil {
 		return nil, s.later(ctx, log, r)
@@ -163,6 +163,15 @@ func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.I
 		resp.CertChain[i] = string(c)
 	}
 	return resp, nil
+}
+
+// unproved makes the answer for a caller whose identity, or right to another
+// one, is not proved: come back, if what proves it is out of reach.
+func unproved(err error) error {
+	if errors.Is(err, authn.ErrUnavailable) {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return status.Error(codes.Unauthenticated, err.Error())
 }
 
 // field returns a text of the request's metadata.

@@ -138,7 +138,7 @@ func (n *Nodes) nodeOf(ctx context.Context, who account, pod authn.Pod) (string,
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("get the pod %s/%s: %w", who.namespace, pod.Name, err)
+		return "", n.unknown(fmt.Errorf("get the pod %s/%s: %w", who.namespace, pod.Name, err))
 	}
 	if !same(reducePod(p)) {
 		return "", nil
@@ -162,7 +162,7 @@ func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return false, fmt.Errorf("list the pods of node %s: %w", node, err)
+		return false, n.unknown(fmt.Errorf("list the pods of node %s: %w", node, err))
 	}
 	known = nodePods{listed: time.Now()}
 	for i := range list.Items {
@@ -177,6 +177,13 @@ func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool
 	n.nodes[node] = known
 	n.mu.Unlock()
 	return slices.ContainsFunc(known.pods, is), nil
+}
+
+// unknown logs why the API server cannot be asked, and returns what the caller
+// is told of it: to come back.
+func (n *Nodes) unknown(err error) error {
+	n.cfg.Client.log.Warn("it is not known which pods run on the node of a caller", "err", err)
+	return fmt.Errorf("%w: the API server could not be asked which pods run on the node of the caller", authn.ErrUnavailable)
 }
 
 func reducePod(p *corev1.Pod) podOfNode {

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +20,10 @@ import (
 const (
 	authoritySecret = "istio-ca-secret"
 	authorityType   = corev1.SecretType("istio.io/ca-root")
+	// maxWait is the longest pause between two attempts of Wait.
+	maxWait = 15 * time.Second
+	// startTime is how long an API server that has just started may refuse.
+	startTime = 30 * time.Second
 )
 
 // AuthorityStore keeps the certificate authority in the Secret istio-ca-secret,
@@ -77,6 +83,39 @@ func (s *AuthorityStore) Save(ctx context.Context, m ca.Material, version string
 	return s.fault("update", err)
 }
 
+// Wait returns when the API server has answered whether the Secret is there. It
+// waits for one that is not there yet or has trouble; an answer that will be the
+// same next time is an error. An API server that has just started forbids for a
+// moment what it will allow.
+func (s *AuthorityStore) Wait(ctx context.Context) error {
+	var trouble time.Time // when the API server was last known not to serve
+	for wait := time.Second; ; wait = min(2*wait, maxWait) {
+		_, _, err := s.Load(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case passing(err):
+			trouble = time.Now()
+		case time.Since(trouble) > startTime:
+			return err
+		}
+		s.client.log.Warn("the certificate authority waits for the API server", "duration", wait, "err", err)
+		pause(ctx, wait)
+	}
+}
+
+// passing reports whether an error may be another one a moment later.
+func passing(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true // nobody has answered
+	}
+	code := status.Status().Code
+	return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+}
+
 // fault names the Secret in an error. The API server's errors name fields and
 // versions, never data.
 func (s *AuthorityStore) fault(what string, err error) error {
@@ -85,6 +124,8 @@ func (s *AuthorityStore) fault(what string, err error) error {
 		return nil
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), what != "create" && apierrors.IsNotFound(err):
 		return fmt.Errorf("%s Secret %s/%s: %w", what, s.namespace, authoritySecret, ca.ErrConflict)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%s Secret %s/%s: %w: give the control plane this right, or name a directory with --stateDir", what, s.namespace, authoritySecret, err)
 	default:
 		return fmt.Errorf("%s Secret %s/%s: %w", what, s.namespace, authoritySecret, err)
 	}

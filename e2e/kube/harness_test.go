@@ -23,13 +23,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-var shared Shared
+var (
+	shared   Shared
+	programs built
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(orphanEnv) != "" {
 		os.Exit(orphan(context.Background()))
 	}
-	os.Exit(shared.Main(m))
+	code := shared.Main(m)
+	programs.remove()
+	os.Exit(code)
 }
 
 func TestVersion(t *testing.T) {

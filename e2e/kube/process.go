@@ -28,6 +28,7 @@ const (
 type Server struct {
 	name, path, dir string
 	args            []string
+	env             []string                    // beside PATH and TMPDIR
 	ready           func(context.Context) error // nil: it serves
 
 	mu   sync.Mutex // guards what is below, not while anybody waits
@@ -65,7 +66,7 @@ func (s *Server) launch() error {
 	}
 	cmd := exec.Command(s.path, s.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + s.dir}
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + s.dir}, s.env...)
 	cmd.SysProcAttr = childAttributes()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	started := make(chan error, 1)

@@ -40,19 +40,27 @@ type workspace struct {
 // has it; the kernel gives it back when the process ends, however it ends.
 func newWorkspace() (*workspace, error) {
 	sweep()
-	for i := range 254 {
-		address := addresses + strconv.Itoa(1+(os.Getpid()*7+i)%254)
-		lease, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(leasePort)))
-		if err != nil {
-			continue
-		}
-		dir, err := os.MkdirTemp("", directories)
-		if err != nil {
-			return nil, errors.Join(err, lease.Close())
-		}
-		return &workspace{dir: dir, address: address, lease: lease}, nil
+	address, lease, err := takeAddress(addresses)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("take an address: nobody may listen on port %d of any of %s1 to 254", leasePort, addresses)
+	dir, err := os.MkdirTemp("", directories)
+	if err != nil {
+		return nil, errors.Join(err, lease.Close())
+	}
+	return &workspace{dir: dir, address: address, lease: lease}, nil
+}
+
+// takeAddress takes the first free address of those that begin so.
+func takeAddress(prefix string) (string, net.Listener, error) {
+	for i := range 254 {
+		address := prefix + strconv.Itoa(1+(os.Getpid()*7+i)%254)
+		lease, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(leasePort)))
+		if err == nil {
+			return address, lease, nil
+		}
+	}
+	return "", nil, fmt.Errorf("take an address: nobody may listen on port %d of any of %s1 to 254", leasePort, prefix)
 }
 
 // sweep removes directories that no test can use any more: of one that was

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+const testHost = "127.77.53.254"
+
+// makeServer builds a control plane with files of its own.
+func makeServer(t *testing.T, args []string, env map[string]string) (*server, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, e := parse(t, append([]string{
+		"--configDir", filepath.Join(dir, "config"), "--stateDir", filepath.Join(dir, "ca"), "--registries", "",
+		"--grpcAddr", "", "--monitoringAddr", "", "--secureGRPCAddr", testHost + ":0", "--httpAddr", testHost + ":0",
+	}, args...), env)
+	return newServer(t.Context(), f, e, slog.New(slog.DiscardHandler))
+}
+
+// serve runs one until the end of the test.
+func serve(t *testing.T, args []string, env map[string]string) *server {
+	t.Helper()
+	s, err := makeServer(t, args, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestServerRefuses(t *testing.T) {
+	t.Parallel()
+	mesh := filepath.Join(t.TempDir(), "mesh")
+	if err := os.WriteFile(mesh, []byte("caCertificates: [{spiffeBundleUrl: https://x/bundle}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args []string
+		env  map[string]string
+		says string
+	}{
+		"signers without a cluster":  {env: map[string]string{"EXTERNAL_CA": "ISTIOD_RA_KUBERNETES_API", "K8S_SIGNER": "a/b"}, says: "no cluster is known"},
+		"an issuer for anybody":      {env: map[string]string{"TOKEN_ISSUER": "https://issuer.test"}, says: "TOKEN_ISSUER: AUDIENCE is empty"},
+		"keys in plaintext":          {env: map[string]string{"JWT_RULE": `{"issuer":"i","audiences":["a"],"jwksUri":"http://10.0.0.1/keys"}`}, says: "JWT_RULE"},
+		"a rule that cannot be read": {env: map[string]string{"JWT_RULE": `{`}, says: "JWT_RULE"},
+		"no kubeconfig":              {args: []string{"--kubeconfig", "/nowhere"}, says: "/nowhere"},
+		"no own certificate":         {args: []string{"--tlsCertFile", "/nowhere/crt", "--tlsKeyFile", "/nowhere/key"}, says: "/nowhere/crt"},
+		"custom without files":       {env: map[string]string{"PILOT_CERT_PROVIDER": "custom"}, says: "--tlsCertFile"},
+		"insecure suite":             {args: []string{"--tls-cipher-suites", "NULL"}, says: `"NULL"`},
+		"a bundle that is elsewhere": {args: []string{"--meshConfig", mesh}, says: `names the bundle "https://x/bundle"`},
+	} {
+		_, err := makeServer(t, tc.args, tc.env)
+		if err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, tc.says)
+		}
+	}
+}
+
+// issuer serves keys over HTTP and signs tokens.
+type issuer struct {
+	url    string
+	signer jose.Signer
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "1"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", testHost+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(set) // a client that is gone needs no answer
+	})}
+	go func() { _ = server.Serve(l) }()      // it ends with the test
+	t.Cleanup(func() { _ = server.Close() }) // as above
+	return &issuer{url: "http://" + l.Addr().String(), signer: signer}
+}
+
+func (i *issuer) token(t *testing.T, audience string) string {
+	t.Helper()
+	token, err := jwt.Signed(i.signer).Claims(jwt.Claims{
+		Issuer: "tests", Subject: "system:serviceaccount:shop:web", Audience: jwt.Audience{audience},
+		IssuedAt: jwt.NewNumericDate(time.Now()), Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+	}).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// A token of an issuer whose keys are behind a URL gives a certificate.
+func TestTokenOfIssuer(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	s := serve(t, nil, map[string]string{
+		"JWT_RULE":            fmt.Sprintf(`{"issuer":"tests","audiences":["istio-ca"],"jwksUri":%q}`, i.url+"/keys"),
+		"OUTRIGGER_JWT_HOSTS": testHost,
+	})
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(s.authority.RootPEM())
+	conn, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	id := certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := certs.NewCSR(key, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for audience, code := range map[string]codes.Code{"istio-ca": codes.OK, "vault": codes.Unauthenticated} {
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+i.token(t, audience)), 20*time.Second)
+		answer, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &securityv1alpha1.IstioCertificateRequest{Csr: string(csr)}, grpc.WaitForReady(true))
+		cancel()
+		if status.Code(err) != code {
+			t.Fatalf("%s: got error %v", audience, err)
+		}
+		if err != nil {
+			continue
+		}
+		chain, err := certs.ParseChain([]byte(answer.GetCertChain()[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := certs.CertificateID(chain[0]); err != nil || got != id {
+			t.Errorf("got a certificate for %v, error %v", got, err)
+		}
+	}
+}
+
+// The own certificate from files, with the suites that were asked for, is what
+// is served; sessions are resumed, and clients get the roots above it.
+func TestServesOwnCertificate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
+	cert, key := newPair(t, "mine", true)
+	write(t, map[string][]byte{certFile: cert, keyFile: key})
+	s := serve(t, []string{
+		"--tlsCertFile", certFile, "--tlsKeyFile", keyFile, "--caCertFile", certFile, "--tls-cipher-suites", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+	}, map[string]string{"PILOT_CERT_PROVIDER": "custom"})
+	if roots := string(s.authority.RootPEM()); !strings.Contains(roots, string(cert)) || strings.Count(roots, "BEGIN") != 2 {
+		t.Errorf("the mesh is given %s", roots)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(cert)
+	sessions := tls.NewLRUClientSessionCache(1)
+	for n := range 3 {
+		conn, err := tls.Dial("tcp", s.listeners.secure.Addr().String(), &tls.Config{
+			RootCAs: pool, ServerName: "mine", MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, ClientSessionCache: sessions,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := conn.ConnectionState()
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if state.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 || state.DidResume != (n > 0) {
+			t.Errorf("connection %d: suite %s, resumed %v", n, tls.CipherSuiteName(state.CipherSuite), state.DidResume)
+		}
+	}
+	if _, err := tls.Dial("tcp", s.listeners.secure.Addr().String(), &tls.Config{
+		RootCAs: pool, ServerName: "mine", MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12,
+		CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+	}); err == nil {
+		t.Error("a suite that is not among them is taken")
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+)
+
+const (
+	// registrationAuthority is the one value that EXTERNAL_CA has.
+	registrationAuthority = "ISTIOD_RA_KUBERNETES_API"
+	// signerRootFile holds the roots of signers of the cluster.
+	signerRootFile = "./etc/external-ca-cert/root-cert.pem"
+	// signerRootEvery is how often the file is looked at.
+	signerRootEvery = 10 * time.Second
+)
+
+// signerEnvironment is the part of the environment about other signers.
+type signerEnvironment struct {
+	external string
+	name     string
+	domain   string
+}
+
+// signerVariables are the rows of the table about other signers.
+func signerVariables() []variable {
+	return []variable{
+		{"EXTERNAL_CA", "", registrationAuthority + " has certificates of workloads signed through the CertificateSigningRequest API of Kubernetes; the requests are approved here. The roots of its signers belong into " + signerRootFile + ", or into caCertificates of the mesh config", func(e *environment, s string) error {
+			if s != "" && s != registrationAuthority {
+				return fmt.Errorf("%q is not served: write %s, or nothing to sign here", s, registrationAuthority)
+			}
+			e.ca.signer.external = s
+			return nil
+		}},
+		{"K8S_SIGNER", "", "full name of the signer of all requests that name none; empty means that those are signed here", text(func(e *environment) *string { return &e.ca.signer.name })},
+		{"CERT_SIGNER_DOMAIN", "", "domain of the signers that requests may name (CERT_SIGNER of an agent); empty means that they may name none but K8S_SIGNER", text(func(e *environment) *string { return &e.ca.signer.domain })},
+	}
+}
+
+// newRemoteSigner makes the way to the signers of the cluster; nil if none is
+// asked for.
+func (s *server) newRemoteSigner(env signerEnvironment) (ca.RemoteSigner, error) {
+	switch {
+	case env.external == "" && env.name+env.domain != "":
+		s.log.Warn("K8S_SIGNER and CERT_SIGNER_DOMAIN have no effect: EXTERNAL_CA is not "+registrationAuthority, "component", "ca")
+		return nil, nil
+	case env.external == "":
+		return nil, nil
+	case s.kube == nil:
+		return nil, errors.New("EXTERNAL_CA asks for signers of Kubernetes, and no cluster is known: give --kubeconfig, or run in a pod with a service account")
+	case env.name+env.domain == "":
+		return nil, errors.New("EXTERNAL_CA asks for signers of Kubernetes, and none is named: set K8S_SIGNER, CERT_SIGNER_DOMAIN, or both")
+	}
+	s.signerRoots = &rootFile{path: signerRootFile, set: func(pem []byte) error { return s.authority.SetRoots("signers", pem) }, log: s.log.With("component", "ca")}
+	if err := s.signerRoots.read(); err != nil {
+		return nil, err
+	}
+	return kube.NewRegistrationAuthority(kube.RegistrationConfig{
+		Client: s.kube, Signer: env.name, Domain: env.domain, Approve: true, Logger: s.log.With("component", "ca"),
+	})
+}
+
+// meshRoots reads the further roots of the mesh config.
+func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
+	var out []byte
+	for i, c := range mesh.GetCaCertificates() {
+		if c.GetSpiffeBundleUrl() != "" {
+			return nil, fmt.Errorf("mesh config: caCertificates[%d] names the bundle %q, and bundles are not fetched: put the certificates into pem", i, c.GetSpiffeBundleUrl())
+		}
+		for _, td := range c.GetTrustDomains() {
+			// A root that is trusted signs for every identity.
+			if td != mesh.GetTrustDomain() && !slices.Contains(mesh.GetTrustDomainAliases(), td) {
+				return nil, fmt.Errorf("mesh config: caCertificates[%d] is for the trust domain %q, and roots cannot be kept apart by trust domain: remove it, or add %q to trustDomainAliases if it is another name of %s", i, td, td, mesh.GetTrustDomain())
+			}
+		}
+		out = append(append(out, c.GetPem()...), '\n')
+	}
+	return out, nil
+}
+
+// rootFile follows a file with roots. It may be missing at first; what is bad, or
+// gone, leaves the last good roots.
+type rootFile struct {
+	path string
+	set  func(pem []byte) error
+	log  *slog.Logger
+	last []byte
+	said string
+}
+
+func (r *rootFile) read() error {
+	pem, err := os.ReadFile(r.path)
+	if err != nil && (!errors.Is(err, fs.ErrNotExist) || r.last != nil) {
+		return err
+	}
+	if bytes.Equal(pem, r.last) {
+		return nil
+	}
+	if err := r.set(pem); err != nil {
+		return fmt.Errorf("%s: %w", r.path, err)
+	}
+	r.last = pem
+	return nil
+}
+
+// run looks at the file until ctx ends.
+func (r *rootFile) run(ctx context.Context) error {
+	tick := time.NewTicker(signerRootEvery)
+	defer tick.Stop()
+	for {
+		// Cases: the end; time for a look.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		err := r.read()
+		switch {
+		case err == nil:
+			r.said = ""
+		case r.said != err.Error():
+			r.said = err.Error()
+			r.log.Warn("the roots of the signers stay as they are", "err", err)
+		}
+	}
+}

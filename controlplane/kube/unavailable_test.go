@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+)
+
+// answering makes a client whose API server answers each question so.
+func answering(verb, resource string, answer func() error) *Client {
+	api := fake.NewClientset()
+	api.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		err := answer()
+		return err != nil, nil, err
+	})
+	return newClient(Config{}, api, api)
+}
+
+// Who cannot be told apart for the moment is told to come back, and nothing
+// about the API server.
+func TestNodesAreUnknown(t *testing.T) {
+	t.Parallel()
+	broken := func() error { return errors.New("dial tcp 10.0.0.1:443: no route") }
+	caller := authn.Caller{
+		ID: certs.ID{TrustDomain: "cluster.local", Namespace: "ns", ServiceAccount: "agent"}, Method: authn.MethodKubernetes,
+		Pod: authn.Pod{Name: "agent-1", UID: "u", Node: "n"},
+	}
+	older := caller
+	older.Pod.Node = ""
+	for verb, c := range map[string]authn.Caller{"list": caller, "get": older} {
+		nodes, err := NewNodes(NodesConfig{Client: answering(verb, "pods", broken), Trusted: []string{"ns/agent"}, TrustDomain: "cluster.local"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = nodes.Authorize(t.Context(), &c, certs.ID{TrustDomain: "cluster.local", Namespace: "ns", ServiceAccount: "web"})
+		if !errors.Is(err, authn.ErrUnavailable) || errors.Is(err, ErrNotOnNode) || strings.Contains(err.Error(), "10.0.0.1") {
+			t.Errorf("%s: got error %v", verb, err)
+		}
+	}
+}
+
+// The store waits for an API server that is not there, has trouble, or has just
+// started; an answer that stays is an error at once.
+func TestStoreWaits(t *testing.T) {
+	t.Parallel()
+	secrets := corev1.Resource("secrets")
+	gone, busy := errors.New("connection refused"), apierrors.NewTooManyRequests("later", 1)
+	broken, no := apierrors.NewInternalError(errors.New("etcd")), apierrors.NewForbidden(secrets, authoritySecret, errors.New("no"))
+	for name, tc := range map[string]struct {
+		answers []error // the last one stays
+		want    error
+		after   time.Duration
+	}{
+		"nothing is there":   {answers: []error{apierrors.NewNotFound(secrets, authoritySecret)}},
+		"at once no":         {answers: []error{no}, want: no},
+		"comes":              {answers: []error{gone, busy, broken, nil}, after: 7 * time.Second},
+		"comes, starts":      {answers: []error{gone, no, no, nil}, after: 7 * time.Second},
+		"comes, and says no": {answers: []error{gone, no}, want: no, after: 31 * time.Second},
+		"never comes":        {answers: []error{gone}, want: context.DeadlineExceeded, after: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := 0
+				store, err := NewAuthorityStore(answering("get", "secrets", func() error {
+					n++
+					return tc.answers[min(n, len(tc.answers))-1]
+				}), "istio-system")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				begin := time.Now()
+				if err := store.Wait(ctx); !errors.Is(err, tc.want) {
+					t.Errorf("got error %v", err)
+				}
+				if took := time.Since(begin); took < tc.after || took > tc.after+15*time.Second {
+					t.Errorf("it took %s", took)
+				}
+			})
+		})
+	}
+}
