@@ -297,7 +297,9 @@ func TestRefusals(t *testing.T) {
 		"other service account": {auth: shop, meta: map[string]any{"SERVICE_ACCOUNT": "root"}, code: codes.PermissionDenied, says: `"root"`},
 		"no node id":            {id: "-", code: codes.InvalidArgument, says: "node.id"},
 		"bad node id":           {id: "sidecar~127.0.0.1", code: codes.InvalidArgument, says: "2 parts"},
-		"gateway":               {id: "router~127.0.0.1~a.b~c", code: codes.FailedPrecondition, says: "router"},
+		"gateway":               {id: "router~127.0.0.1~a.default~c", meta: map[string]any{"INTERCEPTION_MODE": ""}, code: codes.OK},
+		"gateway of another":    {auth: shop, id: "router~127.0.0.1~a.b~c", meta: map[string]any{"NAMESPACE": "bank"}, code: codes.PermissionDenied, says: "bank"},
+		"waypoint":              {id: "waypoint~127.0.0.1~a.b~c", code: codes.FailedPrecondition, says: `"waypoint"`},
 		"interception":          {meta: map[string]any{"INTERCEPTION_MODE": "REDIRECT"}, code: codes.FailedPrecondition, says: "ISTIO_META_INTERCEPTION_MODE=NONE"},
 		"bad metadata":          {meta: map[string]any{"HTTP_PROXY_PORT": "many"}, code: codes.InvalidArgument, says: `"many"`},
 	} {

@@ -17,7 +17,12 @@
 // clusters. The same holds for a proxy that comes back: what it says it has is
 // trusted, save endpoints of clusters that it may be warming.
 //
+// Secrets are no part of a snapshot: a stream looks for those that its proxy
+// asks for, wakes when one of them changes, and sends them only over TLS, to a
+// proxy that has shown who it is and may have them. What it may not have, is
+// missing or broken is not answered, and told in the log and a metric.
+//
 // The package reads no configuration and builds no snapshot. Goroutines: Run
-// owns the push workers; each stream has its handler and a reader, which end
-// with the stream.
+// owns the push workers; each stream has its handler, a reader, and for a moment
+// one that asks for the right to secrets, which end with the stream.
 package discovery

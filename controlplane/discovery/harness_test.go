@@ -19,7 +19,9 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"go.uber.org/goleak"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -34,18 +36,32 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // table is a Generator whose resources a test sets: type -> name -> content.
+// Those of a snapshot are what was set when it was pushed.
 type table struct {
-	mu   sync.Mutex // guards sets
-	sets map[string]*generate.Set
+	mu     sync.Mutex // guards sets and pushed
+	sets   map[string]*generate.Set
+	pushed []map[string]*generate.Set // by the sequence of the snapshot, from 1
 }
 
-func (g *table) Generate(_ *snapshot.Mesh, _ *model.Proxy, typeURL string) *generate.Set {
+func (g *table) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *generate.Set {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s := g.sets[typeURL]; s != nil {
+	sets := g.sets
+	if mesh != nil && mesh.Sequence > 0 && mesh.Sequence <= uint64(len(g.pushed)) {
+		sets = g.pushed[mesh.Sequence-1]
+	}
+	if s := sets[typeURL]; s != nil {
 		return s
 	}
 	return noResources
+}
+
+// freeze gives a snapshot of what is set.
+func (g *table) freeze() *snapshot.Mesh {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pushed = append(g.pushed, maps.Clone(g.sets))
+	return &snapshot.Mesh{Sequence: uint64(len(g.pushed))}
 }
 
 // set replaces the resources of a type.
@@ -81,11 +97,19 @@ type harness struct {
 func start(t *testing.T, auth authn.Authenticator) *harness {
 	t.Helper()
 	h := &harness{table: &table{}}
+	h.serve(t, Config{Generator: h.table, Workers: 2}, auth, insecure.NewCredentials(), insecure.NewCredentials())
+	return h
+}
+
+// serve makes the server and a client with these credentials.
+func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, server, client credentials.TransportCredentials) {
+	t.Helper()
 	var err error
-	if h.server, err = New(Config{Generator: h.table, Workers: 2}); err != nil {
+	if h.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
+	h.server.secretRetry = 20 * time.Millisecond
+	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()), grpc.Creds(server))
 	h.server.Register(g, auth)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -95,7 +119,7 @@ func start(t *testing.T, auth authn.Authenticator) *harness {
 	done := make(chan error, 2)
 	go func() { done <- h.server.Run(ctx) }()
 	go func() { done <- g.Serve(l) }()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(client))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +134,10 @@ func start(t *testing.T, auth authn.Authenticator) *harness {
 			}
 		}
 	})
-	return h
 }
 
 // push publishes what the table holds.
-func (h *harness) push() { h.server.Push(&snapshot.Mesh{}, model.Change{All: true}) }
+func (h *harness) push() { h.server.Push(h.freeze(), model.Change{All: true}) }
 
 func shopNode(t *testing.T, meta map[string]any) *corev3.Node {
 	t.Helper()
@@ -138,6 +161,8 @@ type peer struct {
 	nonce map[string]string
 	names map[string][]string
 	vers  map[string]string
+	// describer describes a resource; nil for those of table.
+	describer func(*testing.T, *anypb.Any) string
 }
 
 func (h *harness) connect(t *testing.T, delta bool) *peer {
@@ -216,6 +241,17 @@ func (p *peer) ack(typeURL string) {
 	p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: p.names[typeURL], ResponseNonce: p.nonce[typeURL], VersionInfo: p.vers[typeURL]})
 }
 
+// nack rejects the last response of a type.
+func (p *peer) nack(typeURL, message string) {
+	p.t.Helper()
+	why := &rpcstatus.Status{Code: 13, Message: message}
+	if p.delta {
+		p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: p.nonce[typeURL], ErrorDetail: why})
+		return
+	}
+	p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: p.names[typeURL], ResponseNonce: p.nonce[typeURL], ErrorDetail: why})
+}
+
 // want receives one response and compares its type, its content and (delta)
 // what it removes: "cds a=1 b=2 -c".
 func (p *peer) want(line string) string {
@@ -265,19 +301,27 @@ func (p *peer) describe(m proto.Message) (typeURL, line string) {
 		typeURL = r.TypeUrl
 		p.nonce[typeURL], p.vers[typeURL] = r.Nonce, r.VersionInfo
 		for _, res := range r.Resources {
-			words = append(words, string(res.Value))
+			words = append(words, p.word(res))
 		}
 	case *discoveryv3.DeltaDiscoveryResponse:
 		typeURL = r.TypeUrl
 		p.nonce[typeURL] = r.Nonce
 		for _, res := range r.Resources {
-			words = append(words, string(res.Resource.Value))
+			words = append(words, p.word(res.Resource))
 		}
 		for _, n := range r.RemovedResources {
 			words = append(words, "-"+n)
 		}
 	}
 	return typeURL, strings.Join(append([]string{shortType(typeURL)}, words...), " ")
+}
+
+// word describes a resource.
+func (p *peer) word(res *anypb.Any) string {
+	if p.describer != nil {
+		return p.describer(p.t, res)
+	}
+	return string(res.Value)
 }
 
 // quiet asserts that nothing is on its way: the answer to a fresh

@@ -13,8 +13,10 @@ type metrics struct {
 	bytes       *prometheus.CounterVec
 	rejects     *prometheus.CounterVec
 	staleNonces *prometheus.CounterVec
-	convergence prometheus.Histogram
-	queued      prometheus.GaugeFunc
+	// refusedSecrets are by the labels of a refusal.
+	refusedSecrets *prometheus.CounterVec
+	convergence    prometheus.Histogram
+	queued         prometheus.GaugeFunc
 }
 
 func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
@@ -27,6 +29,9 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		bytes:       byType("outrigger_control_xds_sent_bytes_total", "Bytes of the responses sent, by type."),
 		rejects:     byType("pilot_total_xds_rejects", "Responses that a proxy rejected, by type."),
 		staleNonces: byType("pilot_xds_expired_nonce", "Requests that answered an older response than the last one, by type."),
+		refusedSecrets: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outrigger_control_sds_refused_total", Help: "Secrets that a proxy asked for and did not get, by reason.",
+		}, []string{"reason"}),
 		convergence: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pilot_proxy_convergence_time",
 			Help:    "Seconds from the start of a push until a proxy was sent all that changed for it.",
@@ -37,7 +42,7 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes, m.rejects, m.staleNonces, m.convergence, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes, m.rejects, m.staleNonces, m.refusedSecrets, m.convergence, m.queued)
 	}
 	return m
 }

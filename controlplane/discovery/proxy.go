@@ -62,10 +62,15 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 }
 
 // served refuses proxies for which there would be no configuration: better a
-// clear end of the stream than an Envoy that stays empty.
+// clear end of the stream than an Envoy that stays empty. A gateway gets its
+// secrets; the rest comes from its bootstrap.
 func served(p *model.Proxy) error {
-	if p.Role != node.Sidecar {
-		return status.Errorf(codes.FailedPrecondition, "proxy %s has the role %q; this control plane serves the role sidecar", p.ID, p.Role)
+	switch p.Role {
+	case node.Router:
+		return nil
+	case node.Sidecar:
+	default:
+		return status.Errorf(codes.FailedPrecondition, "proxy %s has the role %q; this control plane serves the roles sidecar and router", p.ID, p.Role)
 	}
 	if p.Interception != model.InterceptionNone {
 		return status.Errorf(codes.FailedPrecondition,

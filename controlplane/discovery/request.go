@@ -19,8 +19,9 @@ type request struct {
 	node    *corev3.Node
 	typeURL string
 	nonce   string
-	// rejected is Envoy's reason for refusing the response of the nonce.
-	rejected string
+	// rejected is Envoy's reason for refusing the response of the nonce;
+	// message is the text in it.
+	rejected, message string
 	// subscribe and unsubscribe change the subscription (delta).
 	subscribe, unsubscribe []string
 	// versions is what the proxy has, by name (delta).
@@ -163,6 +164,7 @@ func (q *request) readRejection(b []byte) error {
 	if err := proto.Unmarshal(b, &s); err != nil {
 		return fmt.Errorf("error_detail: %w", err)
 	}
+	q.message = s.GetMessage()
 	q.rejected = fmt.Sprintf("code %d: %s", s.GetCode(), s.GetMessage())
 	return nil
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	grpccredentials "google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
@@ -33,6 +35,10 @@ var shortTypes = map[string]string{
 	generate.TypeEndpoint: "eds",
 	generate.TypeListener: "lds",
 	generate.TypeRoute:    "rds",
+
+	generate.TypeSecret:      "sds",
+	generate.TypeNameTable:   "nds",
+	generate.TypeProxyConfig: "pcds",
 }
 
 // Generator makes the resources of one type for one proxy. It must be pure
@@ -46,7 +52,12 @@ type Config struct {
 	Generator Generator
 	// Workers is how many connections are prepared for a push at a time.
 	Workers int
-	Logger  *slog.Logger
+	Secrets SecretsConfig
+	// OnHealth takes what an agent says of its application; nil for nobody. It
+	// is called in the order of the reports of a stream, and must not wait. The
+	// message is the agent's, for people.
+	OnHealth func(proxy *model.Proxy, healthy bool, message string)
+	Logger   *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -59,11 +70,18 @@ type Server struct {
 	metrics *metrics
 	queue   *push.Queue[*stream]
 	shared  *shared
+	secrets *secrets
+	// onHealth may be nil.
+	onHealth func(proxy *model.Proxy, healthy bool, message string)
+	// secretRetry is when a refused proxy is looked at again.
+	secretRetry time.Duration
 	// mesh is the newest snapshot; nil until the first Push.
 	mesh atomic.Pointer[published]
 
-	mu      sync.Mutex // guards streams
+	mu      sync.Mutex // guards streams and watching
 	streams map[*stream]struct{}
+	// watching are the streams that asked for secrets.
+	watching map[*stream]struct{}
 	count   atomic.Uint64 // streams so far, for their ids
 
 	spoilt problems
@@ -87,11 +105,40 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	q := push.NewQueue[*stream]()
-	return &Server{
+	s := &Server{
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
-		streams: map[*stream]struct{}{}, shared: newShared(),
-	}, nil
+		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
+		onHealth: cfg.OnHealth, secretRetry: secretRetry,
+	}
+	s.secrets.onChange(s.secretChanged)
+	return s, nil
+}
+
+// watch has a stream hear of changes of Secrets.
+func (s *Server) watch(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watching[st] = struct{}{}
+}
+
+// secretChanged wakes the streams that asked for a Secret.
+func (s *Server) secretChanged(namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.watching {
+		if st.secrets.changed(namespace, name) {
+			st.notify()
+		}
+	}
+}
+
+// health hands on a report of an agent; other requests that ignored names say
+// nothing.
+func (s *Server) health(proxy *model.Proxy, q *request) {
+	if q.typeURL == typeHealth && s.onHealth != nil {
+		s.onHealth(proxy, q.rejected == "", clip(q.message))
+	}
 }
 
 // Ready reports whether there is a snapshot to serve.
@@ -124,6 +171,9 @@ func (s *Server) Run(ctx context.Context) error {
 		mesh := s.mesh.Load()
 		for _, typeURL := range generate.Types {
 			s.generate(mesh.Mesh, st.proxy, typeURL)
+		}
+		if st.named.Load() {
+			s.generate(mesh.Mesh, st.proxy, generate.TypeNameTable)
 		}
 		st.notify()
 	})
@@ -188,10 +238,13 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		var err error
 		if caller, err = s.auth.Authenticate(ctx); err != nil {
 			s.server.log.Warn("refused a stream", "err", err)
+			if errors.Is(err, authn.ErrUnavailable) {
+				return status.Error(codes.Unavailable, err.Error())
+			}
 			return status.Error(codes.Unauthenticated, err.Error())
 		}
 	}
-	first, err := firstRequest(recv)
+	first, report, err := firstRequest(recv)
 	if err != nil {
 		return err
 	}
@@ -208,7 +261,11 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	if err := g.SendHeader(nil); err != nil {
 		return err
 	}
-	st := s.server.newStream(g, proxy, delta)
+	if report != nil {
+		s.server.health(proxy, report)
+	}
+	st := s.server.newStream(g, proxy, caller)
+	st.delta = delta
 	defer s.server.remove(st)
 	requests := make(chan *request) // unbuffered: flow control reaches the proxy
 	ended := make(chan error, 1)
@@ -234,29 +291,38 @@ func read(ctx context.Context, q *request, recv func() (*request, error), reques
 	}
 }
 
-// firstRequest skips reports that may precede the subscriptions.
-func firstRequest(recv func() (*request, error)) (*request, error) {
+// firstRequest gives the first subscription, and the last report on the health
+// of the application that came before it; nil for none.
+func firstRequest(recv func() (*request, error)) (first, report *request, err error) {
 	for {
 		q, err := recv()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if !ignored(q.typeURL) {
-			return q, nil
+			return q, report, nil
+		}
+		q.free()
+		if q.typeURL == typeHealth {
+			report = q
 		}
 	}
 }
 
+// typeHealth is the type of the reports on an application's health: a request
+// with error_detail if it is not healthy.
+const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
+
 // ignored are the requests that are no subscriptions: health reports and
 // debug questions, which have no answer here.
 func ignored(typeURL string) bool {
-	return typeURL == "type.googleapis.com/istio.v1.HealthInformation" || strings.HasPrefix(typeURL, "istio.io/")
+	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
 }
 
 // newStream enters a stream into the server's list.
-func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, delta bool) *stream {
+func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller) *stream {
 	st := &stream{
-		server: s, proxy: proxy, delta: delta, sendMsg: g.SendMsg,
+		server: s, proxy: proxy, caller: caller, secure: caller != nil && private(g.Context()), sendMsg: g.SendMsg,
 		subs: map[string]*subscription{},
 		wake: make(chan struct{}, 1),
 		// What was pushed before is not what this proxy waits for.
@@ -272,9 +338,22 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, delta bool) 
 	return st
 }
 
+// private reports whether a stream is encrypted.
+func private(ctx context.Context) bool {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	info, ok := p.AuthInfo.(interface {
+		GetCommonAuthInfo() grpccredentials.CommonAuthInfo
+	})
+	return ok && info.GetCommonAuthInfo().SecurityLevel == grpccredentials.PrivacyAndIntegrity
+}
+
 func (s *Server) remove(st *stream) {
 	s.mu.Lock()
 	delete(s.streams, st)
+	delete(s.watching, st)
 	s.mu.Unlock()
 	s.queue.Remove(st)
 	s.metrics.connected.Dec()

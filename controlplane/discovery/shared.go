@@ -149,7 +149,22 @@ func (s *shared) without(n *nameSet, less []string) *nameSet {
 type updateKey struct {
 	names    *nameSet // nil for a wildcard
 	from, to *generate.Set
-	fill     bool
+	absent   absence
+}
+
+// compare computes the difference.
+func (k updateKey) compare() update {
+	if k.names == nil {
+		return diffSets(k.from, k.to)
+	}
+	var u update
+	if k.from == k.to {
+		return u
+	}
+	for _, name := range k.names.list {
+		u.compare(name, wantOf(k.from.Get(name)), k.to.Get(name), k.absent)
+	}
+	return u
 }
 
 // update gives the difference of two sets for some names, computed once.
@@ -163,13 +178,7 @@ func (s *shared) update(key updateKey) update {
 	if ok {
 		return u
 	}
-	if key.names == nil {
-		u = diffSets(key.from, key.to)
-	} else {
-		for _, name := range key.names.list {
-			u.compare(name, wantOf(key.from.Get(name)), key.to.Get(name), key.fill)
-		}
-	}
+	u = key.compare()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.updates) < maxUpdates {

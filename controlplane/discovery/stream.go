@@ -8,16 +8,22 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // stream is one connection of one proxy. Its loop owns everything but wake.
 type stream struct {
-	server  *Server
-	proxy   *model.Proxy
+	server *Server
+	proxy  *model.Proxy
+	// caller is who opened the stream; nil if the port takes everybody. secure
+	// is true if it was proved, and nobody listens.
+	caller  *authn.Caller
+	secure  bool
 	delta   bool
 	sendMsg func(any) error
 	log     *slog.Logger
@@ -31,7 +37,15 @@ type stream struct {
 	// wake has room for one token: a token means that there may be a newer
 	// snapshot. Latest wins.
 	wake chan struct{}
+	// secrets is what it gets of TypeSecret.
+	secrets secretView
+	// named is true once the proxy asked for names: workers prepare them.
+	named atomic.Bool
 }
+
+// order is the order in which types are pushed: what makes up Envoy's
+// configuration, what its listeners and clusters ask for, what is for the agent.
+var order = slices.Concat(generate.Types, []string{generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
 
 // notify tells the loop to look for a newer snapshot. It never blocks.
 func (s *stream) notify() {
@@ -41,10 +55,12 @@ func (s *stream) notify() {
 	}
 }
 
-// loop serves the stream: a request of the proxy, its end, or a newer
-// snapshot. It ends with ctx, too, and with the error of a send.
+// loop serves the stream: a request of the proxy, its end, a newer snapshot or
+// secret, and what becomes of its right to secrets. It ends with ctx, too, and
+// with the error of a send.
 func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-chan error) error {
 	for {
+		s.ask(ctx)
 		var err error
 		select {
 		case <-ctx.Done():
@@ -58,6 +74,10 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 		case <-s.wake:
 			s.mesh = s.server.mesh.Load()
 			err = s.push()
+		case no := <-s.secrets.access.answers:
+			err = s.answered(no)
+		case <-s.secrets.again:
+			err = s.lookAgain()
 		}
 		if err != nil {
 			return err
@@ -68,6 +88,7 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 // handle takes one request: a subscription, an answer to a response, or both.
 func (s *stream) handle(q *request) error {
 	if ignored(q.typeURL) {
+		s.server.health(s.proxy, q)
 		return nil
 	}
 	sub := s.subs[q.typeURL]
@@ -100,15 +121,19 @@ func (s *stream) handle(q *request) error {
 func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	if q.named == 0 && byName(q.typeURL) {
 		delete(s.subs, q.typeURL)
+		if q.typeURL == generate.TypeSecret {
+			s.secrets.reset()
+		}
 		return nil
 	}
-	set := s.generate(q.typeURL)
 	if sub == nil {
-		sub = newSubscription(q.typeURL, s.server.shared)
+		sub = s.subscribe(q.typeURL)
 		sub.wildcard = q.named == 0
-		sub.fill = q.typeURL == generate.TypeEndpoint
+		if q.typeURL == generate.TypeEndpoint {
+			sub.absent = absentFilled
+		}
 		sub.setNames(q)
-		s.subs[q.typeURL] = sub
+		set := s.generate(q.typeURL)
 		if q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
 			sub.has(set, sub.diff(set)) // it came back with what is current
 			return nil
@@ -121,6 +146,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	grown := sub.setNames(q)
 	if q.nonce == "" {
 		// It saw no response of this stream yet: it gets all that there is.
+		set := s.generate(q.typeURL)
 		sub.forget(slices.DeleteFunc(q.names(), func(n string) bool { return set.Get(n) == nil }))
 	} else if !grown {
 		return nil
@@ -132,12 +158,11 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 	first := sub == nil
 	if first {
-		sub = newSubscription(q.typeURL, s.server.shared)
+		sub = s.subscribe(q.typeURL)
 		sub.wildcard = len(q.subscribe) == 0 && !byName(q.typeURL) || slices.Contains(q.subscribe, "*")
 		if !s.rewarms(q.typeURL) {
 			sub.resume(q.versions)
 		}
-		s.subs[q.typeURL] = sub
 	} else {
 		sub.forget(q.subscribe) // asking again means: send again
 	}
@@ -155,6 +180,19 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 	}
 	sub.ask(q.subscribe, s.generate(q.typeURL))
 	return s.answer(sub)
+}
+
+// subscribe enters the first subscription of a type.
+func (s *stream) subscribe(typeURL string) *subscription {
+	sub := newSubscription(typeURL, s.server.shared)
+	s.subs[typeURL] = sub
+	switch typeURL {
+	case generate.TypeNameTable:
+		s.named.Store(true)
+	case generate.TypeSecret:
+		s.server.watch(s)
+	}
+	return sub
 }
 
 // rewarms reports whether what a proxy says it has of a type is of no use:
@@ -176,7 +214,7 @@ func (s *stream) answer(sub *subscription) error {
 	}
 	set := s.generate(sub.typeURL)
 	u := sub.diff(set)
-	if s.delta && !sub.wildcard && u.empty() {
+	if u.empty() && (sub.absent == absentKept || s.delta && !sub.wildcard) {
 		sub.owed = false // it has all that it asks for
 		return nil
 	}
@@ -184,19 +222,16 @@ func (s *stream) answer(sub *subscription) error {
 }
 
 // push sends what differs between the newest snapshot and what the proxy has,
-// in the order of generate.Types, so that nothing is named that the proxy does
+// in a fixed order, so that nothing is named that the proxy does
 // not have (make before break): routes and listeners wait while clusters or
 // endpoints are unanswered, and what is gone is removed when no route names it
 // any more. The answer to each response brings push here again.
 func (s *stream) push() error {
 	settled := s.routesSettled()
-	for _, typeURL := range generate.Types {
+	for _, typeURL := range order {
 		sub := s.subs[typeURL]
-		if sub == nil || sub.waiting {
+		if sub == nil || sub.waiting || s.waitsForClusters(typeURL) {
 			continue
-		}
-		if s.waitsForClusters(typeURL) {
-			return nil
 		}
 		set := s.generate(typeURL)
 		if typeURL == generate.TypeCluster && !settled {
@@ -266,6 +301,9 @@ func (s *stream) waiting() bool {
 }
 
 func (s *stream) generate(typeURL string) *generate.Set {
+	if typeURL == generate.TypeSecret {
+		return s.secretSet()
+	}
 	return s.server.generate(s.mesh.Mesh, s.proxy, typeURL)
 }
 

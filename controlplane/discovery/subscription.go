@@ -48,9 +48,31 @@ type subscription struct {
 	// owed is true until a new or wider subscription is answered: it gets a
 	// response even if there is nothing to tell.
 	owed bool
-	// fill answers for endpoints that do not exist with none, unless the
-	// subscriber has some: without delta Envoy would wait for them.
-	fill bool
+	// absent says what is told of a resource that does not exist.
+	absent absence
+}
+
+// absence says what a subscriber is told of a resource that does not exist.
+type absence int
+
+const (
+	// absentTold: that it is gone.
+	absentTold absence = iota
+	// absentFilled: that there are no endpoints, unless the subscriber has
+	// some. Without delta Envoy would wait for them.
+	absentFilled
+	// absentKept: nothing. The proxy waits, or goes on with what it has, and an
+	// answer that holds nothing is not sent.
+	absentKept
+)
+
+// absenceOf gives what is told of a type.
+func absenceOf(typeURL string) absence {
+	switch typeURL {
+	case generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig:
+		return absentKept
+	}
+	return absentTold
 }
 
 // want is what a subscriber has under one name.
@@ -68,7 +90,7 @@ func wantOf(res *generate.Resource) want {
 }
 
 func newSubscription(typeURL string, s *shared) *subscription {
-	return &subscription{shared: s, typeURL: typeURL, names: noNames, base: noResources}
+	return &subscription{shared: s, typeURL: typeURL, absent: absenceOf(typeURL), names: noNames, base: noResources}
 }
 
 // state gives what the subscriber has under one name.
@@ -85,8 +107,12 @@ func (s *subscription) state(name string) want {
 // byName reports whether a type without names in its first request means
 // "nothing" rather than "everything".
 func byName(typeURL string) bool {
-	return typeURL == generate.TypeEndpoint || typeURL == generate.TypeRoute
+	return typeURL == generate.TypeEndpoint || typeURL == generate.TypeRoute || typeURL == generate.TypeSecret
 }
+
+// private reports whether nothing of what the subscriber gets may be remembered
+// for others: secrets are forgotten when nobody has them any more.
+func (s *subscription) private() bool { return s.typeURL == generate.TypeSecret }
 
 // update is the difference between what a subscriber has and what it should
 // have. Updates are shared: nobody writes to their lists.
@@ -102,15 +128,15 @@ func (u update) empty() bool { return len(u.changed) == 0 && len(u.removed) == 0
 
 // compare adds what a subscriber lacks under one name; res is nil when there
 // is no such resource.
-func (u *update) compare(name string, had want, res *generate.Resource, fill bool) {
+func (u *update) compare(name string, had want, res *generate.Resource, absent absence) {
 	switch {
 	case res != nil:
 		if !had.has || had.hash != res.Hash {
 			u.changed = append(u.changed, res)
 		}
-	case fill && had.has:
+	case had.has && absent != absentTold:
 		u.kept = append(u.kept, name)
-	case fill:
+	case absent == absentFilled:
 		if none := generate.NoEndpoints(name); none != nil {
 			u.changed = append(u.changed, none)
 		}
@@ -121,13 +147,28 @@ func (u *update) compare(name string, had want, res *generate.Resource, fill boo
 
 // diff compares without changing the subscription.
 func (s *subscription) diff(set *generate.Set) update {
+	u := s.compare(set)
+	if s.absent == absentKept && len(u.removed) > 0 {
+		u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
+	}
+	return u
+}
+
+func (s *subscription) compare(set *generate.Set) update {
 	if s.own {
 		return diffSets(s.base, set) // only a wildcard comes back with a set
 	}
+	key := updateKey{from: s.base, to: set}
 	if s.wildcard {
-		return s.shared.update(updateKey{from: s.base, to: set})
+		return s.shared.update(key)
 	}
-	u := s.shared.update(updateKey{s.names, s.base, set, s.fill})
+	key.names, key.absent = s.names, s.absent
+	var u update
+	if s.private() {
+		u = key.compare()
+	} else {
+		u = s.shared.update(key)
+	}
 	if len(s.over) == 0 {
 		return u
 	}
@@ -139,7 +180,7 @@ func (s *subscription) diff(set *generate.Set) update {
 	}
 	for name, w := range s.over {
 		if s.names.contains(name) {
-			u.compare(name, w, set.Get(name), s.fill)
+			u.compare(name, w, set.Get(name), s.absent)
 		}
 	}
 	slices.SortFunc(u.changed, byResourceName)
@@ -220,7 +261,7 @@ func (s *subscription) has(set *generate.Set, u update) {
 		for _, name := range u.kept {
 			differs(name, s.state(name))
 		}
-		if s.fill {
+		if s.absent == absentFilled {
 			for _, res := range u.changed {
 				if set.Get(res.Name) == nil {
 					differs(res.Name, wantOf(res))
@@ -257,6 +298,7 @@ func (s *subscription) ask(names []string, set *generate.Set) {
 	for _, n := range names {
 		switch {
 		case s.state(n).has:
+		case set.Get(n) == nil && s.absent != absentTold: // no word of it
 		case set.Get(n) == nil:
 			s.differ(n, want{has: true})
 		case s.base.Get(n) != nil:
@@ -293,7 +335,7 @@ func (s *subscription) resume(versions map[string]string) {
 // body gives the encoded resources of an answer that brings the subscriber to
 // a set.
 func (s *subscription) body(set *generate.Set, resources []*generate.Resource, delta bool) mem.BufferSlice {
-	if s.own && (set == s.base || set == s.ownUnion) {
+	if s.private() || s.own && (set == s.base || set == s.ownUnion) {
 		return encode(resources, delta)
 	}
 	return s.shared.body(set, resources, delta)

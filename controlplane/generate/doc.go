@@ -13,5 +13,6 @@
 // runs no goroutine.
 //
 // Served are sidecars in interception mode NONE; every other proxy gets empty
-// sets.
+// sets. The bundle of the mesh is for all. Secrets are no part of a snapshot:
+// the streams ask [KeyPair] and [Roots] for one at a time.
 package generate

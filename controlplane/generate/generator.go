@@ -43,6 +43,9 @@ func New(Config) *Generator {
 // same get the same *Set; as long as nothing changed that the set depends on,
 // or the change made no difference, it is the *Set of the last call.
 func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *Set {
+	if typeURL == TypeProxyConfig {
+		return g.trust(mesh)
+	}
 	if proxy.Role != "sidecar" || proxy.Interception != model.InterceptionNone || len(proxy.IPs) == 0 {
 		return g.empty
 	}
@@ -56,6 +59,8 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.listeners(s)
 	case TypeRoute:
 		return g.routes(s)
+	case TypeNameTable:
+		return g.nameTable(s)
 	}
 	return g.empty
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
 var update = flag.Bool("update", false, "write the want files of testdata anew, and delete stale ones")
@@ -163,6 +164,9 @@ func TestGolden(t *testing.T) {
 					got[goldenFiles[typeURL]] = render(t, set)
 				}
 			}
+			if names := renderNames(t, g.Generate(mesh, c.proxy, TypeNameTable)); names != "" {
+				got["want.names.yaml"] = names
+			}
 			for _, p := range problems {
 				got[goldenProblems] += p.String() + "\n"
 			}
@@ -220,6 +224,40 @@ func render(t *testing.T, set *Set) string {
 		b.Write(y)
 	}
 	return b.String()
+}
+
+// renderNames gives the name table as YAML, nothing when it is empty.
+func renderNames(t *testing.T, set *Set) string {
+	t.Helper()
+	if len(set.Resources) == 0 {
+		return ""
+	}
+	table := nameTableOf(t, set)
+	if len(table.Hosts) == 0 {
+		return ""
+	}
+	b, err := yaml.Marshal(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// nameTableOf reads the one resource of a set of names.
+func nameTableOf(t *testing.T, set *Set) *nds.Table {
+	t.Helper()
+	a := &anypb.Any{}
+	if len(set.Resources) != 1 {
+		t.Fatalf("%d name tables", len(set.Resources))
+	}
+	if err := proto.Unmarshal(set.Resources[0].Any, a); err != nil || a.GetTypeUrl() != TypeNameTable {
+		t.Fatalf("a resource of type %s: %v", a.GetTypeUrl(), err)
+	}
+	table, err := nds.Unmarshal(a.GetValue())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
 }
 
 func unpack(t *testing.T, r *Resource) proto.Message {

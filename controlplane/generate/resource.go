@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
 // The type URLs of the resources.
@@ -26,9 +27,21 @@ const (
 	TypeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	TypeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	TypeRoute    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// TypeSecret is not for [Generator.Generate]: see [KeyPair] and [Roots].
+	TypeSecret = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	// TypeNameTable and TypeProxyConfig are for the agent.
+	TypeNameTable   = nds.TypeURL
+	TypeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
 
-// Types are the served types in the order in which they must be sent.
+// The names of the resources that there is one of.
+const (
+	nameTableName = "name-table"
+	trustName     = "trust-bundle"
+)
+
+// Types are the types that make up Envoy's configuration in the order in which
+// they must be sent.
 var Types = []string{TypeCluster, TypeEndpoint, TypeListener, TypeRoute}
 
 // Resource is one xDS resource, ready to be sent. It is never written to.
@@ -126,11 +139,21 @@ func (t *resourceTable) put(typeURL, name string, msg proto.Message) (*Resource,
 	if err != nil {
 		return nil, err
 	}
+	return t.keep(r), nil
+}
+
+// putBytes is put for a message that is marshalled already.
+func (t *resourceTable) putBytes(typeURL, name string, msg []byte) *Resource {
+	b := protowire.AppendBytes(anyHead(typeURL, len(msg)), msg)
+	return t.keep(&Resource{Name: name, Hash: xxhash.Sum64(b), Any: b})
+}
+
+func (t *resourceTable) keep(r *Resource) *Resource {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r = t.intern(r)
 	t.sweep()
-	return r, nil
+	return r
 }
 
 func (t *resourceTable) intern(r *Resource) *Resource {
@@ -169,14 +192,19 @@ func marshal(typeURL, name string, msg proto.Message) (*Resource, error) {
 	}
 	opts := proto.MarshalOptions{Deterministic: true, UseCachedSize: true}
 	size := proto.Size(msg)
-	b := make([]byte, 0, len(typeURL)+size+16)
-	b = protowire.AppendTag(b, 1, protowire.BytesType)
-	b = protowire.AppendString(b, typeURL)
-	b = protowire.AppendTag(b, 2, protowire.BytesType)
-	b = protowire.AppendVarint(b, uint64(size))
+	b := protowire.AppendVarint(anyHead(typeURL, size), uint64(size))
 	b, err := opts.MarshalAppend(b, msg)
 	if err != nil {
 		return nil, fmt.Errorf("marshal resource %s: %w", name, err)
 	}
 	return &Resource{Name: name, Hash: xxhash.Sum64(b), Any: b}, nil
+}
+
+// anyHead begins an Any: what stands before the length of its value. It has
+// room for a value of that size.
+func anyHead(typeURL string, size int) []byte {
+	b := make([]byte, 0, len(typeURL)+size+16)
+	b = protowire.AppendTag(b, 1, protowire.BytesType)
+	b = protowire.AppendString(b, typeURL)
+	return protowire.AppendTag(b, 2, protowire.BytesType)
 }

@@ -80,6 +80,8 @@ type view struct {
 	services []*model.Service
 	byHost   map[string]*model.Service
 	clusters []clusterRef // sorted by name
+	// headless is true if one of the services is.
+	headless bool
 }
 
 // clusterRef says which cluster there must be for a port of a service.
@@ -96,6 +98,7 @@ func newView(s *scope) *view {
 	v.byHost = make(map[string]*model.Service, len(v.services))
 	for _, svc := range v.services {
 		v.byHost[svc.Hostname] = svc
+		v.headless = v.headless || isHeadless(svc)
 		rule := s.mesh.DestinationRules.For(svc.ServiceKey, s.proxy.Namespace, s.proxy.Labels)
 		for _, port := range svc.Ports {
 			v.add(svc, port, "", rule)

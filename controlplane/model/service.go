@@ -54,6 +54,15 @@ const (
 	ResolutionDNS
 )
 
+// Registry says where a service comes from.
+type Registry string
+
+// The registries. The zero value is that of ServiceEntry objects.
+const (
+	RegistryExternal   Registry = ""
+	RegistryKubernetes Registry = "Kubernetes"
+)
+
 // ServiceKey names a service. The same host may exist in several namespaces.
 type ServiceKey struct {
 	Hostname  string
@@ -77,6 +86,8 @@ type Service struct {
 	Addresses []string
 	// External is true for MESH_EXTERNAL: no mesh identity is expected.
 	External bool
+	// Registry is where the service comes from.
+	Registry Registry
 	// SubjectAltNames are the identities that the object demands of its
 	// endpoints, beside those that their service accounts give.
 	SubjectAltNames []string
@@ -107,6 +118,9 @@ type Endpoint struct {
 	ServiceAccount string
 	// Workload is the name of the workload, for people.
 	Workload string
+	// Hostname is "<hostname>.<subdomain>" of a pod of a headless service that
+	// has a DNS name of its own; otherwise empty.
+	Hostname string
 	// Locality is region/zone/subzone; parts may be missing.
 	Locality string
 	// Weight is relative to the other endpoints; at least 1.

@@ -112,6 +112,7 @@ func compareEndpoints(a, b *model.Endpoint) int {
 		cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload, b.Workload),
 		cmp.Compare(a.ServiceAccount, b.ServiceAccount), cmp.Compare(a.Weight, b.Weight),
+		cmp.Compare(a.Hostname, b.Hostname),
 	)
 }
 

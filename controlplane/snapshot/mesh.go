@@ -23,6 +23,9 @@ type Input struct {
 	Mesh *meshv1alpha1.MeshConfig
 	// Domain is the DNS domain of the mesh; empty means "cluster.local".
 	Domain string
+	// Roots is the bundle of the certificate authority, as PEM; empty means
+	// that there is none. It is kept, not copied.
+	Roots []byte
 }
 
 // Mesh is one state of the mesh. Nothing in it is ever written to again.
@@ -47,6 +50,8 @@ type Mesh struct {
 	DestinationRules    *DestinationRules
 	PeerAuthentications *PeerAuthentications
 	Sidecars            *Sidecars
+	// Trust are the roots that proxies trust.
+	Trust *Trust
 
 	// Problems is what the authors of the objects must hear of.
 	Problems []model.Problem
@@ -86,6 +91,7 @@ func Build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.DestinationRules = rebuild(old.DestinationRules, st, model.DestinationRule, newDestinationRules)
 	m.PeerAuthentications = rebuild(old.PeerAuthentications, st, model.PeerAuthentication, newPeerAuthentications)
 	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
+	m.Trust = newTrust(old.Trust, in.Roots)
 	m.collectProblems(old)
 	return m
 }

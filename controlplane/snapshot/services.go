@@ -84,6 +84,6 @@ func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service 
 
 func sameService(a, b *model.Service) bool {
 	return a.ServiceKey == b.ServiceKey && slices.Equal(a.Ports, b.Ports) && a.Resolution == b.Resolution &&
-		slices.Equal(a.Addresses, b.Addresses) && a.External == b.External &&
+		slices.Equal(a.Addresses, b.Addresses) && a.External == b.External && a.Registry == b.Registry &&
 		slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && a.Created.Equal(b.Created) && a.Source == b.Source
 }

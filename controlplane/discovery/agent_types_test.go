@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
+)
+
+// agentWord describes what an agent gets: names with their addresses, or the
+// subjects of roots.
+func agentWord(t *testing.T, res *anypb.Any) string {
+	t.Helper()
+	var words []string
+	switch res.TypeUrl {
+	case generate.TypeNameTable:
+		table, err := nds.Unmarshal(res.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, host := range table.Hosts {
+			words = append(words, name+"="+strings.Join(host.IPs, ",")+"@"+host.Registry)
+		}
+	case generate.TypeProxyConfig:
+		var pc meshv1alpha1.ProxyConfig
+		if err := res.UnmarshalTo(&pc); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range pc.GetCaCertificatesPem() {
+			chain, err := certs.ParseChain([]byte(text))
+			if err != nil || len(chain) != 1 {
+				t.Fatalf("%d certificates in one text: %v", len(chain), err)
+			}
+			words = append(words, chain[0].Subject.CommonName)
+		}
+	default:
+		return res.TypeUrl
+	}
+	sort.Strings(words)
+	return strings.Join(words, " ")
+}
+
+// eachAgent runs a test for both kinds of stream, with the real generator.
+func eachAgent(t *testing.T, test func(t *testing.T, h *harness, p *peer)) {
+	t.Helper()
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &harness{}
+			cfg := Config{Generator: generate.New(generate.Config{}), Workers: 2}
+			h.serve(t, cfg, nil, insecure.NewCredentials(), insecure.NewCredentials())
+			h.server.Push(snapshotOf(nil, nil), model.Change{All: true})
+			p := h.connect(t, delta)
+			p.describer = agentWord
+			test(t, h, p)
+		})
+	}
+}
+
+func external(name string, addresses ...string) *model.Config {
+	return &model.Config{
+		Key: model.Key{Kind: model.ServiceEntry, Namespace: "default", Name: name},
+		Spec: &networkingv1alpha3.ServiceEntry{
+			Hosts: []string{name + ".example.com"}, Addresses: addresses, Resolution: networkingv1alpha3.ServiceEntry_STATIC,
+			Ports:     []*networkingv1alpha3.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+			Endpoints: []*networkingv1alpha3.WorkloadEntry{{Address: "127.77.54.9"}},
+		},
+	}
+}
+
+// askBare asks for a type as an agent does: without node, names or version.
+func (p *peer) askBare(typeURL string) {
+	p.t.Helper()
+	if p.delta {
+		p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL})
+		return
+	}
+	p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL})
+}
+
+func TestNameTable(t *testing.T) {
+	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
+		a, b := external("a", "240.0.0.1"), external("b", "240.0.0.2", "2001:db8::2", "10.0.0.0/8")
+		mesh := snapshotOf(nil, nil, a)
+		h.server.Push(mesh, model.Change{All: true})
+		p.subscribe(generate.TypeCluster)
+		p.ack(p.any())
+		p.askBare(generate.TypeNameTable)
+		p.wantAck("nds a.example.com=240.0.0.1@External")
+		mesh = snapshotOf(mesh, nil, a, b)
+		h.server.Push(mesh, model.Change{All: true})
+		p.ack(p.any()) // the cluster of b
+		p.wantAck("nds a.example.com=240.0.0.1@External b.example.com=240.0.0.2,2001:db8::2@External")
+		h.server.Push(snapshotOf(mesh, mint(t, "root").chain, a, b), model.Change{All: true})
+		p.quiet()
+	})
+}
+
+// An agent gets the bundle when there is one, as it changes, and never an empty
+// one.
+func TestTrustBundle(t *testing.T) {
+	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
+		one, two := mint(t, "one"), mint(t, "two")
+		p.subscribe(generate.TypeRoute, "nobody") // opens the stream
+		p.ack(p.any())
+		p.askBare(generate.TypeProxyConfig)
+		p.quiet()
+		push := func(roots ...[]byte) {
+			h.server.Push(snapshotOf(h.server.mesh.Load().Mesh, slices.Concat(roots...)), model.Change{All: true})
+		}
+		push(one.chain)
+		p.wantAck("pcds one")
+		push(two.chain, one.chain, two.chain)
+		p.wantAck("pcds one two")
+		push(one.chain, two.chain)
+		p.quiet() // the same in another order
+		push()
+		p.quiet()
+		push([]byte("-----BEGIN CERTIFICATE-----\nbroken"))
+		p.quiet()
+		push(two.chain)
+		p.wantAck("pcds two")
+	})
+}
+
+// A gateway gets the bundle, but no names.
+func TestAgentOfGateway(t *testing.T) {
+	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
+		p.node = gatewayNode(t, nil)
+		h.server.Push(snapshotOf(nil, mint(t, "root").chain, external("a", "240.0.0.1")), model.Change{All: true})
+		p.subscribe(generate.TypeCluster)
+		p.wantAck("cds")
+		p.subscribe(generate.TypeListener)
+		p.wantAck("lds")
+		p.askBare(generate.TypeNameTable)
+		p.quiet()
+		p.askBare(generate.TypeProxyConfig)
+		p.wantAck("pcds root")
+	})
+}
+
+// Reports on an application's health are handed on, whenever they come, and not
+// answered.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reports := make(chan string, 10)
+			h := &harness{table: &table{}}
+			h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(p *model.Proxy, healthy bool, message string) {
+				reports <- fmt.Sprint(p.ID, " ", healthy, " ", message)
+			}}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+			h.push()
+			p := h.connect(t, delta)
+			report := func(message string) {
+				var why *rpcstatus.Status
+				if message != "" {
+					why = &rpcstatus.Status{Code: 13, Message: message}
+				}
+				if delta {
+					p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: why})
+					return
+				}
+				p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: why})
+			}
+			report("too early to count")
+			report("before the first subscription")
+			p.subscribe(generate.TypeCluster)
+			p.wantAck("cds")
+			report("")
+			report("connection refused")
+			report(strings.Repeat("x", 1000))
+			want := []string{
+				"shop-1.default false before the first subscription", "shop-1.default true ", "shop-1.default false connection refused",
+				"shop-1.default false " + strings.Repeat("x", 300) + "...",
+			}
+			var got []string
+			for range want {
+				select {
+				case r := <-reports:
+					got = append(got, r)
+				case <-time.After(10 * time.Second):
+					t.Fatalf("got only %q", got)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			p.quiet()
+		})
+	}
+}

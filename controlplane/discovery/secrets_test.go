@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// A gateway gets empty sets of everything that makes up a configuration, and
+// can be ready; and the secrets that it asks for as they change.
+func TestSecrets(t *testing.T) {
+	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
+		a, b, root := mint(t, "a"), mint(t, "b"), mint(t, "root")
+		h.secrets.Set("default", "shop", a.pair())
+		h.secrets.Set("default", "shop-cacert", map[string][]byte{"cacert": root.chain, "crl": root.crl(t)})
+		h.secrets.Set("default", "bank", map[string][]byte{"cert": b.chain, "key": b.key, "cacert": root.chain})
+		h.secrets.Set("bank", "shop", b.pair())
+
+		p.subscribe(generate.TypeCluster)
+		p.wantAck("cds")
+		p.subscribe(generate.TypeListener)
+		p.wantAck("lds")
+		p.subscribe(generate.TypeSecret, "kubernetes://shop", "kubernetes://default/shop-cacert", "later")
+		p.wantAck("sds default/shop-cacert:crl:root shop=a")
+		p.quiet() // no word of what is not there
+
+		h.secrets.Set("default", "shop", b.pair())
+		p.wantAck("sds shop=b")
+		h.secrets.Set("default", "shop", map[string][]byte{"tls.crt": a.chain, "tls.key": b.key})
+		p.quiet() // the pair does not fit: what was good stays
+		h.secrets.Set("default", "later", a.pair())
+		p.wantAck("sds later=a")
+		h.secrets.Delete("default", "later")
+		p.quiet()
+		h.secrets.Set("default", "later", a.pair())
+		p.quiet() // it has that
+		h.secrets.Set("default", "later", b.pair())
+		p.wantAck("sds later=b")
+
+		p.more(generate.TypeSecret, "kubernetes://bank-cacert") // the roots of bank
+		p.wantAck("sds bank-cacert:root")
+		h.secrets.Set("default", "bank", map[string][]byte{"cert": b.chain, "key": b.key, "cacert": a.chain})
+		p.wantAck("sds bank-cacert:a")
+		h.push()
+		p.quiet()
+	})
+}
+
+// Only streams that asked for a Secret look when it changes.
+func TestSecretOfOthers(t *testing.T) {
+	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("default", "shop", mint(t, "a").pair())
+		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.wantAck("sds shop=a")
+		p.quiet()
+		h.secrets.Set("default", "other", mint(t, "b").pair())
+		h.secrets.Set("bank", "shop", mint(t, "b").pair())
+		h.server.mu.Lock()
+		defer h.server.mu.Unlock()
+		if n := len(h.server.watching); n != 1 {
+			t.Errorf("%d streams watch Secrets, want 1", n)
+		}
+		for st := range h.server.watching {
+			if n := st.secrets.changes.Load(); n != 0 {
+				t.Errorf("the stream looked %d times at what it did not ask for", n)
+			}
+		}
+	})
+}
+
+func TestSecretRejected(t *testing.T) {
+	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("default", "shop", mint(t, "a").pair())
+		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.want("sds shop=a")
+		p.nack(generate.TypeSecret, "no such curve")
+		p.quiet()
+		h.secrets.Set("default", "shop", mint(t, "b").pair())
+		p.wantAck("sds shop=b")
+	})
+}
+
+func TestSecretUnsubscribe(t *testing.T) {
+	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("default", "shop", mint(t, "a").pair())
+		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.wantAck("sds shop=a")
+		if p.delta {
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeSecret, ResourceNamesUnsubscribe: []string{"kubernetes://shop"}})
+		} else {
+			p.names[generate.TypeSecret] = nil
+			p.ack(generate.TypeSecret)
+		}
+		p.quiet()
+		h.secrets.Set("default", "shop", mint(t, "b").pair())
+		p.quiet()
+		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.wantAck("sds shop=b")
+	})
+}
+
+// A proxy that comes back with what is current gets nothing.
+func TestSecretResume(t *testing.T) {
+	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("default", "shop", mint(t, "a").pair())
+		const name = "kubernetes://shop"
+		p.subscribe(generate.TypeSecret, name)
+		p.wantAck("sds shop=a")
+		again := h.gateway(t, p.delta)
+		if p.delta {
+			res, err := h.server.secrets.get(name, credentials.Reference{Scheme: "kubernetes", Namespace: "default", Name: "shop"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again.must(&discoveryv3.DeltaDiscoveryRequest{
+				Node: again.node, TypeUrl: generate.TypeSecret, ResourceNamesSubscribe: []string{name},
+				InitialResourceVersions: map[string]string{name: versionOf(res.Hash)},
+			})
+		} else {
+			again.vers = p.vers
+			again.subscribe(generate.TypeSecret, name)
+		}
+		again.quiet()
+		h.secrets.Set("default", "shop", mint(t, "b").pair())
+		again.wantAck("sds shop=b")
+	})
+}
+
+// Who may not have a secret does not get it, and a person reads why.
+func TestSecretRefusals(t *testing.T) {
+	t.Parallel()
+	deny := func(context.Context, *authn.Caller) error { return errors.New("let a Role allow it") }
+	for name, tc := range map[string]struct {
+		plaintext bool
+		cfg       SecretsConfig
+		resource  string
+		label     string
+		says      string
+	}{
+		"plaintext":         {plaintext: true, resource: "kubernetes://shop", label: refusedPlaintext, says: "use the TLS port"},
+		"other namespace":   {resource: "kubernetes://bank/shop", label: refusedNamespace, says: "move the Secret there"},
+		"gateway scheme":    {resource: "kubernetes-gateway://bank/shop", label: refusedNamespace, says: "move the Secret there"},
+		"unauthorised":      {cfg: SecretsConfig{Authorize: deny}, resource: "kubernetes://shop", label: refusedUnauthorized, says: "let a Role allow it"},
+		"unauthorised, too": {cfg: SecretsConfig{Authorize: deny}, resource: "kubernetes-gateway://default/shop", label: refusedUnauthorized, says: "let a Role allow it"},
+		"of the agent":      {resource: "default", label: refusedName, says: "from the agent"},
+		"other scheme":      {resource: "file:///etc/passwd", label: refusedName, says: "the scheme is not one of"},
+		"path":              {resource: "kubernetes://../bank/shop", label: refusedName, says: "write kubernetes://"},
+		"missing":           {resource: "kubernetes://nobody", label: refusedMissing, says: "there is no Secret default/nobody"},
+		"no roots":          {resource: "kubernetes://shop-cacert", label: refusedBroken, says: "holds neither cacert nor ca.crt"},
+		"no pair":           {resource: "kubernetes://roots", label: refusedBroken, says: "neither cert and key nor tls.crt and tls.key"},
+	} {
+		for kind, delta := range map[string]bool{"sotw": false, "delta": true} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				h := startSecrets(t, !tc.plaintext, tc.cfg)
+				for _, ns := range []string{"default", "bank"} {
+					h.secrets.Set(ns, "shop", mint(t, "a").pair())
+				}
+				h.secrets.Set("default", "roots", map[string][]byte{"cacert": mint(t, "root").chain})
+				p := h.gateway(t, delta)
+				p.subscribe(generate.TypeSecret, tc.resource)
+				until(t, "it is logged", func() bool { return strings.Contains(h.logged.String(), tc.says) })
+				p.quiet()
+				h.push()
+				p.quiet()
+				if n := testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(tc.label)); n != 1 {
+					t.Errorf("refused %v times for the reason %s, want once", n, tc.label)
+				}
+			})
+		}
+	}
+}
+
+// Without a caller there are no secrets, even on an encrypted port.
+func TestSecretNeedsCaller(t *testing.T) {
+	t.Parallel()
+	h := startSecrets(t, true, noConfig())
+	st := &stream{server: h.server, proxy: &model.Proxy{Namespace: "default"}, log: h.server.log}
+	if _, no := st.secret(secretRef{name: "kubernetes://shop"}); no.label != refusedPlaintext {
+		t.Errorf("refused for %q", no.label)
+	}
+}
+
+func TestSecretGranted(t *testing.T) {
+	deny := func(context.Context, *authn.Caller) error { return errors.New("no") }
+	eachSecret(t, func() SecretsConfig {
+		return SecretsConfig{Authorize: deny, Granted: func(_ *snapshot.Mesh, p *model.Proxy, r credentials.Reference) bool {
+			return r.Scheme == credentials.SchemeGateway && p.ID == "gateway-1.default" && r.Namespace == "bank" && r.Name == "shop"
+		}}
+	}, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("bank", "shop", mint(t, "a").pair())
+		h.secrets.Set("default", "shop", mint(t, "a").pair())
+		p.subscribe(generate.TypeSecret, "kubernetes-gateway://bank/shop", "kubernetes-gateway://default/shop", "kubernetes://bank/shop")
+		p.wantAck("sds kubernetes-gateway://bank/shop=a")
+		p.quiet()
+	})
+}
+
+// A grant that comes, or goes, with a snapshot counts from then on; what the
+// proxy has it keeps.
+func TestSecretGrantComes(t *testing.T) {
+	eachSecret(t, func() SecretsConfig {
+		return SecretsConfig{Granted: func(mesh *snapshot.Mesh, _ *model.Proxy, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
+	}, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("bank", "shop", mint(t, "a").pair())
+		p.subscribe(generate.TypeSecret, "kubernetes://bank/shop")
+		p.quiet()
+		h.push()
+		p.wantAck("sds bank/shop=a")
+		h.push()
+		h.secrets.Set("bank", "shop", mint(t, "b").pair())
+		p.quiet()
+	})
+}
+
+// While it is asked whether a proxy may have secrets, everything else goes on;
+// and who was refused gets them as soon as it may.
+func TestSecretAuthorize(t *testing.T) {
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked, answer := make(chan string), make(chan error)
+			h := startSecrets(t, true, SecretsConfig{Authorize: func(ctx context.Context, caller *authn.Caller) error {
+				select {
+				case asked <- caller.ID.ServiceAccount:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				select {
+				case err := <-answer:
+					return err
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}})
+			h.secrets.Set("default", "shop", mint(t, "a").pair())
+			p := h.gateway(t, delta)
+			p.subscribe(generate.TypeSecret, "kubernetes://shop")
+			if who := <-asked; who != "gateway" {
+				t.Errorf("asked for %q", who)
+			}
+			p.subscribe(generate.TypeCluster)
+			p.wantAck("cds")
+			h.secrets.Set("default", "shop", mint(t, "b").pair())
+			p.quiet()
+			answer <- errors.New("not yet")
+			<-asked // by itself, after a while
+			p.quiet()
+			answer <- nil
+			p.wantAck("sds shop=b")
+			h.secrets.Set("default", "shop", mint(t, "c").pair())
+			p.wantAck("sds shop=c") // the answer still counts
+			if n := strings.Count(h.logged.String(), "not yet"); n != 1 {
+				t.Errorf("the refusal is logged %d times", n)
+			}
+		})
+	}
+}
+
+// Secrets that are not read yet are waited for without a word.
+func TestSecretLoading(t *testing.T) {
+	t.Parallel()
+	h := startSecrets(t, true, noConfig())
+	table, err := credentials.NewTable(h.server.log, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.server.secrets.cfg.Source, h.server.secrets.cfg.Gateway = table, table // nobody asked yet
+	p := h.gateway(t, true)
+	p.subscribe(generate.TypeSecret, "kubernetes://shop")
+	p.quiet()
+	if text := h.logged.String(); strings.Contains(text, "does not get") {
+		t.Errorf("it is logged:\n%s", text)
+	}
+	table.SetSynced()
+	until(t, "it is logged", func() bool { return strings.Contains(h.logged.String(), "there is no Secret default/shop") })
+}
+
+// A proxy that asks for many names fills no log.
+func TestManyRefusals(t *testing.T) {
+	t.Parallel()
+	h := startSecrets(t, true, noConfig())
+	p := h.gateway(t, true)
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = "kubernetes://nobody-" + strings.Repeat("x", i%300) + "-" + versionOf(uint64(i))
+	}
+	p.subscribe(generate.TypeSecret, names...)
+	until(t, "it is counted", func() bool {
+		return testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedMissing))+
+			testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedName)) == float64(len(names))
+	})
+	p.quiet()
+	if n := strings.Count(h.logged.String(), "a proxy does not get"); n != maxRefusalLines+1 {
+		t.Errorf("%d lines in the log, want %d", n, maxRefusalLines+1)
+	}
+}
+
+// Whatever happens to a secret, nothing of its key gets into the log, into
+// errors or into metrics.
+func TestNoKeyIsTold(t *testing.T) {
+	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
+		a, b := mint(t, "a"), mint(t, "b")
+		h.secrets.Set("default", "shop", a.pair())
+		p.subscribe(generate.TypeSecret, "kubernetes://shop", "kubernetes://broken", "kubernetes://half", "kubernetes://bank/x")
+		p.want("sds shop=a")
+		p.nack(generate.TypeSecret, "failed to load the private key")
+		h.secrets.Set("default", "broken", map[string][]byte{"tls.crt": a.chain, "tls.key": b.key})
+		h.secrets.Set("default", "half", map[string][]byte{"tls.crt": b.key, "tls.key": a.chain, "ca.crt": b.key})
+		h.secrets.Set("default", "shop", b.pair())
+		p.wantAck("sds shop=b")
+		p.quiet()
+		h.secrets.Set("default", "shop", map[string][]byte{"cert": a.chain, "key": b.key[:len(b.key)/2]})
+		p.quiet()
+		families, err := h.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := h.logged.String()
+		for _, f := range families {
+			told += f.String()
+		}
+		for _, m := range []minted{a, b} {
+			lines := strings.Split(strings.TrimSpace(string(m.key)), "\n")
+			for _, line := range lines[1 : len(lines)-1] {
+				if strings.Contains(told, line[:min(len(line), 20)]) {
+					t.Errorf("a line of a key is told:\n%s", told)
+				}
+			}
+		}
+		for _, word := range []string{"-----BEGIN", "-----END"} {
+			if strings.Contains(told, word) {
+				t.Errorf("%q is told:\n%s", word, told)
+			}
+		}
+	})
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
+)
+
+const (
+	// registryExternal is how Istio writes the registry of ServiceEntry objects.
+	registryExternal = "External"
+	// clusterSetSuffix ends the hosts of services that several clusters share.
+	clusterSetSuffix = ".clusterset.local"
+)
+
+// nameTable gives the one NDS resource: the names that the agent of a proxy
+// answers for. Names without an address are left out, and are asked elsewhere.
+func (g *Generator) nameTable(s *scope) *Set {
+	v := g.view(s)
+	from := sources{v}
+	if v.headless {
+		from[1] = s.mesh.Endpoints // changes often, and matters to nobody else
+	}
+	return g.sets.get(setKey{typeURL: TypeNameTable, outbound: s.outbound}, s.mesh.Sequence, from, func(prev *Set) *Set {
+		r := g.table.putBytes(TypeNameTable, nameTableName, tableOf(v.services, s.mesh.Endpoints).Marshal())
+		return newSet(prev, []*Resource{r}, nil)
+	})
+}
+
+// isHeadless reports whether the endpoints of a service are what its name
+// stands for.
+func isHeadless(svc *model.Service) bool {
+	return svc.Registry == model.RegistryKubernetes && len(svc.Addresses) == 0 && svc.Resolution == model.ResolutionStatic
+}
+
+func tableOf(services []*model.Service, endpoints *snapshot.Endpoints) *nds.Table {
+	t := &nds.Table{Hosts: make(map[string]nds.Host, len(services))}
+	for _, svc := range services {
+		if !utf8.ValidString(svc.Hostname) {
+			continue // the agent would refuse the whole table
+		}
+		host := hostOf(svc)
+		if isHeadless(svc) {
+			host.IPs = podsOf(t, svc, endpoints.Of(svc.ServiceKey))
+		} else {
+			for _, a := range svc.Addresses {
+				if isIP(a) { // and not a range
+					host.IPs = append(host.IPs, a)
+				}
+			}
+		}
+		there := t.Hosts[svc.Hostname]
+		if len(host.IPs) == 0 || there.Registry == nds.Kubernetes && host.Registry != nds.Kubernetes {
+			continue // what Kubernetes says of a name goes first
+		}
+		t.Hosts[svc.Hostname] = host
+	}
+	return t
+}
+
+// hostOf says of a service all but its addresses.
+func hostOf(svc *model.Service) nds.Host {
+	if svc.Registry != model.RegistryKubernetes {
+		return nds.Host{Registry: registryExternal}
+	}
+	h := nds.Host{Registry: nds.Kubernetes}
+	if !strings.HasSuffix(svc.Hostname, clusterSetSuffix) {
+		h.Shortname, _, _ = strings.Cut(svc.Hostname, ".")
+		h.Namespace = svc.Namespace
+	}
+	return h
+}
+
+// podsOf gives the addresses of a headless service, and enters the pods that
+// have a name of their own, as the DNS server of Kubernetes does.
+func podsOf(t *nds.Table, svc *model.Service, set *snapshot.EndpointSet) []string {
+	if set == nil {
+		return nil
+	}
+	_, domain, _ := strings.Cut(svc.Hostname, ".")
+	var all []string
+	for _, ep := range set.List {
+		if !isIP(ep.Address) {
+			continue
+		}
+		all = append(all, ep.Address)
+		if ep.Hostname == "" || domain == "" {
+			continue
+		}
+		name := ep.Hostname + "." + domain
+		switch there, ok := t.Hosts[name]; {
+		case ok && there.Registry == nds.Kubernetes && there.Shortname != ep.Hostname: // the name of a service
+		case ok && there.Registry == nds.Kubernetes && slices.Contains(there.IPs, ep.Address): // one more port
+		default:
+			t.Hosts[name] = nds.Host{IPs: []string{ep.Address}, Registry: nds.Kubernetes, Shortname: ep.Hostname, Namespace: svc.Namespace}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
+)
+
+func kubeService(host, namespace string, addresses ...string) *model.Service {
+	return &model.Service{
+		ServiceKey: model.ServiceKey{Hostname: host, Namespace: namespace}, Registry: model.RegistryKubernetes, Addresses: addresses,
+		Ports: []model.Port{{Name: "http", Number: 80, Protocol: model.ProtocolHTTP}},
+	}
+}
+
+func TestHostOf(t *testing.T) {
+	t.Parallel()
+	const registry = nds.Kubernetes
+	for name, tc := range map[string]struct {
+		services []*model.Service
+		want     map[string]nds.Host
+	}{
+		"Kubernetes": {
+			[]*model.Service{kubeService("reviews.shop.svc.cluster.local", "shop", "10.0.0.7", "fd00::7")},
+			map[string]nds.Host{"reviews.shop.svc.cluster.local": {IPs: []string{"10.0.0.7", "fd00::7"}, Registry: registry, Shortname: "reviews", Namespace: "shop"}},
+		},
+		"cluster set": {
+			[]*model.Service{kubeService("reviews.shop.svc.clusterset.local", "shop", "10.0.0.7")},
+			map[string]nds.Host{"reviews.shop.svc.clusterset.local": {IPs: []string{"10.0.0.7"}, Registry: registry}},
+		},
+		"external": {
+			[]*model.Service{{ServiceKey: model.ServiceKey{Hostname: "*.example.com", Namespace: "shop"}, Addresses: []string{"10.0.0.0/8", "240.0.0.1"}}},
+			map[string]nds.Host{"*.example.com": {IPs: []string{"240.0.0.1"}, Registry: "External"}},
+		},
+		"no address":         {[]*model.Service{{ServiceKey: model.ServiceKey{Hostname: "a.example.com"}}}, map[string]nds.Host{}},
+		"only a range":       {[]*model.Service{{ServiceKey: model.ServiceKey{Hostname: "a.example.com"}, Addresses: []string{"10.0.0.0/8"}}}, map[string]nds.Host{}},
+		"resolved elsewhere": {[]*model.Service{{ServiceKey: model.ServiceKey{Hostname: "a.b.svc.cluster.local"}, Registry: model.RegistryKubernetes, Resolution: model.ResolutionDNS}}, map[string]nds.Host{}},
+		"no UTF-8":           {[]*model.Service{kubeService("\xff.shop.svc.cluster.local", "shop", "10.0.0.7")}, map[string]nds.Host{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, tableOf(tc.services, &snapshot.Endpoints{}).Hosts); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The name of a headless service stands for its pods, and each pod that has a
+// name of its own is found by it.
+func TestHeadless(t *testing.T) {
+	t.Parallel()
+	const host = "mysql.shop.svc.cluster.local"
+	svc := kubeService(host, "shop")
+	pod := func(address, hostname string, port uint32) *model.Endpoint {
+		return &model.Endpoint{Address: address, Hostname: hostname, ServicePort: port}
+	}
+	set := &snapshot.EndpointSet{List: []*model.Endpoint{
+		pod("10.1.0.2", "mysql-1.mysql", 80), pod("10.1.0.1", "mysql-0.mysql", 80), pod("10.1.0.3", "", 80), pod("db.example.com", "x.mysql", 80),
+		pod("10.1.0.1", "mysql-0.mysql", 81), pod("10.1.0.2", "mysql-1.mysql", 81),
+	}}
+	table := &nds.Table{Hosts: map[string]nds.Host{"mysql-1.mysql.shop.svc.cluster.local": {IPs: []string{"192.0.2.1"}, Registry: "External"}}}
+	ips := podsOf(table, svc, set)
+	if diff := cmp.Diff([]string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, ips); diff != "" {
+		t.Errorf("addresses of the service (-want +got):\n%s", diff)
+	}
+	want := map[string]nds.Host{
+		"mysql-0.mysql.shop.svc.cluster.local": {IPs: []string{"10.1.0.1"}, Registry: nds.Kubernetes, Shortname: "mysql-0.mysql", Namespace: "shop"},
+		"mysql-1.mysql.shop.svc.cluster.local": {IPs: []string{"10.1.0.2"}, Registry: nds.Kubernetes, Shortname: "mysql-1.mysql", Namespace: "shop"},
+	}
+	if diff := cmp.Diff(want, table.Hosts); diff != "" {
+		t.Errorf("names of the pods (-want +got):\n%s", diff)
+	}
+}
+
+// What Kubernetes says of a name goes before what a ServiceEntry says.
+func TestNameOfPodAndServiceEntry(t *testing.T) {
+	t.Parallel()
+	pod := kubeService("a-0.a.shop.svc.cluster.local", "shop", "10.0.0.1")
+	entry := &model.Service{ServiceKey: model.ServiceKey{Hostname: pod.Hostname, Namespace: "other"}, Addresses: []string{"192.0.2.1"}}
+	for _, order := range [][]*model.Service{{pod, entry}, {entry, pod}} {
+		if got := tableOf(order, &snapshot.Endpoints{}).Hosts[pod.Hostname].IPs; len(got) != 1 || got[0] != "10.0.0.1" {
+			t.Errorf("got %v", got)
+		}
+	}
+}
+
+// Proxies of a scope share the table; another change leaves it as it is.
+func TestNameTableIsShared(t *testing.T) {
+	t.Parallel()
+	const entries = `
+kind: ServiceEntry
+metadata: {name: a, namespace: default}
+spec: {hosts: [a.example.com], addresses: [240.0.0.1], resolution: STATIC, ports: [{number: 80, name: http}], endpoints: [{address: 127.0.0.1}]}
+---
+kind: ServiceEntry
+metadata: {name: hidden, namespace: bank}
+spec: {hosts: [hidden.example.com], addresses: [240.0.0.2], resolution: STATIC, ports: [{number: 80, name: http}], endpoints: [{address: 127.0.0.1}]}
+---
+kind: Sidecar
+metadata: {name: default, namespace: default}
+spec: {egress: [{hosts: ["./*"]}]}
+`
+	objects := decode(t, entries)
+	mesh := snapshot.Build(nil, inputOf(objects, meshconfig.Default()), model.Change{All: true})
+	g, one, two := New(Config{}), proxyAt("10.0.0.1"), proxyAt("10.0.0.2")
+	set := g.Generate(mesh, one, TypeNameTable)
+	if diff := cmp.Diff(map[string]nds.Host{"a.example.com": {IPs: []string{"240.0.0.1"}, Registry: "External"}}, nameTableOf(t, set).Hosts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if g.Generate(mesh, two, TypeNameTable) != set {
+		t.Error("two proxies of a scope do not share the table")
+	}
+	more := decode(t, `
+kind: PeerAuthentication
+metadata: {name: default, namespace: default}
+spec: {mtls: {mode: STRICT}}
+`)
+	next := snapshot.Build(mesh, inputOf(append(objects, more...), meshconfig.Default()), model.Change{All: true})
+	if g.Generate(next, one, TypeNameTable) != set {
+		t.Error("the table is new although no service changed")
+	}
+	router := proxyAt("10.0.0.3")
+	router.Role = "router"
+	if n := len(g.Generate(mesh, router, TypeNameTable).Resources); n != 0 {
+		t.Errorf("a router gets %d name tables", n)
+	}
+}

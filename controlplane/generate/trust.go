@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// trust gives the one PCDS resource: the bundle of the mesh, the same for all
+// proxies. Without a bundle there is none, which takes nothing away.
+func (g *Generator) trust(mesh *snapshot.Mesh) *Set {
+	if mesh.Trust == nil || len(mesh.Trust.PEM) == 0 {
+		return g.empty
+	}
+	return g.sets.get(setKey{typeURL: TypeProxyConfig}, mesh.Sequence, sources{mesh.Trust}, func(prev *Set) *Set {
+		r, err := g.table.get(mesh.Trust, TypeProxyConfig, trustName, func() proto.Message {
+			return &meshv1alpha1.ProxyConfig{CaCertificatesPem: mesh.Trust.PEM}
+		})
+		if err != nil {
+			return g.empty // PEM is ASCII: it can be marshalled
+		}
+		return newSet(prev, []*Resource{r}, nil)
+	})
+}
