@@ -26,6 +26,7 @@ type environment struct {
 	callers           callerEnvironment
 	ca                authorityEnvironment
 	kube              kubernetesEnvironment
+	credentials       credentialEnvironment
 	keepaliveInterval time.Duration
 	keepaliveTimeout  time.Duration
 	gogc              string
@@ -90,7 +91,7 @@ func variables() []variable {
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), authorityVariables(), signerVariables())
+	}, callerVariables(), kubernetesVariables(), credentialVariables(), authorityVariables(), signerVariables())
 }
 
 // readEnvironment reads every variable of the table.

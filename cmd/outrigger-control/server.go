@@ -36,8 +36,10 @@ type server struct {
 	store     config.Store
 	debounce  *push.Debouncer
 	discovery *discovery.Server
-	kube      *kube.Client  // nil if no cluster is used
-	authority *ca.Authority // nil without the TLS server
+	kube      *kube.Client // nil if no cluster is used
+	// credentials are the certificates of gateways; nil if there are none.
+	credentials credentialSource
+	authority   *ca.Authority // nil without the TLS server
 	// What runs beside the authority; empty or nil if nothing asks for it.
 	tokens      []*authn.JWT
 	roots       *kube.Roots
@@ -80,8 +82,17 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if s.store, err = openStores(f.configDir, mesh, stores); err != nil {
 		return nil, err
 	}
+	if f.secureGRPCAddr != "" {
+		if s.kube, err = s.connect(f, env, reg); err != nil {
+			return nil, err
+		}
+	}
+	secrets, err := s.newCredentials(env.credentials, reg)
+	if err != nil {
+		return nil, err
+	}
 	s.discovery, err = discovery.New(discovery.Config{
-		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers,
+		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, Secrets: secrets,
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
@@ -105,6 +116,10 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.firstBuild(ctx) })    // reads the loaded store, feeds the first change
 	if s.authority != nil {
 		g.Go(func() error { return s.authority.Run(ctx) }) // reads plugged-in files and the store, feeds signing and handshakes
+		g.Go(func() error { return s.followRoots(ctx) })   // reads the authority's roots, feeds changes
+	}
+	if s.credentials != nil {
+		g.Go(func() error { return s.credentials.Run(ctx) }) // reads Secrets, wakes the streams that asked for them
 	}
 	for _, token := range s.tokens {
 		g.Go(func() error { return token.Run(ctx) }) // reads an issuer's keys, feeds authentication
@@ -144,7 +159,11 @@ func (s *server) build(change model.Change) {
 	}
 	start := time.Now()
 	list := func(kind model.Kind) []*model.Config { return s.store.List(kind, "") }
-	next := snapshot.Build(s.built, snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain}, change)
+	in := snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain}
+	if s.authority != nil {
+		in.Roots = s.authority.RootPEM()
+	}
+	next := snapshot.Build(s.built, in, change)
 	s.logProblems(next)
 	s.built = next
 	s.discovery.Push(next, change)
@@ -208,9 +227,6 @@ func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *pro
 	}
 	extra, err := meshRoots(s.mesh)
 	if err != nil {
-		return err
-	}
-	if s.kube, err = s.connect(f, env, reg); err != nil {
 		return err
 	}
 	if err := s.openAuthority(ctx, f, env, reg); err != nil {

@@ -107,6 +107,8 @@ func (d *decoder) object(n *yaml.Node) {
 		// Whatever else is wrong, this is not one of our objects.
 		d.problem(key, h.kindLine, "kind is missing: write one of "+kindNames())
 		return
+	case h.kind == "Secret" && h.apiVersion == "v1":
+		return // one of package credentials, which may share the directory
 	case knownKind(key.Kind):
 		meta := b.metadata(h.metadata, n)
 		key.Namespace, key.Name = meta.namespace, meta.name

@@ -180,3 +180,15 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Secrets may share the directory; package credentials reads them.
+func TestSecretsAreLeftToOthers(t *testing.T) {
+	t.Parallel()
+	objects, problems := Decode("a.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {tls.key: hunter2}\n"))
+	if len(objects) != 0 || len(problems) != 0 {
+		t.Errorf("got %v, %v", objects, problems)
+	}
+	if _, problems := Decode("a.yaml", []byte("apiVersion: v2\nkind: Secret\n")); len(problems) != 1 {
+		t.Errorf("of another version: %v", problems)
+	}
+}

@@ -82,7 +82,7 @@ type Server struct {
 	streams map[*stream]struct{}
 	// watching are the streams that asked for secrets.
 	watching map[*stream]struct{}
-	count   atomic.Uint64 // streams so far, for their ids
+	count    atomic.Uint64 // streams so far, for their ids
 
 	spoilt problems
 }
