@@ -97,11 +97,33 @@ func (r *renewal) saved() *Identity {
 	return id
 }
 
+// kept returns the identity that somebody kept, if it is still what would be
+// asked for.
+func (r *renewal) kept() *Identity {
+	if r.cfg.Kept == nil {
+		return nil
+	}
+	chain, key, roots, err := r.cfg.Kept()
+	if err != nil {
+		return nil // whoever keeps it has said why there is none
+	}
+	id, err := earlierIdentity([3][]byte{chain, key, roots}, r.cfg.ID, r.cfg.KeyType, time.Now())
+	if err != nil {
+		r.log.Info("the certificate of an earlier run is not used", "reason", err.Error())
+	}
+	return id
+}
+
 func loadIdentity(dir string, want certs.ID, keyType certs.KeyType, now time.Time) (*Identity, error) {
 	contents, err := readFiles([]string{filepath.Join(dir, chainFile), filepath.Join(dir, keyFile), filepath.Join(dir, rootsFile)})
 	if err != nil {
 		return nil, err
 	}
+	return earlierIdentity([3][]byte(contents), want, keyType, now)
+}
+
+// earlierIdentity reads chain, key and roots.
+func earlierIdentity(contents [3][]byte, want certs.ID, keyType certs.KeyType, now time.Time) (*Identity, error) {
 	key, err := certs.ParseKey(contents[1])
 	if err != nil {
 		return nil, err
@@ -136,18 +158,35 @@ func withoutRoots(chain, roots []*x509.Certificate) []*x509.Certificate {
 
 // verify checks that the chain leads to one of the roots. It does so as of the
 // start of the leaf's life: that our clock is behind is no reason to refuse a
-// certificate which all others accept.
+// certificate which all others accept. An authority that dates the start back may
+// itself be younger, so that the time at which all of them have begun counts, too.
 func verify(chain, roots []*x509.Certificate) error {
 	pool, between := x509.NewCertPool(), x509.NewCertPool()
+	start, begun := chain[0].NotBefore, chain[0].NotBefore
 	for _, r := range roots {
 		pool.AddCert(r)
+		begun = later(begun, r.NotBefore)
 	}
 	for _, c := range chain[1:] {
 		between.AddCert(c)
+		begun = later(begun, c.NotBefore)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: pool, Intermediates: between, CurrentTime: chain[0].NotBefore,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	})
+	at := func(t time.Time) error {
+		_, err := chain[0].Verify(x509.VerifyOptions{
+			Roots: pool, Intermediates: between, CurrentTime: t, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		})
+		return err
+	}
+	err := at(start)
+	if err != nil && begun.After(start) && at(begun) == nil {
+		return nil
+	}
 	return err
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

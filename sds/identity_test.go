@@ -53,6 +53,11 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 				c.NotAfter = time.Now().Add(2 * time.Hour)
 			}), certs.EncodeChain(a.root)}
 		}, "", 1, 1},
+		"authority younger than the start": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
+			return [][]byte{leafOf(a, csr, func(c *x509.Certificate) {
+				c.NotBefore = a.root.NotBefore.Add(-2 * time.Minute)
+			}), certs.EncodeChain(a.root)}
+		}, "", 1, 1},
 		"another identity": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
 			return [][]byte{leafOf(a, csr, func(c *x509.Certificate) {
 				c.URIs = []*url.URL{{Scheme: "spiffe", Host: "td", Path: "/ns/a/sa/b"}}

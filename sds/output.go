@@ -94,12 +94,19 @@ func (o *Output) Run(ctx context.Context) error {
 	}
 }
 
-// write writes what differs from the files.
+// write writes what differs from the files. All of it is on the disk under
+// temporary names before the first file is replaced: a full disk leaves a key and
+// a chain that belong together.
 func (o *Output) write(id *Identity) error {
 	if id == nil {
 		return nil
 	}
-	written := false
+	var next []prepared
+	defer func() {
+		for _, p := range next {
+			_ = os.Remove(p.tmp) // only left over after an error, which is what counts
+		}
+	}()
 	for _, file := range []struct {
 		name string
 		data []byte
@@ -109,13 +116,20 @@ func (o *Output) write(id *Identity) error {
 		if old, err := os.ReadFile(path); len(file.data) == 0 || err == nil && bytes.Equal(old, file.data) {
 			continue
 		}
-		if err := replaceFile(path, file.data, o.cfg.Mode); err != nil {
-			return err
+		tmp, err := prepareFile(path, file.data, o.cfg.Mode)
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", path, err)
 		}
-		written = true
+		next = append(next, prepared{tmp, path})
 	}
-	if !written {
+	if len(next) == 0 {
 		return nil
+	}
+	for len(next) > 0 {
+		if err := os.Rename(next[0].tmp, next[0].path); err != nil {
+			return fmt.Errorf("writing %s: %w", next[0].path, err)
+		}
+		next = next[1:]
 	}
 	if err := syncDir(o.cfg.Dir); err != nil {
 		return err
@@ -123,6 +137,9 @@ func (o *Output) write(id *Identity) error {
 	o.cfg.Logger.Info("certificate files written", "path", o.cfg.Dir, "expires", id.NotAfter.UTC().Format(time.RFC3339))
 	return nil
 }
+
+// prepared is a file under its temporary name.
+type prepared struct{ tmp, path string }
 
 // removeLeftovers removes what a run left that ended while it wrote.
 func (o *Output) removeLeftovers() {
@@ -135,19 +152,13 @@ func (o *Output) removeLeftovers() {
 	}
 }
 
-// replaceFile replaces a file at once: whoever reads it, even after the power
-// failed, sees the old or the new one, never a part.
-func replaceFile(path string, data []byte, mode os.FileMode) (err error) {
+// prepareFile writes what will replace a file, beside it. Whoever reads the
+// file, even after the power failed, sees the old or the new one, never a part.
+func prepareFile(path string, data []byte, mode os.FileMode) (name string, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp.*")
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
+		return "", err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name()) // the error that counts is the first
-			err = fmt.Errorf("writing %s: %w", path, err)
-		}
-	}()
 	_, err = tmp.Write(data)
 	if err == nil {
 		err = tmp.Chmod(mode)
@@ -158,10 +169,11 @@ func replaceFile(path string, data []byte, mode os.FileMode) (err error) {
 	if closeErr := tmp.Close(); err == nil {
 		err = closeErr
 	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // the error that counts is the first
+		return "", err
 	}
-	return err
+	return tmp.Name(), nil
 }
 
 // syncDir makes the names of files last.

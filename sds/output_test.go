@@ -116,6 +116,27 @@ func TestOutputThatCannotWrite(t *testing.T) {
 	}
 }
 
+// TestOutputIsAllOrNothing has room for the key and none for the chain: the path
+// of its temporary file is longer than the kernel takes.
+func TestOutputIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	const longest = 4095 - len("/key.pem.tmp.4294967295")
+	dir, log := t.TempDir(), &syncBuffer{}
+	for len(dir) < longest {
+		dir += "/" + strings.Repeat("d", min(200, max(1, longest-len(dir)-1)))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorkload(t, newAuthority(t), nil)
+	newOutput(t, sds.OutputConfig{Dir: dir, Workload: w, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	run(t, w)
+	eventually(t, "an error in the log", func() bool { return strings.Contains(log.String(), "name too long") })
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("a key without its chain was written: %v, error %v", entries, err)
+	}
+}
+
 func TestNewOutputRefuses(t *testing.T) {
 	t.Parallel()
 	w, file := newWorkload(t, newAuthority(t), nil), filepath.Join(t.TempDir(), "file")

@@ -50,7 +50,11 @@ type WorkloadConfig struct {
 	Sign func(ctx context.Context, csr []byte, ttl time.Duration) ([][]byte, error)
 	// Saved is a directory that an Output wrote. An identity in it that is still
 	// valid is in force until the authority has signed another; empty: none.
-	Saved      string
+	Saved string
+	// Kept gives an identity of an earlier run, as PEM. One that is still valid
+	// is in force until the authority has signed another, which is asked at
+	// once; nil: there is none.
+	Kept       func() (chain, key, roots []byte, err error)
 	Files      *Files                // follows CRLFile, and its secrets are among the metrics; nil without
 	CRLFile    string                // revoked certificates, PEM; empty means none
 	Logger     *slog.Logger          // nil means slog.Default()
@@ -115,7 +119,11 @@ func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
 
 // loop gets the first certificate and renews it until ctx is done.
 func (r *renewal) loop(ctx context.Context) error {
-	if id := r.saved(); id != nil {
+	if id := r.kept(); id != nil {
+		r.publish(id)
+		r.log.Info("certificate of an earlier run is used until the authority has signed another",
+			"identity", id.ID.String(), "expires", id.NotAfter.UTC().Format(time.RFC3339))
+	} else if id := r.saved(); id != nil {
 		r.publish(id)
 		renewAt := r.renewAt(id, id.cert.Leaf.NotBefore, time.Now())
 		r.log.Info("certificate found, it is used until the authority has signed another", "path", r.cfg.Saved,

@@ -76,15 +76,23 @@ type envoy struct {
 	conn  *grpc.ClientConn
 }
 
-func (r *rig) envoy(t *testing.T) *envoy {
+// dial connects as Envoy does.
+func (r *rig) dial(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+r.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &envoy{t: t, delta: r.delta, conn: conn}
 	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (r *rig) envoy(t *testing.T) *envoy {
+	t.Helper()
+	conn := r.dial(t)
+	e := &envoy{t: t, delta: r.delta, conn: conn}
+	var err error
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	if r.delta {
 		e.inc, err = client.DeltaAggregatedResources(t.Context())

@@ -70,10 +70,12 @@ func (c *controlPlane) serve(s grpc.ServerStream, recv func() (proto.Message, er
 	c.headers <- md
 	c.streams.Add(1)
 	defer c.streams.Add(-1)
+	ended := make(chan error, 1)
 	go func() {
 		for {
 			m, err := recv()
 			if err != nil {
+				ended <- err
 				return
 			}
 			c.got <- m
@@ -83,6 +85,8 @@ func (c *controlPlane) serve(s grpc.ServerStream, recv func() (proto.Message, er
 		select {
 		case <-s.Context().Done():
 			return nil
+		case err := <-ended:
+			return err
 		case err := <-c.fail:
 			return err
 		case a := <-c.answers:
@@ -321,6 +325,7 @@ func TestNewestStreamWins(t *testing.T) {
 	if _, err := old.Recv(); grpcstatus.Code(err) != codes.Aborted {
 		t.Errorf("the older stream ended with %v, want Aborted", err)
 	}
+	eventually(t, "the control plane has lost the older stream", func() bool { return cp.streams.Load() == 1 })
 	cp.answers <- &discoveryv3.DiscoveryResponse{TypeUrl: clusterType}
 	if _, err := newer.Recv(); err != nil {
 		t.Errorf("the newer stream: %v", err)

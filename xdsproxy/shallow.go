@@ -113,6 +113,9 @@ func (c cursor) each(fn func(protowire.Number, cursor)) bool {
 
 // text is a short field; false when it is too long to be one.
 func (c cursor) text() (string, bool) {
+	if chunk := c.chunk(); len(chunk) == c.left {
+		return string(chunk[:min(c.left, maxText)]), c.left <= maxText
+	}
 	return string(c.read(maxText)), c.left <= maxText
 }
 

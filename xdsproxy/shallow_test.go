@@ -46,7 +46,9 @@ func seeds(tb testing.TB) [][]byte {
 		ErrorDetail: &status.Status{Code: 13, Message: "m"},
 	})
 	return [][]byte{
-		sotw, append(group, sotw...), append(fixed, sotw...), sotw[:len(sotw)-1], {0xff}, {0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f},
+		sotw, append(group, sotw...), append(fixed, sotw...), sotw[:len(sotw)-1],
+		{0xff},
+		{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f},
 		encode(tb, &discoveryv3.DeltaDiscoveryRequest{
 			TypeUrl: clusterType, ResponseNonce: "n", ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: map[string]string{"a": "1"},
 			ErrorDetail: &status.Status{Message: "m"},

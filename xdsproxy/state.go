@@ -57,7 +57,6 @@ func (t TypeStatus) Rejecting() bool { return t.Rejected.After(t.Accepted) }
 type state struct {
 	mu     sync.Mutex // guards what follows
 	status Status     // without types
-	joined int
 	cold   int
 	types  map[string]*TypeStatus
 }

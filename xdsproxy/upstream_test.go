@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -52,10 +53,9 @@ func names(t *testing.T, addresses ...string) (server string) {
 	go func() { done <- s.ActivateAndServe() }()
 	<-started
 	t.Cleanup(func() {
-		if err := s.Shutdown(); err != nil {
+		if err := errors.Join(s.Shutdown(), <-done); err != nil {
 			t.Error(err)
 		}
-		<-done
 	})
 	return conn.LocalAddr().String()
 }
@@ -160,12 +160,14 @@ func TestRootsAndTokenAreReadAgain(t *testing.T) {
 	token := "one"
 	cp := newControlPlane()
 	l := listen(t, "127.77.51.2:0")
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c := serving.Load().Clone()
 			c.NextProtos = []string{"h2"}
 			return c, nil
-		}})))
+		},
+	})))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, cp)
 	go func() { _ = g.Serve(l) }()
 	t.Cleanup(g.Stop)

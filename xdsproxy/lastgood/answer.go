@@ -20,6 +20,7 @@ const chunk = 1 << 20
 type answer struct {
 	locs    map[key]loc
 	missing []string
+	removed []string
 	whole   bool // it is one response
 }
 
@@ -66,6 +67,26 @@ func (v *server) hosts(into map[key]loc, kept set, name string) (found bool) {
 	return found
 }
 
+// hostsOf answers with the virtual hosts of route configurations. Envoy asks
+// for all virtual hosts at once and waits for each route configuration: of one
+// that has none, something that is not there is removed.
+func (v *server) hostsOf(routes []string) answer {
+	kept := v.sets[virtualHostType]
+	a := answer{locs: map[key]loc{}, whole: true}
+	for _, name := range routes {
+		found, parent := false, parentOf(name)
+		for k, l := range kept {
+			if k.under(parent) {
+				a.locs[k], found = l, true
+			}
+		}
+		if !found {
+			a.removed = append(a.removed, name+"/")
+		}
+	}
+	return a
+}
+
 // aliased says whether a resource has a name as an alias.
 func (v *server) aliased(l loc, name string) (found bool) {
 	p, err := v.readPut(&v.buffers, l)
@@ -110,7 +131,7 @@ func (v *server) answer(t *served, a answer) error {
 		filled++
 		v.trim()
 	}
-	var removed []string
+	removed := a.removed
 	for _, name := range a.missing {
 		if p := placeholder(t.typeURL, name, v.delta); p != nil {
 			b = v.appendResource(b, p)

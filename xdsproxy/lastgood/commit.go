@@ -64,6 +64,11 @@ func (w *worker) commit(r *Recording, now time.Time) error {
 	w.store.from = w.log.from
 	w.store.mu.Unlock()
 	w.store.metrics.bytes.Set(float64(w.log.size))
+	if w.failing {
+		w.failing = false
+		w.retry.Reset()
+		w.store.log.Info("the last good configuration can be kept again")
+	}
 	if first {
 		w.store.log.Info("envoy can start without the control plane from now on", "path", w.log.path)
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -341,11 +340,14 @@ func serve(t testing.TB, s *Store, delta bool) *dialog {
 	d := &dialog{t: t, delta: delta, requests: make(chan []byte), answers: make(chan []byte, 100), end: make(chan error, 1), cancel: cancel}
 	go func() {
 		d.end <- s.Serve(ctx, delta, func() ([]byte, error) {
-			b, ok := <-d.requests
-			if !ok {
-				return nil, io.EOF
+			select {
+			case b, ok := <-d.requests:
+				if ok {
+					return b, nil
+				}
+			case <-ctx.Done():
 			}
-			return b, nil
+			return nil, io.EOF
 		}, func(b []byte) error {
 			d.answers <- b
 			return nil
@@ -429,8 +431,4 @@ func (d *dialog) silent() {
 		d.t.Fatalf("an answer of %d bytes, want none", len(b))
 	default:
 	}
-}
-
-func equal(a, b contents) bool {
-	return maps.EqualFunc(a, b, maps.Equal[map[string]string])
 }

@@ -29,9 +29,12 @@ func (s *Store) forgetIdentity() {
 		return
 	}
 	path := filepath.Join(s.cfg.Dir, identityFile)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
 	if err := os.Remove(path); err == nil {
 		s.log.Info("the workload's identity is not kept anymore", "path", path)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	} else {
 		s.log.Warn("the workload's identity was kept earlier and cannot be removed", "path", path, "err", err)
 	}
 }

@@ -31,6 +31,8 @@ type log struct {
 	plain     []byte // used again for each resource
 	batch     uint32 // the last one
 	compactAt int64  // the size at which it is written anew, if that is worth it
+	// suspect says that a sync failed: the next one may not tell what was lost.
+	suspect bool
 }
 
 // createFile makes the file of a log.
@@ -155,6 +157,7 @@ func (l *log) commit(c commit, changes [][]change) error {
 		return err
 	}
 	if err := l.file.Sync(); err != nil {
+		l.suspect = true
 		return fmt.Errorf("sync %s: %w", l.path, err)
 	}
 	if l.path != l.place {
@@ -170,12 +173,13 @@ func (l *log) commit(c commit, changes [][]change) error {
 		l.apply(ref, changes[i])
 	}
 	l.count()
+	l.buf, l.plain = nil, nil // it will be quiet for a while
 	l.from, l.end = time.Unix(0, c.time), at.at+lenSize+int64(at.size)
 	return nil
 }
 
 // wasteful says whether it is worth to write the file anew.
-func (l *log) wasteful() bool { return l.size > max(2*l.live+slack, l.compactAt) }
+func (l *log) wasteful() bool { return l.suspect || l.size > max(2*l.live+slack, l.compactAt) }
 
 // discard closes a log, and removes it if it has no commit.
 func (l *log) discard() {

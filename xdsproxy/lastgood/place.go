@@ -64,6 +64,9 @@ func own(info fs.FileInfo) bool {
 func openOwn(path string) (*os.File, error) {
 	// Not to be held up by a pipe, and not to be led elsewhere.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, refuse(reasonDirectory, "it is a symbolic link")
+	}
 	if err != nil {
 		return nil, err
 	}

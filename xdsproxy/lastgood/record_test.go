@@ -17,33 +17,37 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// TestRecord follows streams and looks at what counts after each of them.
-func TestRecord(t *testing.T) {
-	t.Parallel()
-	first := func(s *stream) {
-		s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
-		s.give(endpointType, endpoints("a", "1"), endpoints("b", "1"))
-		s.give(listenerType, listener("l", "1"))
-		s.give(routeType, route("r", "1"))
-	}
-	kept := contents{
+// firstState is what Envoy gets at first, and kept what counts then.
+func firstState(s *stream) {
+	s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
+	s.give(endpointType, endpoints("a", "1"), endpoints("b", "1"))
+	s.give(listenerType, listener("l", "1"))
+	s.give(routeType, route("r", "1"))
+}
+
+func firstKept() contents {
+	return contents{
 		clusterType: {"a": "1", "b": "1"}, endpointType: {"a": "1", "b": "1"},
 		listenerType: {"l": "1"}, routeType: {"r": "1"},
 	}
+}
+
+// recordCase is what happens after that, and what counts then.
+type recordCase struct {
+	name        string
+	delta, sotw bool
+	then        func(s *stream)
+	want        contents
+}
+
+func recordCases() []recordCase {
+	kept := firstKept()
 	with := func(typeURL string, resources map[string]string) contents {
-		c := contents{}
-		for k, v := range kept {
-			c[k] = v
-		}
+		c := firstKept()
 		c[typeURL] = resources
 		return c
 	}
-	for _, tc := range []struct {
-		name        string
-		delta, sotw bool
-		then        func(s *stream)
-		want        contents
-	}{
+	return []recordCase{
 		{"all", true, true, func(*stream) {}, kept},
 		{"an update", true, false, func(s *stream) { s.give(clusterType, cluster("b", "2")) }, with(clusterType, map[string]string{"a": "1", "b": "2"})},
 		{"a removal", true, false, func(s *stream) {
@@ -88,7 +92,14 @@ func TestRecord(t *testing.T) {
 		{"a private key without consent", true, true, func(s *stream) {
 			s.give(clusterType, cluster("a", "1"), cluster("b", "-----BEGIN PRIVATE KEY-----"))
 		}, with(clusterType, map[string]string{"a": "1", "b": "withheld"})},
-	} {
+	}
+}
+
+// TestRecord follows streams and looks at what counts after each of them.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	kept := firstKept()
+	for _, tc := range recordCases() {
 		for _, isDelta := range []bool{true, false} {
 			if isDelta && !tc.delta || !isDelta && !tc.sotw {
 				continue
@@ -100,7 +111,7 @@ func TestRecord(t *testing.T) {
 					stop := run(t, store)
 					defer stop()
 					s := newStream(t, store, isDelta)
-					first(s)
+					firstState(s)
 					pass(2 * time.Second)
 					if diff := cmp.Diff(kept, stored(t, store)); diff != "" {
 						t.Fatalf("after the start (-want +got):\n%s", diff)

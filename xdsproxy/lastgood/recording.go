@@ -216,6 +216,12 @@ func (t *subscription) accept(b *batch, delta bool) {
 		delete(t.need, c.key)
 		delete(t.owed, c.key)
 	}
+	if len(t.need) == 0 {
+		t.need = nil // an empty map keeps its room
+	}
+	if len(t.owed) == 0 {
+		t.owed = nil
+	}
 }
 
 // busy says whether something waits for a commit.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -90,21 +91,27 @@ type server struct {
 	send  func([]byte) error
 	types map[string]*served
 	nonce uint64
+	// routes are the route configurations that Envoy asked for. Delta.
+	routes []string
 	buffers
 }
 
 // served is one type of a stream.
 type served struct {
-	typeURL string
-	nonce   string              // of the last response
-	acked   bool                // Envoy answered it
-	names   map[string]struct{} // SotW
+	typeURL  string
+	nonce    string              // of the last response
+	acked    bool                // Envoy answered it
+	names    map[string]struct{} // SotW: of the last request
+	wildcard bool                // delta: Envoy asked for all there is
 }
 
 func (v *server) handle(b []byte) error {
 	q, err := readRequest(mem.BufferSlice{mem.SliceBuffer(b)}, v.delta)
 	if err != nil {
 		return err
+	}
+	if !strings.HasPrefix(q.typeURL, envoyPrefix) {
+		return nil // the agent asks for itself: an empty answer would be taken for one
 	}
 	if q.rejected != "" {
 		v.store.log.Warn("envoy rejects a part of the last good configuration", "type_url", q.typeURL, "reason", q.rejected)
@@ -140,8 +147,8 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 	kept, ok := v.sets[t.typeURL]
 	switch {
 	case whole(t.typeURL):
-		if !ok || first && q.version != "" && q.version != servedVersion {
-			return nil // Envoy waits for the control plane, or has it from there
+		if !ok && basic(t.typeURL) || first && q.version != "" && q.version != servedVersion {
+			return nil // with none Envoy would be of no use; or it has those of the control plane
 		}
 		if !first && len(added) == 0 && !again {
 			return nil
@@ -151,9 +158,6 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 		}
 		return v.answer(t, all(kept))
 	case first && len(q.names) == 0:
-		if !ok {
-			return nil
-		}
 		return v.answer(t, all(kept))
 	case len(added) > 0:
 		return v.answer(t, v.find(t, added))
@@ -180,10 +184,13 @@ func (v *server) handleDelta(t *served, q request, first bool) error {
 	kept, ok := v.sets[t.typeURL]
 	var found answer
 	if wildcard {
-		if !ok {
-			return nil // Envoy waits for the control plane
+		if !ok && basic(t.typeURL) {
+			return nil // with none of them Envoy would be ready, and of no use
 		}
-		found = all(kept)
+		found, t.wildcard = all(kept), true
+		if t.typeURL == virtualHostType {
+			found.removed = v.hostsOf(v.routes).removed
+		}
 		for name := range q.claims {
 			delete(found.locs, keyOf(name))
 		}
@@ -191,7 +198,14 @@ func (v *server) handleDelta(t *served, q request, first bool) error {
 	if len(names) > 0 {
 		found = v.find(t, names).with(found)
 	}
-	return v.answer(t, found)
+	if err := v.answer(t, found); err != nil || t.typeURL != routeType {
+		return err
+	}
+	v.routes = append(v.routes, names...)
+	if hosts := v.types[virtualHostType]; hosts != nil && hosts.wildcard {
+		return v.answer(hosts, v.hostsOf(names)) // Envoy does not ask for all of them once more
+	}
+	return nil
 }
 
 func contains(names []string, name string) bool {

@@ -19,7 +19,7 @@ const (
 	defaultMaxBytes = 64 << 20
 	// backlog is how much may wait for a slow disk before something is
 	// dropped, in bytes. A single frame may be larger.
-	backlog = 8 << 20
+	backlog = 16 << 20
 	// itemCost is what an item of the queue costs beside its frame, in bytes.
 	itemCost = 256
 )

@@ -33,9 +33,7 @@ func (s *Store) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	w := &worker{store: s, found: s.found, retry: backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(lastRetry), backoff.WithMaxElapsedTime(0))}
-	s.found = nil
+	w := newWorker(s)
 	defer w.end()
 	timer := time.NewTimer(math.MaxInt64)
 	defer timer.Stop()
@@ -70,6 +68,13 @@ type worker struct {
 
 type closer interface{ Close() error }
 
+func newWorker(s *Store) *worker {
+	w := &worker{store: s, found: s.found, retry: backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(lastRetry), backoff.WithMaxElapsedTime(0))}
+	s.found = nil
+	return w
+}
+
 // work does what is in the queue, commits what is due and says when to come
 // back. After an error the same has to be tried again.
 func (w *worker) work(now time.Time) (time.Duration, error) {
@@ -83,13 +88,7 @@ func (w *worker) work(now time.Time) (time.Duration, error) {
 		}
 		w.store.done()
 	}
-	pause, err := w.due(now)
-	if err == nil && w.failing {
-		w.failing = false
-		w.retry.Reset()
-		w.store.log.Info("the last good configuration can be kept again")
-	}
-	return pause, err
+	return w.due(now)
 }
 
 // unlessDamaged passes on an error after which the same can be tried again.

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package lastgood
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// generation is a state in which everything has the same detail.
+func generation(s *stream, n int) {
+	detail := strconv.Itoa(n)
+	s.give(clusterType, cluster("a", detail), cluster("b", detail))
+	s.give(endpointType, endpoints("a", detail))
+	s.give(listenerType, listener("l", detail))
+	s.give(routeType, route("r", detail))
+}
+
+// generationOf checks that a state is one of the generations, and none in part.
+func generationOf(t testing.TB, c contents) (detail string) {
+	t.Helper()
+	sizes := map[string]int{clusterType: 2, endpointType: 1, listenerType: 1, routeType: 1}
+	if len(c) != len(sizes) {
+		t.Fatalf("a part of a state: %v", c)
+	}
+	for typeURL, resources := range c {
+		if len(resources) != sizes[typeURL] {
+			t.Fatalf("a part of a state: %v", c)
+		}
+		for _, d := range resources {
+			if detail == "" {
+				detail = d
+			}
+			if d != detail {
+				t.Fatalf("a mixture: %v", c)
+			}
+		}
+	}
+	return detail
+}
+
+// generations keeps some states and returns the file's bytes.
+func generations(t *testing.T, cfg Config, count int) []byte {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, cfg)
+		stop := run(t, store)
+		defer stop()
+		s := newStream(t, store, true)
+		for n := range count {
+			generation(s, n)
+			pass(2 * time.Second)
+		}
+	})
+	b, err := os.ReadFile(filepath.Join(cfg.Dir, stateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// loadBytes loads a state from bytes.
+func loadBytes(t testing.TB, s *Store, b []byte) (*state, error) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.cfg.Dir, stateFile), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s.load()
+}
+
+// TestTruncated cuts a file off everywhere: what is left is a state that was,
+// or nothing.
+func TestTruncated(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	b := generations(t, cfg, 3)
+	store := open(t, cfg)
+	seen := map[string]int{}
+	for size := range len(b) + 1 {
+		for _, rest := range [][]byte{nil, make([]byte, 100), bytes.Repeat([]byte{0xff}, 100)} {
+			st, err := loadBytes(t, store, slices.Concat(b[:size], rest))
+			if err != nil {
+				if reasonOf(err) != reasonDamaged && size > fixedSize+len(cfg.Version) {
+					t.Fatalf("%d bytes: %v", size, err)
+				}
+				seen[""]++
+				continue
+			}
+			seen[generationOf(t, contentsOf(t, st))]++
+			_ = st.file.Close() // it was only read from
+		}
+	}
+	if len(seen) != 4 || seen["2"] != 3 {
+		t.Errorf("states seen: %v", seen)
+	}
+}
+
+// TestBitFlips flips each bit of a file: what is left is a state that was, or
+// nothing.
+func TestBitFlips(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	b := generations(t, cfg, 2)
+	store := open(t, cfg)
+	reasons := map[string]int{}
+	for at := range b {
+		bit := byte(1) << (at % 8)
+		b[at] ^= bit
+		st, err := loadBytes(t, store, b)
+		b[at] ^= bit
+		if err != nil {
+			reasons[reasonOf(err)]++
+			if !strings.Contains(err.Error(), store.cfg.Dir) {
+				t.Errorf("byte %d: the reason %q does not name the file", at, err)
+			}
+			continue
+		}
+		if got := generationOf(t, contentsOf(t, st)); got != "0" {
+			t.Fatalf("byte %d: generation %s", at, got)
+		}
+		reasons["earlier"]++
+		_ = st.file.Close() // it was only read from
+	}
+	for _, want := range []string{reasonDamaged, reasonIdentity, reasonVersion, reasonKey, "earlier"} {
+		if reasons[want] == 0 {
+			t.Errorf("nothing is refused with %s: %v", want, reasons)
+		}
+	}
+}
+
+// recordsOf are the places of a file's records.
+func recordsOf(b []byte) (header []byte, records [][]byte) {
+	size := fixedSize + int(b[fixedSize-1])
+	header, b = b[:size], b[size:]
+	for len(b) > 0 {
+		n := lenSize + int(binary.BigEndian.Uint32(b))
+		records, b = append(records, b[:n]), b[n:]
+	}
+	return header, records
+}
+
+// TestRearranged moves, repeats and leaves out records, and takes them from
+// another file of the same owner.
+func TestRearranged(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	header, records := recordsOf(generations(t, cfg, 2))
+	otherCfg := config(t, func(c *Config) { c.KeyDir = cfg.KeyDir })
+	_, other := recordsOf(generations(t, otherCfg, 2))
+	store := open(t, cfg)
+	check := func(what string, records [][]byte) {
+		t.Helper()
+		st, err := loadBytes(t, store, slices.Concat(header, slices.Concat(records...)))
+		if err != nil {
+			return
+		}
+		defer func() { _ = st.file.Close() }() // it was only read from
+		if got := generationOf(t, contentsOf(t, st)); got != "0" {
+			t.Errorf("%s: generation %s counts", what, got)
+		}
+	}
+	for i := range records {
+		check("left out", slices.Delete(slices.Clone(records), i, i+1))
+		if i < len(records)-1 { // after the last one it does no harm
+			check("repeated", slices.Insert(slices.Clone(records), i, records[i]))
+		}
+		mixed := slices.Clone(records)
+		mixed[i] = other[i]
+		check("of another file", mixed)
+		for j := range i {
+			swapped := slices.Clone(records)
+			swapped[i], swapped[j] = swapped[j], swapped[i]
+			check("swapped", swapped)
+		}
+	}
+	if st, err := loadBytes(t, store, slices.Concat(header, slices.Concat(records...))); err != nil {
+		t.Error(err)
+	} else if got := generationOf(t, contentsOf(t, st)); got != "1" {
+		t.Errorf("as it was: generation %s", got)
+	}
+}
+
+// TestKilled kills a process while it writes, many times.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv("LASTGOOD_WRITE"); dir != "" {
+		writeForEver(t, dir)
+	}
+	cfg := config(t)
+	newest := 0
+	for n := range 15 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+		cmd.Env = append(os.Environ(), "LASTGOOD_WRITE="+filepath.Dir(cfg.Dir))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		before := newest
+		eventually(t, "a newer state than "+strconv.Itoa(before), func() bool {
+			store := open(t, cfg)
+			if store.found == nil {
+				return false
+			}
+			defer func() { _ = store.found.file.Close() }() // it was only read from
+			got, err := strconv.Atoi(generationOf(t, contentsOf(t, store.found)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			newest = max(newest, got)
+			return newest > before
+		})
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // any moment will do
+		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		store := open(t, cfg)
+		if store.found == nil {
+			t.Fatalf("run %d: %v", n, store.Usable())
+		}
+		got, err := strconv.Atoi(generationOf(t, contentsOf(t, store.found)))
+		if err != nil || got < newest {
+			t.Fatalf("run %d: generation %d, there was %d: %v", n, got, newest, err)
+		}
+		newest = got
+		_ = store.found.file.Close() // it was only read from
+	}
+	left, err := filepath.Glob(filepath.Join(cfg.Dir, "*"+temporary+"*"))
+	if err != nil || len(left) > 1 {
+		t.Errorf("files are left: %v %v", left, err)
+	}
+}
+
+// writeForEver writes one generation after the other, commits them at once and
+// writes the file anew all the time.
+func writeForEver(t *testing.T, dir string) {
+	store := open(t, config(t, func(c *Config) { c.Dir, c.KeyDir = filepath.Join(dir, "data"), filepath.Join(dir, "key") }))
+	first := 0
+	w := newWorker(store)
+	if w.found != nil {
+		n, err := strconv.Atoi(generationOf(t, contentsOf(t, w.found)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first = n + 1
+	}
+	s := newStream(t, store, true)
+	for n := first; ; n++ {
+		generation(s, n)
+		for {
+			it, ok := store.peek()
+			if !ok {
+				break
+			}
+			if err := w.handle(it, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			store.done()
+		}
+		if err := w.commit(s.rec, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if n%5 == 0 {
+			w.log.compactAt, w.log.live = 0, -slack // as if most of it were of no use
+			w.compact()
+		}
+	}
+}
+
+// disk is one of which something fails.
+type disk struct {
+	writes atomic.Int64 // that work
+	broken atomic.Bool  // syncs fail
+	short  bool
+}
+
+// on puts the files of a store on the disk.
+func (d *disk) on(s *Store) {
+	s.create = func(dir string) (storage, string, error) {
+		file, path, err := createFile(dir)
+		return &faulty{file, d}, path, err
+	}
+}
+
+// faulty is a file on it.
+type faulty struct {
+	storage
+	*disk
+}
+
+var errFault = errors.New("input/output error")
+
+func (f *faulty) WriteAt(b []byte, at int64) (int, error) {
+	if f.writes.Add(-1) >= 0 {
+		return f.storage.WriteAt(b, at)
+	}
+	if f.short {
+		n, _ := f.storage.WriteAt(b[:len(b)/2], at) // half of it
+		return n, errFault
+	}
+	return 0, errFault
+}
+
+func (f *faulty) Sync() error {
+	if f.broken.Load() {
+		return errFault
+	}
+	return f.storage.Sync()
+}
+
+func (f *faulty) Truncate(int64) error { return errFault }
+
+// TestFaults has writes fail at each point, for a while: what counts is a
+// state that was, and after the fault it is the newest.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for n := range 25 {
+		for _, short := range []bool{true, false} {
+			t.Run(fmt.Sprintf("write %d, short=%t", n, short), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					var log syncBuffer
+					store := open(t, config(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }))
+					f := &disk{short: short}
+					f.writes.Store(int64(n))
+					f.broken.Store(n%5 == 4)
+					f.on(store)
+					stop := run(t, store)
+					defer stop()
+					s := newStream(t, store, true)
+					for i := range 3 {
+						generation(s, i)
+						pass(3 * time.Second)
+						if st, err := store.load(); err == nil {
+							generationOf(t, contentsOf(t, st))
+							_ = st.file.Close() // it was only read from
+						}
+					}
+					f.writes.Store(1_000_000)
+					f.broken.Store(false)
+					pass(3 * time.Minute)
+					if got := generationOf(t, stored(t, store)); got != "2" {
+						t.Errorf("after the fault: generation %s", got)
+					}
+					stop()
+					if warnings := strings.Count(log.String(), "cannot be kept up to date"); warnings > 2 || n < 10 && warnings == 0 {
+						t.Errorf("%d warnings:\n%s", warnings, log.String())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestDiskFull fills a file system up.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("a full disk needs the right to mount a small one: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := config(t, func(c *Config) { c.Dir = filepath.Join(dir, "data") })
+	store := open(t, cfg)
+	stop := run(t, store)
+	s := newStream(t, store, true)
+	generation(s, 0)
+	eventually(t, "a commit", func() bool { return store.Usable() == nil })
+	full := filepath.Join(dir, "full")
+	f, err := os.Create(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(f, endless{}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		s.give(listenerType, listener("l", strings.Repeat("y", 1000)+strconv.Itoa(n)))
+	}
+	generation(s, 1)
+	eventually(t, "the disk is found to be full", func() bool {
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		return len(store.queue) > 0
+	})
+	if got := generationOf(t, stored(t, open(t, cfg))); got != "0" {
+		t.Errorf("on a full disk: generation %s", got)
+	}
+	since := store.From()
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	committed(t, store, since)
+	if got := generationOf(t, stored(t, store)); got != "1" {
+		t.Errorf("with room again: generation %s", got)
+	}
+	stop()
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestBacklog: a disk that hangs holds nobody up, and costs a bounded amount of
+// memory. What was dropped is not made up: what counts stays what it was until
+// everything was sent again.
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	for _, isDelta := range []bool{true, false} {
+		t.Run(fmt.Sprintf("delta=%t", isDelta), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := open(t, config(t))
+				f := &disk{}
+				f.writes.Store(1_000_000)
+				f.on(store)
+				stop := run(t, store)
+				defer stop()
+				s := newStream(t, store, isDelta)
+				generation(s, 0)
+				pass(2 * time.Second)
+				f.writes.Store(0)
+				big := strings.Repeat("x", 1<<20)
+				for range 100 {
+					s.give(clusterType, cluster("a", big), cluster("b", "lost"))
+					synctest.Wait()
+				}
+				store.mu.Lock()
+				if store.queued > backlog+2<<20 || len(store.queue) > 50 {
+					t.Errorf("%d bytes, %d items wait", store.queued, len(store.queue))
+				}
+				store.mu.Unlock()
+				f.writes.Store(1_000_000)
+				pass(5 * time.Minute)
+				if got := generationOf(t, stored(t, store)); got != "0" {
+					t.Errorf("after something was dropped: generation %s", got)
+				}
+				generation(s, 1)
+				pass(time.Minute)
+				want := map[bool]string{true: "0", false: "1"}[isDelta]
+				if got := generationOf(t, stored(t, store)); got != want {
+					t.Errorf("on the same stream: generation %s, want %s", got, want)
+				}
+				s.rec.Close()
+				generation(newStream(t, store, isDelta), 2)
+				pass(time.Minute)
+				if got := generationOf(t, stored(t, store)); got != "2" {
+					t.Errorf("on a new stream: generation %s", got)
+				}
+			})
+		})
+	}
+}
+
+// TestTooLarge: what does not fit is not kept, what counts stays what it was.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, config(t, func(c *Config) { c.MaxBytes, c.Logger = 100_000, nil }))
+		stop := run(t, store)
+		defer stop()
+		s := newStream(t, store, true)
+		generation(s, 0)
+		pass(2 * time.Second)
+		s.give(clusterType, cluster("a", strings.Repeat("x", 100_000)))
+		generation(s, 1)
+		pass(time.Minute)
+		if got := generationOf(t, stored(t, store)); got != "0" {
+			t.Errorf("generation %s", got)
+		}
+		var none []proto.Message
+		s.give(clusterType, none...)
+	})
+}
