@@ -44,6 +44,7 @@ type goldenInput struct {
 	PlatformLabels  map[string]string `json:"platformLabels"`
 	XDSRootCert     string            `json:"xdsRootCert"`
 	Template        string            `json:"template"`
+	Metrics         Metrics           `json:"metrics"`
 }
 
 func TestGolden(t *testing.T) {
@@ -134,7 +135,7 @@ func readInput(t *testing.T, file string) Input {
 	return Input{
 		Node: in.ID, Metadata: metadata, ProxyConfig: pc, BindAddress: in.BindAddress, StateOfTheWorld: in.StateOfTheWorld,
 		TracingSet: meshconfig.HasField(in.ProxyConfig, "tracing"), HostIP: in.HostIP, SystemRoots: "ca.pem", DualStack: in.DualStack,
-		Locality: in.Locality, XDSRootCert: in.XDSRootCert,
+		Locality: in.Locality, XDSRootCert: in.XDSRootCert, Metrics: in.Metrics,
 	}
 }
 

@@ -67,6 +67,18 @@ type Input struct {
 	// XDSRootCert is the file that the control plane is verified with, for
 	// templates.
 	XDSRootCert string
+	// Metrics says who may read metrics, and where.
+	Metrics Metrics
+}
+
+// Metrics are the ports that metrics are read from beyond the usual one.
+type Metrics struct {
+	// SecurePort serves Envoy's metrics, SecureMergedPort those that the agent
+	// merges, to peers with a certificate of the mesh. 0: there is no such port.
+	SecurePort, SecureMergedPort int
+	// LocalOnly keeps the usual port, which asks for no certificate, to peers on
+	// this machine.
+	LocalOnly bool
 }
 
 // Locality is a place in a cloud.
@@ -128,7 +140,7 @@ func Render(in Input) ([]byte, error) {
 		"dynamic_resources": dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
 		"static_resources": object{
 			"clusters":  append(clusters(pc, addrs), telemetry.clusters...),
-			"listeners": listeners(in.Metadata, addrs),
+			"listeners": listeners(in, addrs),
 		},
 	}
 	if path := in.Metadata.OutlierLogPath; path != "" {

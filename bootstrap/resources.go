@@ -101,15 +101,38 @@ func staticCluster(name, connectTimeout string, address object, http2 bool) obje
 	return cluster
 }
 
-func listeners(m *node.Metadata, addrs addresses) []any {
-	return []any{
-		staticListener("prometheus", addrs.listen(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", "/stats/prometheus", PrometheusCluster),
-		staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", "/healthz/ready", AgentCluster),
+func listeners(in Input, addrs addresses) []any {
+	m := in.Metadata
+	metrics := addrs.listen
+	if in.Metrics.LocalOnly {
+		metrics = func(port int) object { return socketAddress(addrs.local, port) }
 	}
+	all := []any{
+		staticListener("prometheus", metrics(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", prefixRoute("/stats/prometheus", PrometheusCluster)),
+		staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", prefixRoute("/healthz/ready", AgentCluster)),
+	}
+	if port := in.Metrics.SecurePort; port != 0 {
+		all = append(all, mutual(staticListener("secure_metrics", addrs.listen(port), "secure_stats", exactRoute("/stats/prometheus", PrometheusCluster))))
+	}
+	if port := in.Metrics.SecureMergedPort; port != 0 {
+		all = append(all, mutual(staticListener("secure_merged_metrics", addrs.listen(port), "secure_merged_stats",
+			exactRoute("/stats/prometheus", AgentCluster), exactRoute("/metrics", AgentCluster))))
+	}
+	return all
 }
 
-// staticListener serves one path prefix from one cluster.
-func staticListener(name string, address object, statPrefix, prefix, cluster string) object {
+func prefixRoute(prefix, cluster string) object {
+	return object{"match": object{"prefix": prefix}, "route": object{"cluster": cluster}}
+}
+
+// exactRoute serves one path and nothing else of a cluster. Who scrapes says
+// how long that may take, so Envoy sets no limit of its own.
+func exactRoute(path, cluster string) object {
+	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "timeout": "0s"}}
+}
+
+// staticListener serves routes.
+func staticListener(name string, address object, statPrefix string, routes ...any) object {
 	return object{
 		"name":    name,
 		"address": address,
@@ -122,10 +145,7 @@ func staticListener(name string, address object, statPrefix, prefix, cluster str
 				"route_config": object{"virtual_hosts": []any{object{
 					"name":    "backend",
 					"domains": []any{"*"},
-					"routes": []any{object{
-						"match": object{"prefix": prefix},
-						"route": object{"cluster": cluster},
-					}},
+					"routes":  routes,
 				}}},
 				"http_filters": []any{object{
 					"name":         "envoy.filters.http.router",
@@ -134,6 +154,26 @@ func staticListener(name string, address object, statPrefix, prefix, cluster str
 			},
 		}}}},
 	}
+}
+
+// mutual has a listener ask its peers for a certificate of the mesh, and show
+// the workload's own.
+func mutual(listener object) object {
+	chains := listener["filter_chains"].([]any)
+	chains[0].(object)["transport_socket"] = object{
+		"name": "envoy.transport_sockets.tls",
+		"typed_config": object{
+			"@type":                      "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+			"require_client_certificate": true,
+			"common_tls_context": object{
+				"alpn_protocols":                       []any{"h2", "http/1.1"},
+				"tls_params":                           object{"tls_minimum_protocol_version": "TLSv1_2"},
+				"tls_certificate_sds_secret_configs":   []any{sdsSecret("default")},
+				"validation_context_sds_secret_config": sdsSecret("ROOTCA"),
+			},
+		},
+	}
+	return listener
 }
 
 func portOr(port node.Port, fallback int) int {

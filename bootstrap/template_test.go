@@ -231,3 +231,16 @@ func FuzzTemplate(f *testing.F) {
 		}
 	})
 }
+
+// A waypoint always has delta, for its template too.
+func TestTemplateOfWaypoint(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[string]string{node.Sidecar: "GRPC", node.Waypoint: "DELTA_GRPC"} {
+		in := readInput(t, "testdata/waypoint/in.json")
+		in.StateOfTheWorld, in.Node.Role = true, role
+		doc, _, err := RenderTemplate(in, Template{Path: "x.json", Text: []byte(`{"xds": "{{ .xds_type }}"}`)})
+		if err != nil || string(doc) != `{"xds": "`+want+`"}` {
+			t.Errorf("%s: %s, %v", role, doc, err)
+		}
+	}
+}

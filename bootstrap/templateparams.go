@@ -43,7 +43,7 @@ func templateParams(in Input) (map[string]any, error) {
 		return nil, fmt.Errorf("render bootstrap: %w", err)
 	}
 	api := "DELTA_GRPC"
-	if in.StateOfTheWorld {
+	if in.StateOfTheWorld && in.Node.Role != node.Waypoint {
 		api = "GRPC"
 	}
 	discoveryHost, _, err := net.SplitHostPort(pc.GetDiscoveryAddress())
@@ -70,6 +70,11 @@ func templateParams(in Input) (map[string]any, error) {
 		p.values[name] = value
 	}
 	p.text("outlier_log_path", m.OutlierLogPath)
+	p.port("envoy_secure_metrics_port", in.Metrics.SecurePort)
+	p.port("envoy_secure_merged_metrics_port", in.Metrics.SecureMergedPort)
+	if in.Metrics.LocalOnly {
+		p.values["metrics_localhost_access_only"] = true
+	}
 	p.text("gcp_project_number", m.PlatformMetadata["gcp_project_number"])
 	if port, err := strconv.Atoi(m.STSPort); err == nil && port > 0 {
 		p.values["sts"], p.values["sts_port"] = true, port
@@ -119,6 +124,12 @@ type params struct {
 func (p *params) text(name, value string) {
 	if value != "" {
 		p.values[name] = value
+	}
+}
+
+func (p *params) port(name string, port int) {
+	if port != 0 {
+		p.values[name] = port
 	}
 }
 

@@ -4,6 +4,7 @@
 package envoy
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,9 +92,15 @@ func Args(in ArgsInput) []string {
 	return argv
 }
 
+// LogLevels are the levels of Envoy's log.
+func LogLevels() []string {
+	return []string{"trace", "debug", "info", "warning", "warn", "error", "critical", "off"}
+}
+
 // ParseLogLevel splits a --proxyLogLevel list: an entry without a colon is the
 // level (the last one wins), "component:level" is a component's. Entries of any
-// other shape are returned as dropped, for the caller to warn about.
+// other shape, and levels that Envoy does not have and would end over, are
+// returned as dropped, for the caller to warn about.
 func ParseLogLevel(list string) (level, components string, dropped []string) {
 	var byComponent []string
 	for entry := range strings.SplitSeq(list, ",") {
@@ -101,9 +108,9 @@ func ParseLogLevel(list string) (level, components string, dropped []string) {
 		name, of, colon := strings.Cut(entry, ":")
 		switch {
 		case entry == "":
-		case !colon:
+		case !colon && slices.Contains(LogLevels(), entry):
 			level = entry
-		case name != "" && of != "" && !strings.Contains(of, ":"):
+		case name != "" && colon && slices.Contains(LogLevels(), of):
 			byComponent = append(byComponent, entry)
 		default:
 			dropped = append(dropped, entry)

@@ -40,8 +40,8 @@ func TestArgs(t *testing.T) {
 			in.LogLevel, in.ComponentLogLevel = "info,misc:error", "upstream:debug"
 		}, with("-l", "info", "--component-log-level", "misc:error")},
 		"everything": {func(in *ArgsInput) {
-			in.LogLevel, in.OverrideYAML, in.Concurrency = "info,a:b,c:d", "admin: {}", 2
-		}, with("-l", "info", "--component-log-level", "a:b,c:d", "--config-yaml", "admin: {}", "--concurrency", "2")},
+			in.LogLevel, in.OverrideYAML, in.Concurrency = "info,misc:error,config:debug", "admin: {}", 2
+		}, with("-l", "info", "--component-log-level", "misc:error,config:debug", "--config-yaml", "admin: {}", "--concurrency", "2")},
 		"negative concurrency": {func(in *ArgsInput) { in.Concurrency = -1 }, least},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,8 @@ func TestParseLogLevel(t *testing.T) {
 		"warning":             {level: "warning"},
 		"warning,info":        {level: "info"},
 		" info , misc:error ": {level: "info", components: "misc:error"},
-		"a:b:c,:x,y:,ok:no":   {components: "ok:no", dropped: []string{"a:b:c", ":x", "y:"}},
+		"a:b:c,:x,y:,ok:off":  {components: "ok:off", dropped: []string{"a:b:c", ":x", "y:"}},
+		"loud,error,misc:no":  {level: "error", dropped: []string{"loud", "misc:no"}},
 	} {
 		level, components, dropped := ParseLogLevel(in)
 		if level != want.level || components != want.components || !cmp.Equal(dropped, want.dropped) {

@@ -266,7 +266,11 @@ func (p *Process) stop(ctx context.Context, c *child) error {
 		p.cfg.Logger.Info("envoy stopped", "pid", c.process.Pid, "code", c.state.ExitCode())
 		return nil
 	}
-	p.cfg.Logger.Warn("envoy has not ended in time and is killed", "pid", c.process.Pid)
+	if closed(drain.Now) {
+		p.cfg.Logger.Warn("envoy is killed: it is to end at once", "pid", c.process.Pid)
+	} else {
+		p.cfg.Logger.Warn("envoy has not ended in time and is killed", "pid", c.process.Pid)
+	}
 	p.signal(c, syscall.SIGKILL)
 	<-c.ended
 	p.count("unstopped")

@@ -138,9 +138,10 @@ func TestNowEndsAtOnce(t *testing.T) {
 	for name, cancelFirst := range map[string]bool{"while it runs": false, "while it drains": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			now := make(chan struct{})
+			now, log := make(chan struct{}), &output{}
 			p, out := shell(t, `trap '' TERM; echo up; while :; do sleep 0.05; done`, func(c *Config) {
 				c.Drain = DrainConfig{Duration: time.Hour, KillAfter: time.Hour, Now: now}
+				c.Logger = bothLoggers(t, log)
 			})
 			cancel, result := begin(t, p)
 			eventually(t, "the start", isUp(out))
@@ -150,6 +151,9 @@ func TestNowEndsAtOnce(t *testing.T) {
 			close(now)
 			if err := <-result; err != nil {
 				t.Errorf("Run() = %v, want nil", err)
+			}
+			if text := log.String(); !strings.Contains(text, "it is to end at once") || strings.Contains(text, "not ended in time") {
+				t.Errorf("the log says %q", text)
 			}
 		})
 	}

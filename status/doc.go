@@ -15,7 +15,8 @@
 //
 //	path                                        method  who       answer
 //	/healthz/ready                              any     anybody   200 or 503, a sentence
-//	/stats/prometheus, /metrics                 any     anybody   200, in the format that was asked for
+//	/stats/prometheus, /metrics                 any     anybody   200, in the format that was asked for;
+//	                                                              MetricsLocalOnly: loopback only
 //	/app-health/<container>/{livez,readyz,startupz}
 //	                                            GET     anybody   what the application answered
 //	/app-lifecycle/<container>/{poststartz,prestopz}

@@ -70,31 +70,6 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// compressed returns what to write the answer to, and what ends it.
-func compressed(w http.ResponseWriter, r *http.Request) (out io.Writer, end func() error) {
-	if !accepts(r.Header.Get("Accept-Encoding"), "gzip") {
-		return w, func() error { return nil }
-	}
-	w.Header().Set("Content-Encoding", "gzip")
-	// The level exists.
-	zipped, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
-	return zipped, zipped.Close
-}
-
-// accepts tells whether an Accept-Encoding header takes an encoding.
-func accepts(header, encoding string) bool {
-	for item := range strings.SplitSeq(header, ",") {
-		name, params, _ := strings.Cut(item, ";")
-		if !strings.EqualFold(strings.TrimSpace(name), encoding) {
-			continue
-		}
-		weight, found := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q=")
-		q, err := strconv.ParseFloat(weight, 64)
-		return !found || err == nil && q > 0
-	}
-	return false
-}
-
 // inOrder returns the parts in their order, but those behind that do not
 // answer in time: one that hangs must not cost the others.
 func inOrder(parts []*part, until time.Time) []*part {

@@ -13,10 +13,14 @@ import (
 )
 
 const (
-	// readyTimeout bounds one check.
-	readyTimeout = time.Second
-	// readyMemory is how old an answer may be to stand in for a check that timed out.
-	readyMemory = 2 * time.Second
+	// readyTimeout bounds one check: the kubelet waits for a second at the least.
+	readyTimeout = 800 * time.Millisecond
+	// readyPatience is for how long checks may time out, one after the other,
+	// while the last answer stands in for them.
+	readyPatience = 10 * time.Second
+	// readyMemory is how old that answer may be: kubelets ask every few seconds,
+	// and once a minute at the least.
+	readyMemory = time.Minute
 )
 
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
@@ -43,6 +47,7 @@ type readiness struct {
 	current *check
 	last    error     // the newest answer that did not time out
 	lastAt  time.Time // when it was given; zero: never
+	silent  time.Time // since when checks time out; zero: they do not
 	wasOnce bool      // it was ready once
 }
 
@@ -83,21 +88,25 @@ func (r *readiness) run(ctx context.Context, c *check) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
+	begun := time.Now()
 	err := r.ask(ctx)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Envoy's main thread is busy, most likely with new configuration. A
-		// recent answer is better than none, an old one is not.
-		if !r.lastAt.IsZero() && time.Since(r.lastAt) <= readyMemory {
+		// Envoy's main thread is busy, most likely with new configuration: what it
+		// serves goes on. One that never answers again is another matter.
+		if r.silent.IsZero() {
+			r.silent = begun
+		}
+		if !r.lastAt.IsZero() && time.Since(r.lastAt) <= readyMemory && time.Since(r.silent) <= readyPatience {
 			c.err = r.last
 			return
 		}
 		c.err = errors.New("envoy did not answer within " + readyTimeout.String() + ": " + err.Error())
 		return
 	}
-	c.err, r.last, r.lastAt = err, err, time.Now()
+	c.err, r.last, r.lastAt, r.silent = err, err, time.Now(), time.Time{}
 	if err == nil && !r.wasOnce {
 		r.wasOnce = true
 		r.first()

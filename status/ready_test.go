@@ -92,7 +92,7 @@ func TestBusyEnvoy(t *testing.T) {
 			return nil
 		}}
 		busy = true
-		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "did not answer within 1s") {
+		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "did not answer within 800ms") {
 			t.Errorf("without an earlier answer: %v, want that there is none", err)
 		}
 		busy = false
@@ -107,9 +107,49 @@ func TestBusyEnvoy(t *testing.T) {
 		if took := time.Since(begin); took != readyTimeout {
 			t.Errorf("the check took %s, want %s", took, readyTimeout)
 		}
+		for time.Since(begin) < readyPatience-readyTimeout {
+			if err := r.check(t.Context()); err != nil {
+				t.Errorf("busy for %s: %v", time.Since(begin), err)
+			}
+		}
 		time.Sleep(time.Second)
-		if err := r.check(t.Context()); err == nil {
-			t.Error("an answer three seconds old was given again")
+		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "did not answer within 800ms") {
+			t.Errorf("busy for %s: %v, want that there is no answer", time.Since(begin), err)
+		}
+		busy = false
+		if err := r.check(t.Context()); err != nil {
+			t.Errorf("no longer busy: %v, want nil", err)
+		}
+	})
+}
+
+// Kubelets ask every few seconds, also every fifteen: one check that times out
+// turns nothing, a second one in a row does; and nobody is told what was an
+// hour ago.
+func TestBusyEnvoyIsAskedRarely(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		busy := false
+		r := &readiness{first: func() {}, ask: func(ctx context.Context) error {
+			if busy {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		for i, c := range []struct {
+			pause time.Duration
+			busy  bool
+			ready bool
+		}{
+			{0, false, true}, {15 * time.Second, true, true}, {15 * time.Second, false, true}, {15 * time.Second, true, true}, {15 * time.Second, true, false},
+			{15 * time.Second, false, true}, {time.Hour, true, false},
+		} {
+			time.Sleep(c.pause)
+			busy = c.busy
+			if err := r.check(t.Context()); (err == nil) != c.ready {
+				t.Errorf("check %d: %v", i, err)
+			}
 		}
 	})
 }

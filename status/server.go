@@ -36,7 +36,9 @@ type Config struct {
 	// Notes are sentences that stand beneath the answer, ready or not: how old
 	// the configuration is, what Envoy rejected. It must be quick. nil: none.
 	Notes func() []string
-	// EnvoyMetricsURL is Envoy's metrics endpoint. Empty: there is no Envoy.
+	// MetricsLocalOnly keeps the metrics to peers on this machine.
+	MetricsLocalOnly bool
+	// EnvoyMetricsURL is Envoy's metrics endpoint. Empty: there is none to merge.
 	EnvoyMetricsURL string
 	// AppScrape are the application's metrics endpoints.
 	AppScrape []AppScrape
@@ -146,8 +148,12 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz/ready", s.serveReady)
-	mux.HandleFunc("/stats/prometheus", s.serveMetrics)
-	mux.HandleFunc("/metrics", s.serveMetrics)
+	metrics := s.serveMetrics
+	if s.cfg.MetricsLocalOnly {
+		metrics = loopbackOnly(metrics)
+	}
+	mux.HandleFunc("/stats/prometheus", metrics)
+	mux.HandleFunc("/metrics", metrics)
 	mux.HandleFunc(probePrefix, s.serveProbe)
 	mux.HandleFunc(hookPrefix, s.serveProbe)
 	if s.cfg.Loopback.Quit != nil {

@@ -118,6 +118,9 @@ func overlay(message protoreflect.Message, fields map[string]any, path string) e
 		if err := checkEnums(field, fields[key], path+key); err != nil {
 			return err
 		}
+		if err := checkTexts(field, fields[key], path+key); err != nil {
+			return err
+		}
 		one, err := json.Marshal(map[string]any{key: fields[key]})
 		if err != nil {
 			return fmt.Errorf("field %s%s: %w", path, key, err)
@@ -137,6 +140,24 @@ func overlay(message protoreflect.Message, fields map[string]any, path string) e
 			message.Set(field, decoded.Get(field))
 		default:
 			message.Clear(field)
+		}
+	}
+	return nil
+}
+
+// checkTexts refuses what is no text in a mapping of texts, such as true without
+// quotes. The value is not shown: proxyMetadata may hold secrets.
+func checkTexts(field protoreflect.FieldDescriptor, value any, path string) error {
+	if !field.IsMap() || field.MapValue().Kind() != protoreflect.StringKind {
+		return nil
+	}
+	texts, ok := value.(map[string]any)
+	if !ok {
+		return fmt.Errorf("field %s must be a mapping of names to texts", path)
+	}
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		if _, ok := texts[name].(string); !ok {
+			return fmt.Errorf("field %s: the value of %s is no text, write it in quotes", path, name)
 		}
 	}
 	return nil

@@ -84,6 +84,9 @@ func TestParseErrors(t *testing.T) {
 		"bad duration":        {"connectTimeout: 5", "field connectTimeout:"},
 		"port out of range":   {"proxyHttpPort: 70000", "proxyHttpPort is 70000, it must be from 1 to 65535"},
 		"two faults at once":  {"trustDomain: ''\nrootNamespace: ''", "trustDomain is empty, it must be a domain such as cluster.local\nrootNamespace is empty"},
+		"a flag for a text":   {"defaultConfig: {proxyMetadata: {A: b, B: true}}", "field defaultConfig.proxyMetadata: the value of B is no text, write it in quotes"},
+		"a text for texts":    {"defaultConfig: {proxyMetadata: PASSWORD}", "field defaultConfig.proxyMetadata must be a mapping of names to texts"},
+		"a number for a text": {"defaultConfig: {runtime_values: {a: 12345}}", "field defaultConfig.runtime_values: the value of a is no text"},
 		"bad drain":           {"defaultConfig: {drainDuration: 1.5s}", "drainDuration is 1.5s, it must be whole seconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,6 +94,9 @@ func TestParseErrors(t *testing.T) {
 			_, err := Parse([]byte(tc.in))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want one with %q", err, tc.want)
+			}
+			if err != nil && (strings.Contains(err.Error(), "PASSWORD") || strings.Contains(err.Error(), "12345")) {
+				t.Errorf("the error shows a value: %v", err)
 			}
 		})
 	}

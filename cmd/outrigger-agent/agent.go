@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/status/health"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
 )
 
@@ -70,6 +71,8 @@ type parts struct {
 	secrets  *sds.Server      // nil without Envoy, or when another server serves it
 	output   *sds.Output      // nil without OUTPUT_CERTS
 	relay    *xdsproxy.Proxy
+	lastGood *lastgood.Store // nil when nothing is kept
+	keeps    bool            // the identity is kept too
 	debug    *xdsproxy.Debug // nil when the debug port is off
 	dns      *dns.Server     // nil without a DNS proxy
 	wasm     *wasm.Cache     // nil when modules are left to Envoy
@@ -114,6 +117,12 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		start("output", p.output.Run) // reads the workload's identity, feeds the files of OUTPUT_CERTS
 	}
 	start("xdsproxy", p.relay.Run) // reads the control plane's stream, feeds Envoy over the XDS socket, and back
+	if p.lastGood != nil {
+		start("lastgood", p.lastGood.Run) // reads what Envoy acknowledges, feeds the disk
+	}
+	if p.keeps {
+		start("identity", func(ctx context.Context) error { return p.keepIdentity(ctx, log) }) // reads the workload's identity, feeds the disk
+	}
 	if p.debug != nil {
 		start("debug", p.debug.Run) // reads people's questions, feeds the control plane
 	}
@@ -143,7 +152,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		return g.Wait()
 	}
 	g.Go(func() error { // reads Envoy's version, feeds the one sentence that an Envoy too old needs
-		err := checkVersion(proxying, p.binary, ended)
+		err := checkVersion(proxying, log, p.binary, ended)
 		if err != nil {
 			stopEnvoy()
 		}
@@ -172,8 +181,9 @@ const versionDelay = time.Second
 
 // checkVersion refuses an Envoy that is too old, a moment after its start or
 // when it has ended: an old one may end over the bootstrap, and that would be
-// all the log says. It is not asked for once the agent drains.
-func checkVersion(ctx context.Context, binary string, ended <-chan struct{}) error {
+// all the log says. It is not asked for once the agent drains. An Envoy that
+// runs is not ended because its binary does not tell: that may be gone or busy.
+func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-chan struct{}) error {
 	timer := time.NewTimer(versionDelay)
 	defer timer.Stop()
 	select {
@@ -184,9 +194,18 @@ func checkVersion(ctx context.Context, binary string, ended <-chan struct{}) err
 	if ctx.Err() != nil {
 		return nil
 	}
-	_, err := envoy.CheckVersion(ctx, binary)
-	if ctx.Err() != nil {
-		return nil // cut short
+	v, err := envoy.CheckVersion(ctx, binary)
+	if err == nil || ctx.Err() != nil {
+		return nil // or cut short
+	}
+	select {
+	case <-ended:
+		return err
+	default:
+	}
+	if v.Full == "" {
+		log.With("component", "envoy").Warn("envoy runs, but its version is not known", "err", err)
+		return nil
 	}
 	return err
 }

@@ -24,6 +24,7 @@ func badCommandLines() []badInput {
 		{name: "log level", args: proxy("--log_output_level", "xdsproxy:loud"), want: []string{"--log_output_level", "loud", "must be debug, info, warn, error"}},
 		{name: "log target", args: proxy("--log_target", "/proc/no/log"), want: []string{"--log_target", "/proc/no/log", "file"}},
 		{name: "flag without its value", args: proxy("--meshConfig"), want: []string{"--meshConfig", "needs"}},
+		{name: "wait url", args: []string{"wait", "--url", "localhost:15021"}, want: []string{"--url", `"localhost:15021"`, "must be a URL"}},
 		{name: "domain", args: proxy("--domain", "a~b"), want: []string{"--domain", "a~b"}},
 	}
 }
@@ -34,6 +35,8 @@ func badProxyConfigs() []badInput {
 		// The text itself is not shown: proxyMetadata may hold secrets.
 		{name: "PROXY_CONFIG no YAML", env: []string{"PROXY_CONFIG=["}, want: []string{source, "yaml: line 1: did not find expected node content"}},
 		{name: "PROXY_CONFIG no mapping", env: []string{"PROXY_CONFIG=sidecar"}, want: []string{source, "must be a mapping of fields"}},
+		{name: "PROXY_CONFIG twice", env: []string{"PROXY_CONFIG={statusPort: 1, statusPort: 2}"}, want: []string{source, `yaml: unmarshal errors: line 1: mapping key "statusPort" already defined`}},
+		{name: "proxyMetadata without quotes", config: `,"proxyMetadata":{"ISTIO_META_DNS_CAPTURE":true}`, want: []string{source, "proxyMetadata", "ISTIO_META_DNS_CAPTURE", "write it in quotes"}},
 		{name: "PROXY_CONFIG type", config: `,"statusPort":"x"`, want: []string{source, "statusPort", `"x"`}},
 		{name: "discoveryAddress without port", config: `,"discoveryAddress":"istiod"`, want: []string{`discoveryAddress is "istiod"`, "must be host:port"}},
 		{name: "discoveryAddress port", config: `,"discoveryAddress":"istiod:http"`, want: []string{`discoveryAddress is "istiod:http"`, "1 to 65535"}},
@@ -62,6 +65,8 @@ func badEnvironments() []badInput {
 		{name: "bind address", env: []string{"OUTRIGGER_BIND_ADDRESS=localhost"}, want: []string{`OUTRIGGER_BIND_ADDRESS is "localhost"`, "must be an IP address"}},
 		{name: "POD_NAMESPACE", env: []string{"POD_NAMESPACE="}, want: []string{"POD_NAMESPACE is not set", "must be the namespace of the workload"}},
 		{name: "POD_NAMESPACE no name", env: []string{"POD_NAMESPACE=a b"}, want: []string{"POD_NAMESPACE", "a b"}},
+		{name: "POD_NAME", env: []string{"POD_NAME=a~b"}, want: []string{"POD_NAME", `"a~b"`, "without ~"}},
+		{name: "POD_NAMESPACE parts", env: []string{"POD_NAMESPACE=a~b"}, want: []string{"POD_NAMESPACE", `"a~b"`, "without ~"}},
 		{name: "SERVICE_ACCOUNT", env: []string{"SERVICE_ACCOUNT="}, want: []string{"SERVICE_ACCOUNT"}},
 		{name: "TRUST_DOMAIN", env: []string{"TRUST_DOMAIN=a/b"}, want: []string{"TRUST_DOMAIN", `"a/b"`}},
 		{name: "CA_ADDR", env: []string{"CA_ADDR=ca"}, want: []string{`CA_ADDR is "ca"`, "must be host:port"}},
@@ -101,6 +106,8 @@ func badFiles() []badInput {
 		{name: "annotation config", files: annotations(`proxy.istio.io/config="statusPort: x"`), want: []string{"proxy.istio.io/config", "statusPort", `"x"`}},
 		{name: "annotation status port", files: annotations(`status.sidecar.istio.io/port="http"`), want: []string{"status.sidecar.istio.io/port", `"http"`, "must be a port"}},
 		{name: "no root certificates", files: map[string]string{"var/run/secrets/istio/root-cert.pem": "-"}, want: []string{"./var/run/secrets/istio/root-cert.pem", "XDS_ROOT_CA"}},
+		{name: "override too long", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": strings.Repeat("#", maxArgument+1)}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "131072 bytes", "131071 bytes at most"}},
+		{name: "override no text", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": "a\x00b"}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "must be text"}},
 		{name: "XDS_ROOT_CA", env: []string{"XDS_ROOT_CA=/none.pem"}, want: []string{"XDS_ROOT_CA", "/none.pem"}},
 		{name: "XDS_ROOT_CA a directory", env: []string{"XDS_ROOT_CA={dir}/var"}, want: []string{"XDS_ROOT_CA", "{dir}/var"}},
 		{name: "PROV_CERT", env: []string{"PROV_CERT={dir}/none"}, want: []string{"PROV_CERT", "{dir}/none"}},

@@ -34,7 +34,7 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 	prometheus.WrapRegistererWithPrefix("istio_agent_", b.registry).MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.life.hotRestart}
-	for _, step := range []func() error{b.identity, b.dnsProxy, b.wasmCache, b.relay, b.envoy, b.debugPort, b.healthCheck} {
+	for _, step := range []func() error{b.lastGood, b.identity, b.dnsProxy, b.wasmCache, b.relay, b.envoy, b.debugPort, b.healthCheck} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func (b *builder) relay() (err error) {
 	cfg := b.cfg
 	b.parts.relay, err = xdsproxy.New(xdsproxy.Config{
 		Listener: b.socks.xds, Logger: b.scope("xdsproxy"), Registerer: b.registry,
-		Consumers: b.consumers(), Rewriters: b.rewriters(),
+		Consumers: b.consumers(), Rewriters: b.rewriters(), LastGood: lastGoodOf(b.parts.lastGood),
 		Rejected: func(pid int, typeURL, reason string) {
 			if b.parts.envoy != nil {
 				b.parts.envoy.Rejected(pid, typeURL, reason)

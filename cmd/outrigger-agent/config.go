@@ -116,7 +116,7 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	if cfg.source, err = resolveIdentity(src); err != nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(checkIdentity(cfg), checkFeatures(src.env)); err != nil {
+	if err := errors.Join(checkIdentity(cfg), checkFeatures(src.env), checkMetrics(cfg)); err != nil {
 		return nil, nil, err
 	}
 	var left []string
@@ -132,7 +132,9 @@ func resolve(src sources) (cfg *config, warnings []string, err error) {
 	}
 	warnings = append(warnings, left...)
 	cfg.local = bootstrap.LocalAddress(src.env.bindAddress, ips, src.env.dualStack)
-	cfg.envoyArgs = envoyArgs(src, cfg, ips, warn)
+	if cfg.envoyArgs, err = envoyArgs(src, cfg, ips, warn); err != nil {
+		return nil, nil, err
+	}
 	if cfg.xds, cfg.ca, err = upstreams(src, pc, cfg.source); err != nil {
 		return nil, nil, err
 	}
@@ -256,12 +258,25 @@ func proxyAddresses(src sources) ([]string, error) {
 // hostAddresses are the addresses of the interfaces that are up, without
 // loopback and link-local ones.
 func hostAddresses() []string {
-	var ips []string
 	// Without interfaces there are no addresses; INSTANCE_IP may do.
-	addrs, _ := net.InterfaceAddrs()
-	for _, addr := range addrs {
-		if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
-			ips = append(ips, ipNet.IP.String())
+	interfaces, _ := net.Interfaces()
+	return addressesOf(interfaces, func(i net.Interface) ([]net.Addr, error) { return i.Addrs() })
+}
+
+func addressesOf(interfaces []net.Interface, of func(net.Interface) ([]net.Addr, error)) []string {
+	var ips []string
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := of(i)
+		if err != nil {
+			continue // it has just gone
+		}
+		for _, addr := range addrs {
+			if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
+				ips = append(ips, ipNet.IP.String())
+			}
 		}
 	}
 	return ips
@@ -279,6 +294,11 @@ func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) 
 	}
 	if src.env.podNamespace == "" {
 		return node.ID{}, errors.New("environment variable POD_NAMESPACE is not set, it must be the namespace of the workload")
+	}
+	for variable, value := range map[string]string{"POD_NAME": name, "POD_NAMESPACE": src.env.podNamespace} {
+		if strings.Contains(value, "~") {
+			return node.ID{}, fmt.Errorf("environment variable %s is %q, it must be a name without ~, which parts the node id", variable, value)
+		}
 	}
 	if domain == "" {
 		domain = src.env.podNamespace + ".svc.cluster.local"
@@ -304,10 +324,13 @@ func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Me
 	}
 }
 
-func envoyArgs(src sources, cfg *config, ips []string, warn func(string, ...any)) []string {
+// maxArgument is how long the kernel lets one argument of a program be.
+const maxArgument = 128<<10 - 1
+
+func envoyArgs(src sources, cfg *config, ips []string, warn func(string, ...any)) ([]string, error) {
 	_, _, dropped := envoy.ParseLogLevel(src.flags.proxyLogLevel)
 	for _, entry := range dropped {
-		warn("--proxyLogLevel: %q is left out, write a level or component:level", entry)
+		warn("--proxyLogLevel: %q is left out, write a level or component:level; the levels are %s", entry, strings.Join(envoy.LogLevels(), ", "))
 	}
 	override := ""
 	if path := src.env.bootstrapOverride; path != "" {
@@ -316,6 +339,9 @@ func envoyArgs(src sources, cfg *config, ips []string, warn func(string, ...any)
 			warn("environment variable ISTIO_BOOTSTRAP_OVERRIDE: envoy is started without it: %s", err)
 		}
 		override = string(doc)
+		if len(override) > maxArgument || strings.ContainsRune(override, 0) {
+			return nil, fmt.Errorf("environment variable ISTIO_BOOTSTRAP_OVERRIDE is %q, a file of %d bytes: it becomes an argument of Envoy, so it must be text of %d bytes at most; customConfigFile of ProxyConfig has no such limit", path, len(override), maxArgument)
+		}
 	}
 	return envoy.Args(envoy.ArgsInput{
 		ConfigFile:        cfg.bootstrapFile,
@@ -327,7 +353,7 @@ func envoyArgs(src sources, cfg *config, ips []string, warn func(string, ...any)
 		OverrideYAML:      override,
 		Concurrency:       int(cfg.proxyConfig.GetConcurrency().GetValue()),
 		HotRestart:        src.flags.hotRestart,
-	})
+	}), nil
 }
 
 // drain says how Envoy ends.
@@ -337,10 +363,21 @@ func (c *config) drain(now <-chan struct{}) envoy.DrainConfig {
 		Duration:    c.proxyConfig.GetTerminationDrainDuration().AsDuration(),
 		ExitOnZero:  c.env.exitOnZero,
 		MinDuration: c.env.minDrain,
-		IgnorePorts: []int{c.env.statusPort, c.env.prometheusPort},
+		IgnorePorts: c.ownPorts(),
 		KillAfter:   5 * time.Second,
 		Now:         now,
 	}
+}
+
+// ownPorts are the ports of Envoy that probes and scrapes stay connected to.
+func (c *config) ownPorts() []int {
+	ports := []int{c.env.statusPort, c.env.prometheusPort}
+	for _, port := range []int{c.env.scrape.securePort, c.env.scrape.secureMergedPort} {
+		if port != 0 {
+			ports = append(ports, port)
+		}
+	}
+	return ports
 }
 
 // address is a local port.

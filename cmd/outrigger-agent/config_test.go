@@ -159,7 +159,7 @@ func TestResolveUpstreams(t *testing.T) {
 func TestResolveWarnsAndRefuses(t *testing.T) {
 	t.Parallel()
 	src := testSources(map[string]string{labelsFile: "broken"}, "PROXY_CONFIG={statsdUdpAddress: 'a:1'}", "XDS_AUTH_PROVIDER=gcp", "ISTIO_METAJSON_X={", "ISTIO_BOOTSTRAP_OVERRIDE=/none")
-	src.flags.proxyLogLevel = "info,a:b:c"
+	src.flags.proxyLogLevel = "info,loud"
 	_, warnings, err := resolve(src)
 	if err != nil {
 		t.Fatal(err)

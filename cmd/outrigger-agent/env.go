@@ -53,10 +53,11 @@ type environment struct {
 	appProbers, promAnnotations string
 	legacyProbeLocalhost        bool
 
-	dns   dnsEnvironment
-	wasm  wasmEnvironment
-	relay relayEnvironment
-	probe probeEnvironment
+	dns    dnsEnvironment
+	wasm   wasmEnvironment
+	relay  relayEnvironment
+	probe  probeEnvironment
+	scrape scrapeEnvironment
 
 	// goTuned is true when GOGC, GOMAXPROCS or GOMEMLIMIT is set.
 	goTuned bool
@@ -193,9 +194,9 @@ func readEnvironment(environ []string) (e environment, warnings []string) {
 		case strings.HasPrefix(name, prefixMetadata), strings.HasPrefix(name, prefixMetadataJSON):
 			e.metadata[name] = value
 		case len(name) > len(prefixHeader) && strings.HasPrefix(name, prefixHeader):
-			e.headers[strings.ToLower(name[len(prefixHeader):])] = value
+			warnings = append(warnings, putHeader(e.headers, name, prefixHeader, value)...)
 		case len(name) > len(prefixCAHeader) && strings.HasPrefix(name, prefixCAHeader):
-			e.caHeaders[strings.ToLower(name[len(prefixCAHeader):])] = value
+			warnings = append(warnings, putHeader(e.caHeaders, name, prefixCAHeader, value)...)
 		}
 	}
 	for _, v := range unservedVariables() {
@@ -228,6 +229,20 @@ func readEnvironment(environ []string) (e environment, warnings []string) {
 		}
 	}
 	return e, warnings
+}
+
+// putHeader takes a variable for a header, unless gRPC would refuse each call
+// that has it. The value is not shown: it may be a secret.
+func putHeader(headers map[string]string, variable, prefix, value string) (warnings []string) {
+	name := strings.ToLower(variable[len(prefix):])
+	switch {
+	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
+		return []string{fmt.Sprintf("environment variable %s is left out: %q is no name of a header, it must be of letters, digits, '-', '_' and '.'", variable, name)}
+	case !strings.HasSuffix(name, "-bin") && strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
+		return []string{fmt.Sprintf("environment variable %s is left out: its value must be of printable ASCII characters", variable)}
+	}
+	headers[name] = value
+	return nil
 }
 
 // processEnvironment is the only place that touches the real environment.

@@ -43,11 +43,21 @@ type relayEnvironment struct {
 // probeEnvironment is how application probes are made.
 type probeEnvironment struct{ http2, keepAlive bool }
 
+// scrapeEnvironment is who may read metrics, where, and what is in them.
+type scrapeEnvironment struct {
+	securePort, secureMergedPort int
+	localOnly, mergeEnvoy        bool
+}
+
 // featureVariables are the rows of the table for parts that can be left out.
 func featureVariables() []variable {
 	return []variable{
 		{"ISTIO_ENABLE_HTTP2_PROBING", kindBool, "true", "let application probes over TLS speak HTTP/2", boolean(func(e *environment) *bool { return &e.probe.http2 })},
 		{"ENABLE_PROBE_KEEPALIVE_CONNECTIONS", kindBool, "false", "keep the connections of application probes open", boolean(func(e *environment) *bool { return &e.probe.keepAlive })},
+		{nameSecureMetrics, kindPort, "0", "port of Envoy that answers `/stats/prometheus` with Envoy's metrics, over TLS, to peers with a certificate of the mesh; 0: none", portOrNone(func(e *environment) *int { return &e.scrape.securePort })},
+		{nameSecureMerged, kindPort, "0", "the same with the merged metrics of the status port, at `/stats/prometheus` and `/metrics`; 0: none", portOrNone(func(e *environment) *int { return &e.scrape.secureMergedPort })},
+		{nameMetricsLocal, kindBool, "false", "metrics without a certificate for peers on this machine only: ENVOY_PROMETHEUS_PORT binds to the loopback address, the status port refuses others", boolean(func(e *environment) *bool { return &e.scrape.localOnly })},
+		{"PILOT_AGENT_MERGE_ENVOY_STATS", kindBool, "true", "have Envoy's metrics among those of the status port", boolean(func(e *environment) *bool { return &e.scrape.mergeEnvoy })},
 		{"DNS_PROXY_ADDR", kindAddress, "localhost:15053", "where the DNS proxy of `ISTIO_META_DNS_CAPTURE` listens, UDP and TCP; localhost stands for the loopback addresses of the families that the system's resolvers have", text(func(e *environment) *string { return &e.dns.address })},
 		{"DNS_FORWARD_PARALLEL", kindBool, "false", "ask all resolvers of the system at once and take the first answer", boolean(func(e *environment) *bool { return &e.dns.parallel })},
 		{"DNS_FORWARD_TIMEOUT", kindDuration, "5s", "how long a query may wait for the resolvers of the system", duration(func(e *environment) *time.Duration { return &e.dns.timeout })},
@@ -65,7 +75,7 @@ func featureVariables() []variable {
 		{"PROXY_XDS_DEBUG_VIA_AGENT_PORT", kindPort, "15004", "the debug port: hands requests for `/debug/…` on to the control plane", port(func(e *environment) *int { return &e.relay.debugPort })},
 		{"PROXY_CONFIG_XDS_AGENT", kindBool, "false", "get more roots from the control plane, as a ProxyConfig over xDS", boolean(func(e *environment) *bool { return &e.relay.trustBundle })},
 		{"OUTRIGGER_LAST_GOOD_MAX_AGE", kindDuration, "24h", "how old the kept configuration may be that Envoy starts with while no control plane can be reached; 0 keeps none", duration(func(e *environment) *time.Duration { return &e.relay.lastGoodAge })},
-		{"OUTRIGGER_LAST_GOOD_DIR", kindPath, "/var/lib/istio/data/last-good", "where it is kept, sealed (default without that directory's parent: `last-good` in configPath)", text(func(e *environment) *string { return &e.relay.lastGoodDir })},
+		{"OUTRIGGER_LAST_GOOD_DIR", kindPath, "", "where it is kept, sealed (default: `./var/lib/istio/data/last-good`)", text(func(e *environment) *string { return &e.relay.lastGoodDir })},
 		{"OUTRIGGER_LAST_GOOD_IDENTITY", kindBool, "false", "keep the private key and certificate of the workload there too, sealed, so that mutual TLS works at once", boolean(func(e *environment) *bool { return &e.relay.lastGoodIdentity })},
 	}
 }

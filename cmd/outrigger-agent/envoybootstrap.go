@@ -46,7 +46,7 @@ func setBootstrap(src sources, cfg *config, tracingSet bool) (warnings []string,
 	in := bootstrap.Input{
 		Node: cfg.node, Metadata: cfg.metadata, ProxyConfig: pc, BindAddress: src.env.bindAddress, StateOfTheWorld: !src.env.deltaXDS,
 		TracingSet: tracingSet, HostIP: src.env.hostIP, DualStack: src.env.dualStack, SystemRoots: rootsFile(src.read, pc),
-		Locality: cfg.locality,
+		Locality: cfg.locality, Metrics: src.env.scrape.metrics(),
 	}
 	if path == "" {
 		cfg.bootstrap, err = bootstrap.Render(in)
@@ -175,5 +175,8 @@ func writeBootstrap(cfg *config) (remove func(), err error) {
 		return func() {}, nil
 	}
 	remove = func() { _ = os.Remove(cfg.bootstrapFile) } // what is left is overwritten at the next start
-	return remove, writeFile(cfg.bootstrapFile, cfg.bootstrap, 0o600)
+	if err := writeFile(cfg.bootstrapFile, cfg.bootstrap, 0o600); err != nil {
+		return nil, fmt.Errorf("ProxyConfig configPath is %q: %w", cfg.proxyConfig.GetConfigPath(), err)
+	}
+	return remove, nil
 }

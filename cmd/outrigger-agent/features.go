@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -58,7 +59,14 @@ func (s *sockets) bindDebug(cfg *config) (err error) {
 	if !cfg.env.relay.debug {
 		return nil
 	}
-	if s.debug, err = net.Listen("tcp", cfg.address(cfg.env.relay.debugPort)); err != nil {
+	host := cfg.local
+	if ip := net.ParseIP(host); ip != nil && !ip.IsLoopback() {
+		host = "127.0.0.1" // people on this machine only, wherever the others bind
+		if ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	if s.debug, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(cfg.env.relay.debugPort))); err != nil {
 		return fmt.Errorf("debug port: %w; free it, set PROXY_XDS_DEBUG_VIA_AGENT_PORT, or PROXY_XDS_DEBUG_VIA_AGENT to false", err)
 	}
 	return nil

@@ -124,11 +124,11 @@ func listenUnix(path string, dirMode os.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("socket %s: another process serves it; another agent runs here", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("socket %s: remove the old one: %w", path, err)
+		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", path, err)
+		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
 	if err := os.Chmod(path, socketMode); err != nil {
 		_ = l.Close() // the error that counts is the first

@@ -21,6 +21,8 @@ type process struct {
 	// name is that of the program as it was called. Empty: its own.
 	name    string
 	environ []string
+	// dropped are the flags of the command line that nobody knows.
+	dropped []string
 	// now is closed by a second signal: end without draining.
 	now <-chan struct{}
 }
@@ -44,6 +46,13 @@ func newRootCommand(p process) *cobra.Command {
 			"  outrigger-agent version -o json",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			if cmd.Name() != proxyName { // whose log has them
+				for _, flag := range p.dropped {
+					cmd.PrintErrf("%s: unknown flag %s is ignored\n", cmd.Root().Name(), flag)
+				}
+			}
+		},
 	}
 	logs := &logFlags{}
 	logs.add(root.PersistentFlags())
@@ -130,7 +139,7 @@ func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
 		if len(arg) < 2 || arg[0] != '-' {
 			kept = append(kept, arg)
 			if command == root {
-				if arg != "proxy" {
+				if arg != proxyName {
 					return append(kept, args[i+1:]...), dropped
 				}
 				command = subcommand(root, arg)

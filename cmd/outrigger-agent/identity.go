@@ -149,7 +149,7 @@ func (b *builder) signedIdentity() (err error) {
 	}
 	p.workload, err = sds.NewWorkload(sds.WorkloadConfig{
 		ID: cfg.identity, KeyType: cfg.keyType, TTL: cfg.env.secretTTL, GraceRatio: cfg.env.graceRatio, Sign: p.ca.Sign,
-		Saved: cfg.source.saved, Files: p.files, CRLFile: cfg.source.crl, Logger: b.scope("sds"), Registerer: b.registry,
+		Saved: cfg.source.saved, Kept: b.keptIdentity(), Files: p.files, CRLFile: cfg.source.crl, Logger: b.scope("sds"), Registerer: b.registry,
 	})
 	return err
 }

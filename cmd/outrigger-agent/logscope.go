@@ -31,7 +31,7 @@ func logComponent(scope string) (component string, ok bool) {
 		return "ca", true
 	case "ads", "cache", "security": // the server of secrets and what feeds it
 		return "sds", true
-	case "dns", "gcecred", "googleca", "googlecas", "healthcheck", "iptables", "klog", "model", "spiffe", "stsclient", "stsserver", "validation", "wasm":
+	case "dns", "gcecred", "googleca", "googlecas", "healthcheck", "iptables", "klog", "model", "platform", "spiffe", "stsclient", "stsserver", "validation", "wasm":
 		return scope, true
 	}
 	return "", false

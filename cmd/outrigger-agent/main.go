@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
@@ -46,24 +47,38 @@ func run(argv, environ []string) int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	done := make(chan struct{})
 	defer close(done)
-	go func() {
-		for _, act := range []func(){cancel /* drain, then end */, func() { close(now) } /* end now */} {
-			select {
-			case <-signals:
-				act()
-			case <-done:
-				return
-			}
-		}
-	}()
+	go obey(signals, done,
+		cancel,                        // drain, then end
+		func() { close(now) },         // end now
+		func() { os.Exit(exitError) }, // end, although something hangs that nobody waits for
+	)
 
-	root := newRootCommand(process{name: name, environ: environ, now: now})
-	kept, dropped := tolerate(root, args)
+	kept, dropped := tolerate(newRootCommand(process{}), args)
+	root := newRootCommand(process{name: name, environ: environ, dropped: dropped, now: now})
 	root.SetArgs(kept)
-	for _, flag := range dropped {
-		fmt.Fprintf(os.Stderr, "%s: unknown flag %s is ignored\n", name, flag)
-	}
 	return exitCode(name, root.ExecuteContext(ctx))
+}
+
+// sameWish is how soon after a signal another one is the same wish: programs
+// such as timeout and sudo send it to a process and to its group, so that it
+// comes twice. It must not cut the drain short.
+const sameWish = 100 * time.Millisecond
+
+// obey does one act for each signal until there is none left, or done is closed.
+func obey(signals <-chan os.Signal, done <-chan struct{}, acts ...func()) {
+	var last time.Time
+	for len(acts) > 0 {
+		select {
+		case <-signals:
+		case <-done:
+			return
+		}
+		if now := time.Now(); now.Sub(last) >= sameWish {
+			last = now
+			acts[0]()
+			acts = acts[1:]
+		}
+	}
 }
 
 // exitCode reports an error and maps it to a code.
@@ -85,7 +100,20 @@ func exitCode(name string, err error) int {
 // sentence is an error as one line, whatever libraries say; several faults
 // stand behind each other.
 func sentence(err error) string {
-	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	var line strings.Builder
+	for part := range strings.FieldsFuncSeq(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }) {
+		part = strings.TrimSpace(part)
+		switch {
+		case part == "":
+			continue
+		case strings.HasSuffix(line.String(), ":"):
+			line.WriteByte(' ')
+		case line.Len() > 0:
+			line.WriteString("; ")
+		}
+		line.WriteString(part)
+	}
+	return line.String()
 }
 
 // loggedError is an error that people have read in the log.

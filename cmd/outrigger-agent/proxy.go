@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -30,10 +32,13 @@ The role is sidecar (the default), router, or waypoint. The configuration comes 
 pod's annotations, the environment (docs/ENV-agent.md) and the mesh config file, in
 this order.`
 
+// proxyName is the name of the command.
+const proxyName = "proxy"
+
 func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 	var f proxyFlags
 	cmd := &cobra.Command{
-		Use:   "proxy [sidecar|router|waypoint]",
+		Use:   proxyName + " [sidecar|router|waypoint]",
 		Short: "Run the agent and its Envoy",
 		Long:  proxyLong,
 		// For completion only: parseRole says what is wrong with others.
@@ -43,46 +48,68 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 			"  # a gateway with a mesh config file\n" +
 			"  outrigger-agent proxy router --meshConfig ./etc/istio/config/mesh",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			role, err := parseRole(args)
-			if err != nil {
-				return err
-			}
-			if f.stsPort != 0 {
-				return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", f.stsPort)
-			}
-			life, err := f.life(p.now)
-			if err != nil {
-				return err
-			}
-			f.note(cmd.Flags())
 			log, err := logs.logger()
 			if err != nil {
 				return err
 			}
-			env, warnings := readEnvironment(p.environ)
+			f.note(cmd.Flags())
+			for _, flag := range p.dropped {
+				log.Warn("an unknown flag is ignored", "name", flag)
+			}
 			for _, flag := range f.deprecated {
 				log.Warn("a deprecated flag is used; see --help for its successor", "name", flag)
 			}
 			for _, flag := range f.ineffects {
 				log.Warn("a flag is accepted but has no effect", "name", flag)
 			}
-			tuneRuntime(env)
-			cfg, more, err := resolve(sources{
-				role: role, flags: f, jsonLog: logs.asJSON, env: env, read: os.ReadFile, addresses: hostAddresses,
-				platform: detector(cmd.Context(), env, log),
-			})
-			for _, warning := range slices.Concat(warnings, more) {
-				log.Warn("the configuration holds something that is not used", "reason", warning)
-			}
-			if err != nil {
-				return logs.report(log, err)
-			}
-			logConfig(log, cfg)
-			return logs.report(log, runAgent(cmd.Context(), cfg, log, life))
+			return logs.report(log, runProxy(cmd.Context(), log, proxyRun{args: args, flags: f, jsonLog: logs.asJSON, process: p}))
 		},
 	}
 	f.add(cmd.Flags())
 	return cmd
+}
+
+// proxyRun is what one run of the proxy command is asked to do.
+type proxyRun struct {
+	args    []string
+	flags   proxyFlags
+	jsonLog bool
+	process process
+}
+
+// runProxy runs the agent as flags and environment say.
+func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
+	role, err := parseRole(r.args)
+	if err != nil {
+		return err
+	}
+	if r.flags.stsPort != 0 {
+		return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", r.flags.stsPort)
+	}
+	life, err := r.flags.life(r.process.now)
+	if err != nil {
+		return err
+	}
+	if life.hotRestart {
+		// One that comes before there is an Envoy must not end the agent.
+		early := make(chan os.Signal, 1)
+		signal.Notify(early, syscall.SIGHUP)
+		defer signal.Stop(early)
+	}
+	env, warnings := readEnvironment(r.process.environ)
+	tuneRuntime(env)
+	cfg, more, err := resolve(sources{
+		role: role, flags: r.flags, jsonLog: r.jsonLog, env: env, read: os.ReadFile, addresses: hostAddresses,
+		platform: detector(ctx, env, log),
+	})
+	for _, warning := range slices.Concat(warnings, more) {
+		log.Warn("the configuration holds something that is not used", "reason", warning)
+	}
+	if err != nil {
+		return err
+	}
+	logConfig(log, cfg)
+	return runAgent(ctx, cfg, log, life)
 }
 
 // detector finds the cloud. What its metadata service does not tell in time is

@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -283,8 +284,45 @@ func TestProxySecondSignalEndsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the agent drains", func() bool { return strings.Contains(a.out.String(), "envoy drains") })
+		time.Sleep(2 * sameWish) // a second signal that comes sooner is the first one
 	}
 	a.waitEnd(exitOK)
+}
+
+// A signal that was sent to the process and to its group is one signal.
+func TestProxySignalTwiceIsOne(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.0.16", `,"terminationDrainDuration":"1s"`, newControlPlane(t))
+	a.waitReady()
+	begun := time.Now()
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		if err := a.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.waitEnd(exitOK)
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("the end took %s, so the drain was cut short", took)
+	}
+}
+
+// With a log of JSON each line is JSON, that of an unknown flag and that of an
+// error too.
+func TestProxyRefusesInJSON(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.0.17", "", newControlPlane(t), "--newer=1", "--stsPort=1", "--log_as_json")
+	a.waitEnd(exitError)
+	out := a.out.String()
+	for line := range strings.Lines(out) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %s", line)
+		}
+	}
+	for _, want := range []string{`"name":"--newer=1"`, "--stsPort is 1"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("nobody says %s:\n%s", want, out)
+		}
+	}
 }
 
 // The identity that the first call earned with a token proves who it is later.

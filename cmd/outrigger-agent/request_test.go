@@ -238,7 +238,7 @@ func TestRequestCommand(t *testing.T) {
 func TestNameOfThePeer(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]string{
-		"version": "version -s", "unknown command": "nonsense", "unknown flag": "proxy --new ztunnel", "no proxy": "request GET x --debug-port 1",
+		"version": "version -s", "unknown command": "nonsense", "unknown flag": "--new version -s", "no proxy": "request GET x --debug-port 1",
 		"help": "--help", "help of proxy": "proxy --help", "help of wait": "help wait", "words": "__complete proxy --proxyLog",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/status"
 	"github.com/outrigger-mesh/outrigger/status/probe"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
-	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
 
 // status makes the server of the status port.
@@ -30,9 +29,9 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 	}
 	c := status.Config{
 		Listener:      b.socks.status,
-		Ready:         readiness(proxy, b.parts.workload, b.parts.dns),
+		Ready:         readiness(proxy, b.parts.workload, b.namesMissing),
 		Draining:      func() bool { return ctx.Err() != nil },
-		Notes:         func() []string { return notes(b.parts.relay.Status(), b.parts.workload, time.Now()) },
+		Notes:         b.notes,
 		AppScrape:     cfg.appScrape,
 		Gatherer:      b.registry,
 		Probers:       cfg.probers,
@@ -41,19 +40,23 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.profiling, Debug: b.debugHandlers()},
 		Logger:        b.scope("status"),
 		Registerer:    b.registry,
+
+		MetricsLocalOnly: cfg.env.scrape.localOnly,
 	}
 	if proxy != nil {
 		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }
 		c.Loopback.Drain = proxy.Drain
-		// Through Envoy's own listener, as everybody else sees it.
-		c.EnvoyMetricsURL = "http://" + cfg.address(cfg.env.prometheusPort) + "/stats/prometheus"
+		if cfg.env.scrape.mergeEnvoy {
+			// Through Envoy's own listener, as everybody else sees it.
+			c.EnvoyMetricsURL = "http://" + cfg.address(cfg.env.prometheusPort) + "/stats/prometheus"
+		}
 	}
 	return status.New(c)
 }
 
 // readiness answers nil when Envoy, if there is one, serves and the workload
 // can prove who it is. Without a workload that is another server's business.
-func readiness(proxy *envoy.Process, workload *sds.Workload, names *dns.Server) func(context.Context) error {
+func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func() bool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if workload != nil {
 			switch identity := workload.Current(); {
@@ -68,11 +71,27 @@ func readiness(proxy *envoy.Process, workload *sds.Workload, names *dns.Server) 
 				return err
 			}
 		}
-		if names != nil && !names.Ready() {
+		if namesMissing() {
 			return errors.New("the DNS proxy has received no names from the control plane yet")
 		}
 		return nil
 	}
+}
+
+// namesMissing tells whether the DNS proxy waits for its first names. What was
+// last good holds none: until the control plane is back, names are looked up as
+// without the mesh.
+func (b *builder) namesMissing() bool {
+	return b.parts.dns != nil && !b.parts.dns.Ready() && !b.parts.relay.Status().LastGood
+}
+
+func (b *builder) notes() []string {
+	s := b.parts.relay.Status()
+	list := notes(s, b.parts.workload, time.Now())
+	if s.LastGood && b.parts.lastGood != nil {
+		list = append([]string{"serving last good from " + b.parts.lastGood.From().UTC().Format(time.RFC3339)}, list...)
+	}
+	return list
 }
 
 // notes say what readiness does not: how old the configuration is, what was

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	neturl "net/url"
 	"strings"
 	"time"
 
@@ -32,6 +33,9 @@ func newWaitCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeoutSeconds < 1 || requestMillis < 1 || period < 1 {
 				return fmt.Errorf("--timeoutSeconds, --requestTimeoutMillis and --periodMillis must be 1 or more")
+			}
+			if u, err := neturl.Parse(url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+				return fmt.Errorf("--url is %q, it must be a URL such as http://localhost:15021/healthz/ready", url)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Duration(timeoutSeconds)*time.Second)
 			defer cancel()

@@ -100,6 +100,9 @@ func (m *Merger) copyLines(src io.Reader, from kind) error {
 	in := bufio.NewReaderSize(src, maxLine)
 	var f family
 	for {
+		if err := m.block(in, &f, from); err != nil {
+			return err
+		}
 		line, err := in.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -129,6 +132,46 @@ func (m *Merger) copyLines(src io.Reader, from kind) error {
 			return m.begin(&f)
 		case err != nil:
 			return err
+		}
+	}
+}
+
+// block hands on the samples at the front of what has been read, as they are
+// and all at once: most of what comes is as it should go out.
+func (m *Merger) block(in *bufio.Reader, f *family, from kind) error {
+	if m.format.kind != from {
+		return nil
+	}
+	b, _ := in.Peek(in.Buffered()) // there is so much
+	if len(b) == 0 || b[0] == '#' {
+		return nil
+	}
+	b = samples(b)
+	// Line by line goes what not every parser takes: other ends of lines, and
+	// empty lines, which OpenMetrics does not know.
+	if len(b) == 0 || b[0] == '\n' || bytes.IndexByte(b, '\r') >= 0 || from == openMetrics && bytes.Contains(b, []byte("\n\n")) {
+		return nil
+	}
+	if err := m.begin(f); err != nil {
+		return err
+	}
+	if err := m.write(b[:len(bytes.TrimRight(b, "\n"))+1]); err != nil {
+		return err
+	}
+	_, err := in.Discard(len(b))
+	return err
+}
+
+// samples cuts text off at the first comment, or behind the last whole line.
+// It looks for what is rare: ends of lines are not.
+func samples(b []byte) []byte {
+	for i := 0; ; i++ {
+		next := bytes.IndexByte(b[i:], '#')
+		if next < 0 {
+			return b[:bytes.LastIndexByte(b, '\n')+1]
+		}
+		if i += next; i > 0 && b[i-1] == '\n' {
+			return b[:i]
 		}
 	}
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// An Envoy that does not get round to an answer is as ready as it was; one that
+// has gone is not, at once.
+func TestProxyBusyEnvoyStaysReady(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.62.3", `,"terminationDrainDuration":"0s"`, newControlPlane(t), "--envoy-restart=1/1h")
+	a.waitReady()
+	if code, body := a.get(15020, "/healthz/ready"); code != http.StatusOK {
+		t.Fatalf("%d %s", code, body)
+	}
+	pid := a.envoyPID()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	for stopped := time.Now(); time.Since(stopped) < 2500*time.Millisecond; asked++ {
+		if code, body := a.get(15020, "/healthz/ready"); code != http.StatusOK {
+			t.Errorf("%s after Envoy stopped: %d %s", time.Since(stopped), code, body)
+		}
+	}
+	if asked < 2 {
+		t.Errorf("asked %d times", asked)
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < 500*time.Millisecond; {
+		if code, body := a.get(15020, "/healthz/ready"); code != http.StatusOK {
+			t.Errorf("%s after Envoy went on: %d %s", time.Since(began), code, body)
+		}
+	}
+	// Dead while it is stopped: there is no answer to wait for.
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	killed := a.killEnvoy(pid)
+	code, body := http.StatusOK, ""
+	for code == http.StatusOK && time.Since(killed) < 2*time.Second {
+		code, body = a.get(15020, "/healthz/ready")
+	}
+	if off := time.Since(killed); code != http.StatusServiceUnavailable || off > 300*time.Millisecond || !strings.Contains(body, "killed by signal 9") {
+		t.Errorf("%s after the kill: %d %s, want 503 and the cause at once", off, code, body)
+	}
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap"
+)
+
+func TestMetricsPorts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		environ []string
+		want    string // part of the error; none: it is taken
+	}{
+		"nothing":           {},
+		"both":              {environ: []string{"ENVOY_SECURE_METRICS_PORT=15091", "ENVOY_SECURE_MERGED_METRICS_PORT=15092"}},
+		"off":               {environ: []string{"ENVOY_SECURE_METRICS_PORT=0"}},
+		"local only":        {environ: []string{"METRICS_LOCALHOST_ACCESS_ONLY=true"}},
+		"local on loopback": {environ: []string{"METRICS_LOCALHOST_ACCESS_ONLY=true", "OUTRIGGER_BIND_ADDRESS=127.0.0.9"}},
+		"the same":          {environ: []string{"ENVOY_SECURE_METRICS_PORT=15092", "ENVOY_SECURE_MERGED_METRICS_PORT=15092"}, want: "ENVOY_SECURE_MERGED_METRICS_PORT is 15092, which is the port of ENVOY_SECURE_METRICS_PORT: choose another"},
+		"the usual one":     {environ: []string{"ENVOY_SECURE_METRICS_PORT=15090"}, want: "which is the port of ENVOY_PROMETHEUS_PORT"},
+		"readiness":         {environ: []string{"ENVOY_SECURE_METRICS_PORT=15021"}, want: "which is the port of ENVOY_STATUS_PORT"},
+		"the agent's":       {environ: []string{"ENVOY_SECURE_METRICS_PORT=15020"}, want: "which is the port of statusPort of ProxyConfig"},
+		"the admin port":    {environ: []string{"ENVOY_SECURE_METRICS_PORT=15000"}, want: "which is the port of proxyAdminPort of ProxyConfig"},
+		"the debug port":    {environ: []string{"ENVOY_SECURE_METRICS_PORT=15004"}, want: "which is the port of PROXY_XDS_DEBUG_VIA_AGENT_PORT"},
+		"no debug port":     {environ: []string{"ENVOY_SECURE_METRICS_PORT=15004", "PROXY_XDS_DEBUG_VIA_AGENT=false"}},
+		"no status port":    {environ: []string{"ENVOY_SECURE_MERGED_METRICS_PORT=15092", "PROXY_CONFIG={statusPort: 0}"}, want: "statusPort of ProxyConfig is 0, so there are no merged metrics"},
+		"local for all":     {environ: []string{"METRICS_LOCALHOST_ACCESS_ONLY=true", "OUTRIGGER_BIND_ADDRESS=10.0.0.9"}, want: "METRICS_LOCALHOST_ACCESS_ONLY is true, but OUTRIGGER_BIND_ADDRESS is 10.0.0.9, where others reach all ports"},
+	} {
+		_, _, err := resolve(testSources(nil, c.environ...))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if e, warnings := readEnvironment([]string{"ENVOY_SECURE_METRICS_PORT=65536"}); e.scrape.metrics() != (bootstrap.Metrics{}) || len(warnings) != 1 {
+		t.Errorf("%+v, %q", e.scrape, warnings)
+	}
+}
+
+// Probes and scrapes that stay connected do not hold up a drain.
+func TestOwnPorts(t *testing.T) {
+	t.Parallel()
+	cfg, _, err := resolve(testSources(nil, "ENVOY_SECURE_MERGED_METRICS_PORT=15092"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.drain(nil).IgnorePorts; !slices.Equal(got, []int{15021, 15090, 15092}) {
+		t.Errorf("ports %v", got)
+	}
+}
+
+// scraper is a client with a certificate for a name, signed by a control
+// plane's root; without a name it has none.
+func (c *controlPlane) scraper(t *testing.T, signer *controlPlane, name string) *http.Client {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(c.root)
+	// Names of workloads are no host names: what signed them is checked.
+	config := &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
+		_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: pool})
+		return err
+	}}
+	if name != "" {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := url.Parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf := signer.certify(t, &x509.Certificate{URIs: []*url.URL{id}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, signer.root, key)
+		config.Certificates = []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}}
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, ForceAttemptHTTP2: true}, Timeout: 5 * time.Second}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+// answerOf returns the status and the body, or 0 and why there is none.
+func answerOf(ctx context.Context, client *http.Client, method, url string) (code int, body string) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
+
+const prometheusID = "spiffe://cluster.local/ns/monitoring/sa/prometheus"
+
+// Metrics over mutual TLS: for peers of the mesh, at their paths, and nothing else.
+func TestProxySecureMetrics(t *testing.T) {
+	t.Parallel()
+	const address = "127.77.62.1"
+	cp, stranger := newControlPlane(t), newControlPlane(t)
+	a := startAgent(t, address, `,"terminationDrainDuration":"0s"`, cp,
+		"ENVOY_SECURE_METRICS_PORT=15091", "ENVOY_SECURE_MERGED_METRICS_PORT=15092", "METRICS_LOCALHOST_ACCESS_ONLY=true")
+	a.waitReady()
+	at := func(port int, path string) string {
+		return "https://" + net.JoinHostPort(address, strconv.Itoa(port)) + path
+	}
+	mesh := cp.scraper(t, cp, prometheusID)
+	eventually(t, "Envoy has the secrets", func() bool {
+		code, _ := answerOf(t.Context(), mesh, http.MethodGet, at(15091, "/stats/prometheus"))
+		return code == http.StatusOK
+	})
+
+	const envoy, own = "envoy_server_live", "istio_agent_scrapes_total"
+	for url, want := range map[string][2]bool{
+		at(15091, "/stats/prometheus"):          {true, false},
+		at(15091, "/stats/prometheus?usedonly"): {true, false},
+		at(15092, "/stats/prometheus"):          {true, true},
+		at(15092, "/metrics"):                   {true, true},
+	} {
+		if code, body := answerOf(t.Context(), mesh, http.MethodGet, url); code != http.StatusOK || strings.Contains(body, envoy) != want[0] || strings.Contains(body, own) != want[1] {
+			t.Errorf("%s: %d, %d bytes, Envoy's %t, the agent's %t", url, code, len(body), strings.Contains(body, envoy), strings.Contains(body, own))
+		}
+	}
+	for _, url := range []string{
+		at(15091, "/metrics"), at(15091, "/"), at(15091, "/stats"), at(15091, "/quitquitquit"), at(15091, "/stats/prometheus/../../quitquitquit"), at(15091, "/stats/prometheus/"),
+		at(15091, "/config_dump"), at(15091, "/stats/prometheus%2f..%2f..%2fconfig_dump"),
+		at(15092, "/"), at(15092, "/quitquitquit"), at(15092, "/drain"), at(15092, "/debug/config"), at(15092, "/debug/pprof/"), at(15092, "/metrics/../quitquitquit"),
+		at(15092, "/metrics/"), at(15092, "//metrics"), at(15092, "/healthz/ready"), at(15092, "/app-health/app/livez"), at(15092, "/stats/prometheus/../../debug/config"),
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			if code, body := answerOf(t.Context(), mesh, method, url); code != http.StatusNotFound {
+				t.Errorf("%s %s: %d %.100q, want 404", method, url, code, body)
+			}
+		}
+	}
+	for name, client := range map[string]*http.Client{
+		"no certificate":            cp.scraper(t, cp, ""),
+		"another root's":            cp.scraper(t, stranger, prometheusID),
+		"plaintext, as if there is": {Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
+	} {
+		for _, port := range []int{15091, 15092} {
+			url := at(port, "/stats/prometheus")
+			if strings.HasPrefix(name, "plaintext") {
+				url = strings.Replace(url, "https", "http", 1)
+			}
+			if code, body := answerOf(t.Context(), client, http.MethodGet, url); code != 0 {
+				t.Errorf("%s: %s answers %d %.100q", name, url, code, body)
+			}
+		}
+	}
+}
+
+// Envoy's metrics can be left to another scrape.
+func TestProxyMergesWithoutEnvoy(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, "127.77.62.2", `,"terminationDrainDuration":"0s"`, newControlPlane(t), "PILOT_AGENT_MERGE_ENVOY_STATS=false")
+	a.waitReady()
+	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || strings.Contains(body, "\nenvoy_") || !strings.Contains(body, "istio_agent_scrapes_total 1\n") {
+		t.Errorf("%d, %d bytes", code, len(body))
+	}
+	if code, body := a.get(15090, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "envoy_server_live") {
+		t.Errorf("Envoy's own: %d, %d bytes", code, len(body))
+	}
+}
