@@ -51,6 +51,7 @@ func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 		tag("http_conn_manager_listener_prefix", `^listener(?=\.).*?\.http\.(`+httpPrefix+`\.)`),
 		tag("http_conn_manager_prefix", `^http\.(`+httpPrefix+`\.)`),
 		tag("listener_address", `^listener\.(`+address+`\.)`),
+		tag("mongo_prefix", `^mongo\.(.+?)\.(collection|cmd|cx_|op_|delays_|decoding_)(.*?)$`),
 	}
 	for _, name := range statsOf(pc, m).tags {
 		tags = append(tags, tag(name, `(`+name+`=\.=(.*?);\.;)`))

@@ -7,13 +7,19 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 )
 
-// loopbackOnly refuses peers that are not on this machine.
+// loopbackOnly refuses peers that are not on this machine, and browsers that
+// are, when a page of somebody else sends them.
 func loopbackOnly(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !isLocal(r.RemoteAddr) {
 			answer(w, http.StatusForbidden, "Only requests from localhost are allowed")
+			return
+		}
+		if r.Header.Get("Origin") != "" || !ownHost(r.Host) {
+			answer(w, http.StatusForbidden, "Only requests for localhost or an address are allowed, and none of a web page")
 			return
 		}
 		next(w, r)
@@ -29,6 +35,15 @@ func isLocal(peer string) bool {
 	}
 	ip := net.ParseIP(host)
 	return ip != nil && ip.IsLoopback() && !ip.Equal(net.IPv4(127, 0, 0, 6))
+}
+
+// ownHost tells whether a Host header is one that nobody can point here: no
+// name but localhost.
+func ownHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "" || host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
 }
 
 func (s *Server) serveQuit(w http.ResponseWriter, r *http.Request) {

@@ -89,9 +89,9 @@ func TestLocalRequests(t *testing.T) {
 				"GET /debug/own": "200", "HEAD /debug/own": "200", "POST /debug/own": "405", "DELETE /debug/own": "405", "GET /debug/own/": "404",
 				"GET /debug/": "404", "GET /debug": "404", "GET /debug/other": "404", "GET /debug/pprof/cmdline": "200", "GET /debug/pprof/../own": "307", "GET /debug/pprof/none": "404",
 				"GET /debug/pprof": "307", "GET /stats": "404", "GET /stats/": "404", "GET /stats/prometheus/": "404", "GET /stats/prometheus": "200", "HEAD /metrics": "200", "GET /metrics/": "404",
-				"GET http://elsewhere.example/metrics": "200", "GET /metrics?filter=x&format=html": "200", "GET /": "404", "OPTIONS *": "200",
+				"GET http://elsewhere.example/metrics": "403", "GET /metrics?filter=x&format=html": "200", "GET /": "404", "OPTIONS *": "200",
 			} {
-				if codes := raw(t, address, line(request)); codes != want {
+				if codes := raw(t, address, strings.Replace(line(request), "Host: x", "Host: localhost", 1)); codes != want {
 					t.Errorf("%s: %s, want %s", request, codes, want)
 				}
 			}
@@ -99,7 +99,7 @@ func TestLocalRequests(t *testing.T) {
 				t.Errorf("made to quit %d times, to drain %d times", quits.Load(), drains.Load())
 			}
 			for _, request := range []string{"POST /drain", "POST /drain?x=y", "POST /quitquitquit", "POST http://127.0.0.1:1/quitquitquit"} {
-				if codes := raw(t, address, line(request)); codes != "200" {
+				if codes := raw(t, address, strings.Replace(line(request), "Host: x", "Host: localhost", 1)); codes != "200" {
 					t.Errorf("%s: %s, want 200", request, codes)
 				}
 			}
@@ -124,5 +124,23 @@ func TestMetricsForAll(t *testing.T) {
 	wantAnswer(t, address, "/healthz/ready", http.StatusOK, "ready")
 	if _, body := get(t, address, "/app-health/app/livez"); !strings.Contains(body, "there is no probe") {
 		t.Errorf("a probe: %q", body)
+	}
+}
+
+// A page in a browser of this machine reaches the port with a foreign name, or
+// says where it comes from.
+func TestWebPagesAreRefused(t *testing.T) {
+	t.Parallel()
+	address, quits, drains := guardAll(t, "127.0.0.1")
+	for header, want := range map[string]string{
+		"Host: evil.example": "403", "Host: evil.example:15020": "403", "Host: localhost.evil.example": "403", "Host: localhost\r\nOrigin: http://evil.example": "403",
+		"Host: localhost\r\nOrigin: null": "403", "Host: localhost:15020": "200", "Host: 127.0.0.1": "200", "Host: [::1]:15020": "200", "Host: 10.1.2.3:15020": "200",
+	} {
+		if codes := raw(t, address, "GET /debug/own HTTP/1.1\r\n"+header+"\r\nConnection: close\r\n\r\n"); codes != want {
+			t.Errorf("%q: %s, want %s", header, codes, want)
+		}
+	}
+	if codes := raw(t, address, "POST /quitquitquit HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\nConnection: close\r\n\r\n"); codes != "403" || quits.Load()+drains.Load() != 0 {
+		t.Errorf("%s, asked to quit %d times", codes, quits.Load())
 	}
 }

@@ -142,8 +142,13 @@ func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 			busy  bool
 			ready bool
 		}{
-			{0, false, true}, {15 * time.Second, true, true}, {15 * time.Second, false, true}, {15 * time.Second, true, true}, {15 * time.Second, true, false},
-			{15 * time.Second, false, true}, {time.Hour, true, false},
+			{0, false, true},
+			{15 * time.Second, true, true},
+			{15 * time.Second, false, true},
+			{15 * time.Second, true, true},
+			{15 * time.Second, true, false},
+			{15 * time.Second, false, true},
+			{time.Hour, true, false},
 		} {
 			time.Sleep(c.pause)
 			busy = c.busy

@@ -88,8 +88,10 @@ func chooseTemplate(src sources, pc *meshv1alpha1.ProxyConfig) (path, from strin
 			note("%s is %q: it is not used, ProxyConfig customConfigFile %q is Envoy's whole configuration", variable, src.env.bootstrapTemplate, custom)
 		}
 		return "", "", warnings
-	case own(src.env.bootstrapTemplate, variable):
-		return src.env.bootstrapTemplate, variable, warnings
+	case src.env.bootstrapTemplate != "":
+		if own(src.env.bootstrapTemplate, variable) {
+			return src.env.bootstrapTemplate, variable, warnings
+		}
 	case src.flags.templateFile != "":
 		if own(src.flags.templateFile, flag) {
 			return src.flags.templateFile, flag, warnings
