@@ -30,6 +30,10 @@ const (
 	// stand still while a machine sleeps, certificates do not.
 	clockCheck = time.Minute
 
+	// patience is the least time between a certificate and the first one that is
+	// wished for early; it doubles with each.
+	patience = 10 * time.Second
+
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 30 * time.Second
 	// maxRetryAfter bounds how long an authority can send us away.
@@ -64,8 +68,9 @@ type WorkloadConfig struct {
 // renewal keeps the identity of a workload valid with an authority.
 type renewal struct {
 	*Workload
-	cfg     WorkloadConfig
-	metrics *metrics
+	cfg      WorkloadConfig
+	metrics  *metrics
+	patience time.Duration // of the next wish; belongs to loop
 }
 
 // NewWorkload returns a Workload whose certificates an authority signs. It asks
@@ -101,7 +106,7 @@ func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
 	if cfg.CRLFile != "" && cfg.Files == nil {
 		return nil, errors.New("identity of the workload: nothing follows the file with revoked certificates")
 	}
-	r := &renewal{Workload: &Workload{log: cfg.Logger}, cfg: cfg}
+	r := &renewal{Workload: &Workload{log: cfg.Logger}, cfg: cfg, patience: patience}
 	r.Workload.run = r.loop
 	r.start()
 	var err error
@@ -128,7 +133,7 @@ func (r *renewal) loop(ctx context.Context) error {
 		renewAt := r.renewAt(id, id.cert.Leaf.NotBefore, time.Now())
 		r.log.Info("certificate found, it is used until the authority has signed another", "path", r.cfg.Saved,
 			"identity", id.ID.String(), "expires", id.NotAfter.UTC().Format(time.RFC3339), "duration", time.Until(renewAt).Round(time.Second).String())
-		if waitUntil(ctx, renewAt) != nil {
+		if r.wait(ctx, renewAt) != nil {
 			return nil
 		}
 	}
@@ -148,10 +153,46 @@ func (r *renewal) loop(ctx context.Context) error {
 		if id.ID != r.cfg.ID {
 			r.log.Warn("the authority certified another identity than was asked for", "identity", id.ID.String(), "name", r.cfg.ID.String())
 		}
-		if waitUntil(ctx, renewAt) != nil {
+		if r.wait(ctx, renewAt) != nil {
 			return nil
 		}
 	}
+}
+
+// wait returns nil when it is time to renew, or somebody wishes it.
+func (r *renewal) wait(ctx context.Context, renewAt time.Time) error {
+	select {
+	case <-r.wish: // it was about the certificate of before
+	default:
+	}
+	from := time.Now()
+	wished := false
+	for {
+		left := renewAt.Round(0).Sub(time.Now().Round(0))
+		if left <= 0 {
+			break
+		}
+		timer := time.NewTimer(min(left, clockCheck))
+		// Cases: the end; time for a look at the clock; a wish.
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		case <-r.wish:
+			timer.Stop()
+			if at := from.Add(r.patience); !wished && at.Before(renewAt) {
+				wished, renewAt = true, at
+			}
+		}
+	}
+	if !wished {
+		r.patience = patience
+		return nil
+	}
+	r.patience *= 2
+	r.log.Warn("the certificate is renewed before its time: somebody refuses it", "identity", r.Current().ID.String())
+	return nil
 }
 
 // publish puts an identity with its roots in force.

@@ -21,6 +21,7 @@ type Workload struct {
 	log   *slog.Logger
 	run   func(context.Context) error
 	state atomic.Pointer[state]
+	wish  chan struct{} // holds at most one wish for a renewal
 
 	mu sync.Mutex // guards in, and orders the changes of state
 	in inputs
@@ -43,7 +44,10 @@ type state struct {
 }
 
 // start makes the first state, in which nothing is known.
-func (w *Workload) start() { w.state.Store(&state{changed: make(chan struct{})}) }
+func (w *Workload) start() {
+	w.wish = make(chan struct{}, 1)
+	w.state.Store(&state{changed: make(chan struct{})})
+}
 
 // Current returns the identity in force, or nil before the first one. It may
 // have run out, if no authority could be reached for so long.
@@ -62,6 +66,17 @@ func (w *Workload) Certificate() *tls.Certificate {
 		return nil
 	}
 	return id.cert
+}
+
+// Renew asks for another certificate before it is time, because somebody refuses
+// the one in force: its authority may have been replaced. It does not wait, and
+// means nothing to a workload of files. Wishes in a row are granted ever more
+// seldom, as another certificate of the same authority would be refused, too.
+func (w *Workload) Renew() {
+	select {
+	case w.wish <- struct{}{}:
+	default: // one wish is enough
+	}
 }
 
 // Run keeps the identity valid until ctx is done.

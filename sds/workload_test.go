@@ -239,6 +239,43 @@ func TestClockBehindDoesNotDelayTheRenewal(t *testing.T) {
 	})
 }
 
+// TestWishForARenewal: a certificate that somebody refuses is renewed at once;
+// one that is refused again, later and later.
+func TestWishForARenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		w := newWorkload(t, a, nil)
+		run(t, w)
+		time.Sleep(time.Hour)
+		w.Renew()
+		synctest.Wait()
+		if n := len(a.times()); n != 2 {
+			t.Fatalf("the authority was asked %d times an hour after the start, want twice", n)
+		}
+		for range 40 { // whoever refuses it goes on doing so
+			time.Sleep(time.Minute)
+			w.Renew()
+		}
+		synctest.Wait()
+		times := a.times()
+		if n := len(times); n < 4 || n > 9 {
+			t.Errorf("the authority was asked %d times within 40 minutes", n)
+		}
+		if pause := times[len(times)-1].Sub(times[len(times)-2]); pause < 5*time.Minute {
+			t.Errorf("the last pause is %s", pause)
+		}
+		time.Sleep(18 * time.Hour) // renewed once, in its time
+		asked := len(a.times())
+		time.Sleep(time.Hour)
+		w.Renew()
+		synctest.Wait()
+		if n := len(a.times()); n != asked+1 {
+			t.Errorf("half a day later the authority was asked %d times for a wish, want once", n-asked)
+		}
+	})
+}
+
 func TestFirstErrorIsLoggedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +51,9 @@ type UpstreamConfig struct {
 	ClusterID string
 	// Headers are added to the metadata of each stream.
 	Headers map[string]string
+	// Refused is called when the control plane ends a handshake, as it does over
+	// a client certificate of an authority that was replaced. Nil means nothing.
+	Refused func()
 	// KeepaliveTime is the silence after which a connection, this one or
 	// Envoy's, is asked whether it lives, KeepaliveTimeout how long the answer
 	// may take. 0: 30 s and 10 s.
@@ -213,6 +217,10 @@ func (u *upstream) pause(ctx context.Context) error {
 
 // failed notes that a stream did not come about, or was refused.
 func (u *upstream) failed(err error) {
+	// gRPC hands on no other sign of the other side's alert.
+	if u.cfg.Refused != nil && strings.Contains(err.Error(), "remote error: tls: ") {
+		u.cfg.Refused()
+	}
 	u.mu.Lock()
 	u.attempt++
 	attempt := u.attempt

@@ -61,7 +61,7 @@ func (b *builder) relay() (err error) {
 		},
 		Upstream: xdsproxy.UpstreamConfig{
 			Address: cfg.xds.address, ServerName: cfg.xds.serverName, TLS: cfg.xds.tlsConfig(b.certificate), Token: tokenSource(cfg.env.jwtPolicy),
-			ClusterID: cfg.metadata.ClusterID, Headers: cfg.env.headers,
+			ClusterID: cfg.metadata.ClusterID, Headers: cfg.env.headers, Refused: b.refused,
 			KeepaliveTime: cfg.env.keepaliveInterval, KeepaliveTimeout: cfg.env.keepaliveTimeout,
 		},
 	})
@@ -83,4 +83,11 @@ func (b *builder) envoy() (err error) {
 		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.scope("envoy"), Registerer: b.registry,
 	})
 	return err
+}
+
+// refused renews a certificate that the control plane does not take.
+func (b *builder) refused() {
+	if b.parts.workload != nil {
+		b.parts.workload.Renew()
+	}
 }

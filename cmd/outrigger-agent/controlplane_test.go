@@ -61,6 +61,11 @@ type call struct {
 
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
+	return newControlPlaneAt(t, "127.0.0.1:0")
+}
+
+func newControlPlaneAt(t *testing.T, address string) *controlPlane {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +87,7 @@ func newControlPlane(t *testing.T) *controlPlane {
 	})))
 	securityv1alpha1.RegisterIstioCertificateServiceServer(c.server, c)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(c.server, c)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,3 +192,24 @@ func TestProxyMachineReboots(t *testing.T) {
 		t.Errorf("streams: %+v", streams)
 	}
 }
+
+// Another authority in the place of the old one refuses its certificates: the
+// agent gets a new one with its token and joins Envoy again, long before half
+// of the certificate's life has passed.
+func TestProxyAuthorityReplaced(t *testing.T) {
+	t.Parallel()
+	old := newControlPlane(t)
+	a := startAgent(t, "127.77.44.6", `,"terminationDrainDuration":"0s"`, old)
+	a.waitReady()
+	old.server.Stop()
+	next := newControlPlaneAt(t, old.address)
+	writeIn(t, a.dir, "var/run/secrets/istio/root-cert.pem", next.rootPEM())
+	eventually(t, "the new authority has signed", func() bool {
+		signed, _, _ := next.calls()
+		return len(signed) > 0
+	})
+	eventually(t, "Envoy is joined to the new control plane with that certificate", func() bool {
+		_, streams, _ := next.calls()
+		return len(streams) > 0 && streams[len(streams)-1].identity == "spiffe://cluster.local/ns/default/sa/shop"
+	})
+}

@@ -142,6 +142,17 @@ func TestProxySecureMetrics(t *testing.T) {
 			t.Errorf("%s: %d, %d bytes, Envoy's %t, the agent's %t", url, code, len(body), strings.Contains(body, envoy), strings.Contains(body, own))
 		}
 	}
+	// A scraper may know this host by any name.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at(15092, "/metrics"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "shop.default.example:15092"
+	if resp, err := mesh.Do(req); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("with another name: %+v, %v", resp, err)
+	} else {
+		_ = resp.Body.Close() // only the status matters
+	}
 	for _, url := range []string{
 		at(15091, "/metrics"), at(15091, "/"), at(15091, "/stats"), at(15091, "/quitquitquit"), at(15091, "/stats/prometheus/../../quitquitquit"), at(15091, "/stats/prometheus/"),
 		at(15091, "/config_dump"), at(15091, "/stats/prometheus%2f..%2f..%2fconfig_dump"),

@@ -79,6 +79,12 @@ func serverNames(f flags, env environment) (names []string, ips []net.IP) {
 	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
 }
 
+// Connections of peers that never say who they are cost memory and a file each.
+const (
+	handshakeTimeout = 30 * time.Second // many come at once after a start
+	idleTimeout      = 5 * time.Minute  // without a stream or call
+)
+
 // newGRPCServer makes a server for ADS. Streams and message sizes have the
 // limits of the machine, not a number.
 func newGRPCServer(f flags, env environment, tlsConfig *tls.Config) *grpc.Server {
@@ -86,8 +92,9 @@ func newGRPCServer(f flags, env environment, tlsConfig *tls.Config) *grpc.Server
 		grpc.ForceServerCodecV2(discovery.Codec()),
 		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
 		grpc.ReadBufferSize(4 << 10),  // of each connection; requests are small but for the first
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout,
+			Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout, MaxConnectionIdle: idleTimeout,
 			MaxConnectionAge: f.maxAge, MaxConnectionAgeGrace: 10 * time.Second, // 0 means no end
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: env.keepaliveInterval / 2, PermitWithoutStream: true}),

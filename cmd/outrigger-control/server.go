@@ -22,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
@@ -36,14 +37,15 @@ type server struct {
 	store     config.Store
 	debounce  *push.Debouncer
 	discovery *discovery.Server
+	health    *health.Table
 	kube      *kube.Client // nil if no cluster is used
 	// credentials are the certificates of gateways; nil if there are none.
 	credentials credentialSource
 	authority   *ca.Authority // nil without the TLS server
 	// What runs beside the authority; empty or nil if nothing asks for it.
-	tokens      []*authn.JWT
-	roots       *kube.Roots
-	signerRoots *rootFile
+	tokens    []*authn.JWT
+	roots     *kube.Roots
+	rootFiles []*rootFile
 	// built is the newest snapshot; only the debouncer's goroutine uses it.
 	built *snapshot.Mesh
 
@@ -91,15 +93,20 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
+	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build})
+	s.store.RegisterEventHandler(s.debounce.Add)
+	s.health, err = health.New(health.Config{OnChange: s.debounce.Add, Logger: log.With("component", "health"), Registerer: reg})
+	if err != nil {
+		return nil, err
+	}
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, Secrets: secrets,
+		OnHealth: s.health.Report, OnGone: s.health.Gone,
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build})
-	s.store.RegisterEventHandler(s.debounce.Add)
 	if err := s.newGRPC(ctx, f, env, reg); err != nil {
 		return nil, err
 	}
@@ -127,8 +134,8 @@ func (s *server) run(ctx context.Context) error {
 	if s.roots != nil {
 		g.Go(func() error { return s.roots.Run(ctx) }) // reads namespaces and the authority, feeds ConfigMaps
 	}
-	if s.signerRoots != nil {
-		g.Go(func() error { return s.signerRoots.run(ctx) }) // reads a file, feeds the authority
+	for _, file := range s.rootFiles {
+		g.Go(func() error { return file.run(ctx) }) // reads roots of others, feeds the authority
 	}
 	serveGRPC(ctx, g, s.secure, s.listeners.secure)
 	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext)
@@ -159,7 +166,10 @@ func (s *server) build(change model.Change) {
 	}
 	start := time.Now()
 	list := func(kind model.Kind) []*model.Config { return s.store.List(kind, "") }
-	in := snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain}
+	if change.Touches(model.WorkloadEntry) {
+		s.health.Update(list(model.WorkloadEntry))
+	}
+	in := snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
 	if s.authority != nil {
 		in.Roots = s.authority.RootPEM()
 	}

@@ -198,6 +198,9 @@ func TestServesOwnCertificate(t *testing.T) {
 	if roots := string(s.authority.RootPEM()); !strings.Contains(roots, string(cert)) || strings.Count(roots, "BEGIN") != 2 {
 		t.Errorf("the mesh is given %s", roots)
 	}
+	if len(s.rootFiles) != 1 || s.rootFiles[0].path != certFile {
+		t.Errorf("the files with roots that are followed are %v", s.rootFiles)
+	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)
 	sessions := tls.NewLRUClientSessionCache(1)

@@ -65,8 +65,7 @@ func (s *server) newRemoteSigner(env signerEnvironment) (ca.RemoteSigner, error)
 	case env.name+env.domain == "":
 		return nil, errors.New("EXTERNAL_CA asks for signers of Kubernetes, and none is named: set K8S_SIGNER, CERT_SIGNER_DOMAIN, or both")
 	}
-	s.signerRoots = &rootFile{path: signerRootFile, set: func(pem []byte) error { return s.authority.SetRoots("signers", pem) }, log: s.log.With("component", "ca")}
-	if err := s.signerRoots.read(); err != nil {
+	if err := s.followFile(signerRootFile, "signers"); err != nil {
 		return nil, err
 	}
 	return kube.NewRegistrationAuthority(kube.RegistrationConfig{
@@ -92,8 +91,16 @@ func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 	return out, nil
 }
 
-// rootFile follows a file with roots. It may be missing at first; what is bad, or
-// gone, leaves the last good roots.
+// followFile trusts the roots in a file, under the name of who they are of, and
+// follows it.
+func (s *server) followFile(path, of string) error {
+	file := &rootFile{path: path, set: func(pem []byte) error { return s.authority.SetRoots(of, pem) }, log: s.log.With("component", "ca")}
+	s.rootFiles = append(s.rootFiles, file)
+	return file.read()
+}
+
+// rootFile follows a file with roots. It may be missing at first; what is bad,
+// empty, as while it is written, or gone, leaves the last good roots.
 type rootFile struct {
 	path string
 	set  func(pem []byte) error
@@ -107,8 +114,11 @@ func (r *rootFile) read() error {
 	if err != nil && (!errors.Is(err, fs.ErrNotExist) || r.last != nil) {
 		return err
 	}
-	if bytes.Equal(pem, r.last) {
+	switch {
+	case bytes.Equal(pem, r.last):
 		return nil
+	case len(bytes.TrimSpace(pem)) == 0 && r.last != nil:
+		return fmt.Errorf("%s is empty", r.path)
 	}
 	if err := r.set(pem); err != nil {
 		return fmt.Errorf("%s: %w", r.path, err)
@@ -134,7 +144,7 @@ func (r *rootFile) run(ctx context.Context) error {
 			r.said = ""
 		case r.said != err.Error():
 			r.said = err.Error()
-			r.log.Warn("the roots of the signers stay as they are", "err", err)
+			r.log.Warn("roots that are trusted stay as they are", "err", err)
 		}
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
 // Where the control plane's own certificate lies if somebody else makes it.
@@ -119,7 +117,7 @@ func (s *server) newTLS(f flags, env environment) (*tls.Config, error) {
 		if _, err := own.get(nil); err != nil {
 			return nil, fmt.Errorf("the control plane's own certificate: %w", err)
 		}
-		if err := trustFile(s.authority, roots); err != nil {
+		if err := s.trustFile(roots); err != nil {
 			return nil, err
 		}
 		o.apply = func(c *tls.Config) { c.CipherSuites, c.GetCertificate = suites, own.get }
@@ -129,17 +127,18 @@ func (s *server) newTLS(f flags, env environment) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// trustFile gives the mesh the roots above the own certificate.
-func trustFile(authority *ca.Authority, file string) error {
+// trustFile gives the mesh the roots above the own certificate. They are followed
+// as that is: a new one may be signed by another root.
+func (s *server) trustFile(file string) error {
 	if file == "" {
 		return nil
 	}
-	pem, err := os.ReadFile(file)
+	_, err := os.Stat(file)
 	if err == nil {
-		err = authority.SetRoots("own certificate", pem)
+		err = s.followFile(file, "own certificate")
 	}
 	if err != nil {
-		return fmt.Errorf("roots of the control plane's own certificate in %s: %w", file, err)
+		return fmt.Errorf("roots of the control plane's own certificate: %w", err)
 	}
 	return nil
 }

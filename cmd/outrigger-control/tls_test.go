@@ -176,11 +176,15 @@ func TestRootFile(t *testing.T) {
 	for _, step := range []struct {
 		text, want string
 		err        error
-	}{{"one", "one", nil}, {"bad", "one", bad}, {"two", "two", nil}} {
+	}{{"one", "one", nil}, {"bad", "one", bad}, {"two", "two", nil}, {"bad", "two", bad}} {
 		write(t, map[string][]byte{file: []byte(step.text)})
 		if err := r.read(); !errors.Is(err, step.err) || string(got) != step.want {
 			t.Errorf("%s: %q, %v", step.text, got, err)
 		}
+	}
+	write(t, map[string][]byte{file: []byte("\n")}) // as while it is written
+	if err := r.read(); err == nil || !strings.Contains(err.Error(), "is empty") || string(got) != "two" {
+		t.Errorf("empty: %q, %v", got, err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

@@ -73,6 +73,17 @@ func (l *limiter) allowIdentity(identity string, now time.Time) *refusal {
 	return l.take(identity, l.identity, refusedIdentity, now)
 }
 
+// allowLine takes a line of the log about a stranger at an address, or returns
+// that there were many.
+func (l *limiter) allowLine(address string, now time.Time) *refusal {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	// No identity begins like this.
+	return l.take("stranger "+host, Limit{PerSecond: 1, Burst: 20}, refusedCaller, now)
+}
+
 // take takes a token from a bucket.
 func (l *limiter) take(key string, limit Limit, reason string, now time.Time) *refusal {
 	if limit.PerSecond < 0 {

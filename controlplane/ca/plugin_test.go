@@ -296,6 +296,46 @@ func TestPluggedRootGivenBefore(t *testing.T) {
 	})
 }
 
+// TestPluggedRootTakenOut replaces a root by hand and takes the old one out of
+// root-cert.pem, once too early and once in time: it goes at once, and the log
+// says what that does.
+func TestPluggedRootTakenOut(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		wait time.Duration
+		warn int
+	}{"too early": {time.Hour, 1}, "in time": {11 * time.Hour, 0}} {
+		plugged := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			one, two, log := newPKI(t, "one"), newPKI(t, "two"), &syncBuffer{}
+			both := certs.EncodeChain(one.root, two.root)
+			files := one.files(t)
+			files["root-cert.pem"] = both
+			write(t, plugged, files)
+			a := replica(t, func(c *ca.Config) { c.PluginDir, c.Propagation, c.Logger = plugged, time.Hour, textLog(log) })
+			time.Sleep(48 * time.Hour) // what was signed before the first record is gone
+			if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 10*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			files = two.files(t)
+			files["root-cert.pem"] = both
+			write(t, plugged, files)
+			time.Sleep(tc.wait)
+			if !signsFor(t, a, two.cert) {
+				t.Errorf("%s: the new root does not sign", name)
+			}
+			write(t, plugged, two.files(t))
+			time.Sleep(time.Hour)
+			if n := len(parse(t, a.RootPEM())); n != 1 {
+				t.Errorf("%s: %d roots are given out, want 1", name, n)
+			}
+			if n := strings.Count(log.String(), "taken out of the files"); n != tc.warn {
+				t.Errorf("%s: %d warnings, want %d:\n%s", name, n, tc.warn, log.String())
+			}
+		})
+	}
+}
+
 func TestPluggedBadReplacement(t *testing.T) {
 	t.Parallel()
 	plugged := t.TempDir()

@@ -153,6 +153,11 @@ func (a *Authority) log(d *decision) {
 		case stepSwitch:
 			log.Info("a new authority signs; the old root is trusted until the last certificate below it has run out")
 		case stepRemove:
+			if !s.alive.IsZero() {
+				log.Warn("a root was taken out of the files and is not trusted any more, although certificates below it may be valid; workloads that have one are refused until they renew it",
+					"duration", time.Until(s.alive).Round(time.Second))
+				continue
+			}
 			log.Info("a root is not trusted any more: nothing below it is valid")
 		}
 	}

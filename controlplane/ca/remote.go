@@ -4,14 +4,23 @@
 package ca
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/asn1"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// Object identifiers of the extension that holds names, and of the attribute of
+// a request that holds extensions.
+var (
+	oidSubjectAltName   = asn1.ObjectIdentifier{2, 5, 29, 17}
+	oidExtensionRequest = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 9, 14}
 )
 
 // RemoteSigner has certificates signed elsewhere, by a name of a signer, for
@@ -34,7 +43,9 @@ func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, 
 	if err := checkPlain(csr, id); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	answer, err := s.cfg.Remote.Sign(ctx, csrPEM, signerName, ttl)
+	// Encoded anew: what stands around the request is none of the signer's business.
+	plain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr.Raw})
+	answer, err := s.cfg.Remote.Sign(ctx, plain, signerName, ttl)
 	if err != nil {
 		return nil, fmt.Errorf("having a certificate signed by %s: %w", signerName, err)
 	}
@@ -46,21 +57,47 @@ func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, 
 	return issued, nil
 }
 
-// checkPlain refuses requests that name more than the identity. An
-// organization, for example, is a group of users to Kubernetes.
+// checkPlain refuses requests that say more than the identity. An organization,
+// for example, is a group of users to Kubernetes, and a name of a kind that we
+// do not read may be a user to somebody else.
 func checkPlain(csr *x509.CertificateRequest, id certs.ID) error {
-	if len(csr.URIs) != 1 || csr.URIs[0].String() != id.String() || len(csr.DNSNames)+len(csr.IPAddresses)+len(csr.EmailAddresses) > 0 {
-		return fmt.Errorf("a request for another signer must name %s and nothing else", id)
-	}
 	for _, name := range csr.Subject.Names {
 		if text, ok := name.Value.(string); !ok || text != "" {
 			return errors.New("a request for another signer must have an empty subject")
 		}
 	}
 	for _, e := range csr.Extensions {
-		if !e.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) {
+		if !e.Id.Equal(oidSubjectAltName) {
 			return fmt.Errorf("a request for another signer must have no extension but its name, and has %s", e.Id)
 		}
+	}
+	// Tag 6 of GeneralName is uniformResourceIdentifier.
+	names, err := asn1.Marshal([]asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte(id.String())}})
+	if err != nil {
+		return err
+	}
+	if len(csr.Extensions) != 1 || !bytes.Equal(csr.Extensions[0].Value, names) {
+		return fmt.Errorf("a request for another signer must name %s and nothing else", id)
+	}
+	return checkAttributes(csr.RawTBSCertificateRequest)
+}
+
+// checkAttributes refuses a request with anything beside one list of extensions,
+// which is what the library has read: a signer may read more.
+func checkAttributes(request []byte) error {
+	var content struct {
+		Version         int
+		Subject, Public asn1.RawValue
+		Attributes      []struct {
+			ID     asn1.ObjectIdentifier
+			Values []asn1.RawValue `asn1:"set"`
+		} `asn1:"tag:0"`
+	}
+	if _, err := asn1.Unmarshal(request, &content); err != nil {
+		return fmt.Errorf("reading the attributes of the request: %w", err)
+	}
+	if a := content.Attributes; len(a) != 1 || !a[0].ID.Equal(oidExtensionRequest) || len(a[0].Values) != 1 {
+		return errors.New("a request for another signer must have no attribute but the extension with its name")
 	}
 	return nil
 }

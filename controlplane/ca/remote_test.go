@@ -4,14 +4,19 @@
 package ca_test
 
 import (
+	"bytes"
 	"context"
+	"crypto"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
 	"errors"
 	"math/big"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +40,9 @@ type remote struct {
 
 func (r *remote) Sign(_ context.Context, csrPEM []byte, name string, ttl time.Duration) ([][]byte, error) {
 	r.asked <- name
+	if bytes.Contains(csrPEM, []byte("admin\n")) {
+		return nil, errors.New("what stands around the request came through")
+	}
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -164,22 +172,94 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 		csr  x509.CertificateRequest
 		says string
 	}{
-		"plain":           {x509.CertificateRequest{URIs: uris}, "it came through"},
-		"empty O":         {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{""}}}, "it came through"},
-		"no name":         {x509.CertificateRequest{}, "nothing else"},
-		"group of users":  {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{"system:masters"}}}, "empty subject"},
-		"DNS name":        {x509.CertificateRequest{URIs: uris, DNSNames: []string{"kubernetes.default.svc"}}, "nothing else"},
-		"address":         {x509.CertificateRequest{URIs: uris, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "nothing else"},
-		"two names":       {x509.CertificateRequest{URIs: []*url.URL{uri, uri}}, "nothing else"},
+		"plain":          {x509.CertificateRequest{URIs: uris}, "it came through"},
+		"empty O":        {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{""}}}, "it came through"},
+		"no name":        {x509.CertificateRequest{}, "nothing else"},
+		"group of users": {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{"system:masters"}}}, "empty subject"},
+		"DNS name":       {x509.CertificateRequest{URIs: uris, DNSNames: []string{"kubernetes.default.svc"}}, "nothing else"},
+		"address":        {x509.CertificateRequest{URIs: uris, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "nothing else"},
+		"two names":      {x509.CertificateRequest{URIs: []*url.URL{uri, uri}}, "nothing else"},
+		// The name of a user, to those who read otherName.
+		"name of another kind": {x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: slices.Concat(
+			[]byte{0x30, byte(2 + len(id.String()) + 4), 0x86, byte(len(id.String()))}, []byte(id.String()), []byte{0xa0, 2, 5, 0})}}}, "nothing else"},
 		"other extension": {x509.CertificateRequest{URIs: uris, ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}}, "no extension"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := a.caller(t, "web")
-			c.csr = string(foreignCSR(t, newKey(t, ""), &tc.csr))
+			c.csr = "admin\n" + string(foreignCSR(t, newKey(t, ""), &tc.csr)) + "admin\n"
 			if _, err := c.ask("CertSigner", "x"); err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got error %v, want one with %q", err, tc.says)
 			}
 		})
 	}
+}
+
+// TestRemoteRequestsHaveNoOtherAttribute: a signer may read extensions in places
+// where the library does not.
+func TestRemoteRequestsHaveNoOtherAttribute(t *testing.T) {
+	t.Parallel()
+	r := &remote{t: t, err: errors.New("it came through"), asked: make(chan string, 10)}
+	a := serve(t, func(c *ca.ServiceConfig) { c.Remote = r })
+	id := web()
+	for name, tc := range map[string]struct {
+		attribute []byte
+		says      string
+	}{
+		"none": {nil, "it came through"},
+		// SEQUENCE of the identifier and a SET of one NULL.
+		"other extensions": {[]byte{0x30, 16, 6, 10, 0x2b, 6, 1, 4, 1, 0x82, 0x37, 2, 1, 14, 0x31, 2, 5, 0}, "no attribute"},
+		"a password":       {[]byte{0x30, 15, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 7, 0x31, 2, 5, 0}, "no attribute"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := a.caller(t, "web")
+			c.csr = string(requestWith(t, newKey(t, ""), id, tc.attribute))
+			if _, err := c.ask("CertSigner", "x"); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got error %v, want one with %q", err, tc.says)
+			}
+		})
+	}
+}
+
+// requestWith makes a certificate request with one more attribute, which the
+// library cannot.
+func requestWith(t *testing.T, key crypto.Signer, id certs.ID, attribute []byte) []byte {
+	t.Helper()
+	csr, err := certs.ParseCSR(newCSR(t, key, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var content struct {
+		Version         int
+		Subject, Public asn1.RawValue
+		Attributes      []asn1.RawValue `asn1:"tag:0"`
+	}
+	if _, err := asn1.Unmarshal(csr.RawTBSCertificateRequest, &content); err != nil {
+		t.Fatal(err)
+	}
+	if attribute != nil {
+		content.Attributes = append(content.Attributes, asn1.RawValue{FullBytes: attribute})
+	}
+	tbs, err := asn1.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature, err := crypto.SignMessage(key, rand.Reader, tbs, crypto.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := asn1.Marshal(struct {
+		Content   asn1.RawValue
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}{
+		asn1.RawValue{FullBytes: tbs},
+		pkix.AlgorithmIdentifier{Algorithm: []int{1, 2, 840, 10045, 4, 3, 2}},
+		asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }

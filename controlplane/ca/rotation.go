@@ -114,6 +114,9 @@ func (r *record) encode() ([]byte, error) {
 type step struct {
 	name string
 	cert *x509.Certificate
+	// alive is until when certificates below a removed root may be valid, because
+	// somebody took it out of the files; zero if there are none.
+	alive time.Time
 }
 
 // situation is what decides about the next step.
@@ -128,6 +131,7 @@ type situation struct {
 
 // advance takes the steps that are due.
 func (r *record) advance(in situation) (steps []step) {
+	before := r.SignerRoots
 	switch {
 	case r.Signer == "":
 		r.begin(in)
@@ -141,7 +145,7 @@ func (r *record) advance(in situation) (steps []step) {
 	if r.Signer == in.target.print {
 		r.Plugged = in.target.kind == kindPlugged
 	}
-	return append(steps, r.prune(in)...)
+	return append(steps, r.prune(in, before)...)
 }
 
 // begin makes the first record of an authority. One that was there before may
@@ -162,7 +166,7 @@ func (r *record) towards(in situation) (steps []step) {
 		r.add(in.target.roots, in.now)
 		r.SwitchAt = r.switchTime(in).Truncate(time.Second)
 		if in.now.Before(r.SwitchAt) {
-			steps = append(steps, step{stepAdd, in.target.cert})
+			steps = append(steps, step{name: stepAdd, cert: in.target.cert})
 		}
 	}
 	r.add(in.target.roots, in.now)
@@ -173,7 +177,7 @@ func (r *record) towards(in situation) (steps []step) {
 	wanted := fingerprints(in.target.roots)
 	r.Signer, r.SignerRoots = in.target.print, wanted
 	r.Next, r.SwitchAt = "", time.Time{}
-	return append(steps, step{stepSwitch, in.target.cert})
+	return append(steps, step{name: stepSwitch, cert: in.target.cert})
 }
 
 // leave notes until when the leaves of what signed must be waited for.
@@ -247,8 +251,9 @@ func (r *record) add(roots []*x509.Certificate, now time.Time) {
 }
 
 // prune removes the roots that nobody needs any more. A root that was given out
-// and never signed goes with the wish to sign with it.
-func (r *record) prune(in situation) (steps []step) {
+// and never signed goes with the wish to sign with it, and one of before that
+// somebody took out of the files goes at once: it may have to.
+func (r *record) prune(in situation, before []string) (steps []step) {
 	next := fingerprints(in.target.roots)
 	r.Roots = slices.DeleteFunc(r.Roots, func(k root) bool {
 		print := fingerprint(k.cert)
@@ -260,7 +265,11 @@ func (r *record) prune(in situation) (steps []step) {
 		case in.now.Before(k.Until):
 			return false
 		}
-		steps = append(steps, step{stepRemove, k.cert})
+		removed := step{name: stepRemove, cert: k.cert}
+		if k.Until.IsZero() && slices.Contains(before, print) && in.now.Before(r.Renewed) {
+			removed.alive = r.Renewed
+		}
+		steps = append(steps, removed)
 		return true
 	})
 	return steps

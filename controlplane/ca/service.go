@@ -65,8 +65,6 @@ type NodeAccounts struct {
 
 // Service answers istio.v1.auth.IstioCertificateService.
 type Service struct {
-	securityv1alpha1.UnimplementedIstioCertificateServiceServer
-
 	cfg     ServiceConfig
 	metrics *serviceMetrics
 	limits  *limiter
@@ -117,25 +115,20 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 }
 
 // Register adds the service to a gRPC server, which must serve TLS.
-func (s *Service) Register(r grpc.ServiceRegistrar) {
-	securityv1alpha1.RegisterIstioCertificateServiceServer(r, s)
-}
+func (s *Service) Register(r grpc.ServiceRegistrar) { r.RegisterService(s.description(), s) }
 
 // CreateCertificate implements the RPC: it certifies the key of the request for
 // the identity that the caller has proved.
 func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
-	s.metrics.requests.Inc()
-	from := address(ctx)
-	caller, err := s.authenticate(ctx)
+	caller, log, err := s.admit(ctx)
 	if err != nil {
-		s.metrics.unauthenticated.Inc()
-		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", from, "reason", err.Error())
-		return nil, unproved(err)
+		return nil, err
 	}
-	log := s.cfg.Logger.With("identity", caller.ID.String(), "source", caller.Method, "address", from)
-	if r := s.limits.allowCaller(caller.ID.String(), from, time.Now()); r != nil {
-		return nil, s.later(ctx, log, r)
-	}
+	return s.answer(ctx, caller, log, req)
+}
+
+// answer answers the request of a caller that was admitted.
+func (s *Service) answer(ctx context.Context, caller *authn.Caller, log *slog.Logger, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
 	id, reason, err := s.identity(ctx, caller, field(req, "ImpersonatedIdentity"))
 	if err != nil {
 		s.metrics.unauthenticated.Inc()

@@ -37,6 +37,7 @@ type Config struct {
 type Client struct {
 	api     kubernetes.Interface
 	reviews kubernetes.Interface // with a higher limit
+	signing kubernetes.Interface // with a limit of its own: a thousand certificates do not hold up a lease
 	log     *slog.Logger
 	metrics *Metrics
 	access  *accessCache
@@ -72,14 +73,20 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	return newClient(cfg, api, reviews), nil
+	signing, err := limited(restConfig, transport, cfg.QPS, cfg.Burst)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	c := newClient(cfg, api, reviews)
+	c.signing = signing
+	return c, nil
 }
 
 func newClient(cfg Config, api, reviews kubernetes.Interface) *Client {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Client{api: api, reviews: reviews, log: cfg.Logger, metrics: cfg.Metrics, access: newAccessCache()}
+	return &Client{api: api, reviews: reviews, signing: api, log: cfg.Logger, metrics: cfg.Metrics, access: newAccessCache()}
 }
 
 // load reads the kubeconfig, or what a pod is given.

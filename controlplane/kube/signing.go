@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,7 +147,7 @@ func readCSR(pem []byte) (*x509.CertificateRequest, error) {
 }
 
 func (r *RegistrationAuthority) sign(ctx context.Context, csr *x509.CertificateRequest, o order) ([]*x509.Certificate, error) {
-	requests := r.cfg.Client.api.CertificatesV1().CertificateSigningRequests()
+	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
 	object := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: csrPrefix},
 		Spec:       certificatesv1.CertificateSigningRequestSpec{Request: o.csr, SignerName: o.signer, Usages: usages(csr)},
@@ -183,14 +184,14 @@ func usages(csr *x509.CertificateRequest) []certificatesv1.KeyUsage {
 func (r *RegistrationAuthority) clean(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	err := r.cfg.Client.api.CertificatesV1().CertificateSigningRequests().Delete(ctx, name, metav1.DeleteOptions{})
+	err := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests().Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		r.log.Warn("a CertificateSigningRequest is left over; Kubernetes removes it within a day", "name", name, "err", err)
 	}
 }
 
 func (r *RegistrationAuthority) approve(ctx context.Context, object *certificatesv1.CertificateSigningRequest, id string) (*certificatesv1.CertificateSigningRequest, error) {
-	requests := r.cfg.Client.api.CertificatesV1().CertificateSigningRequests()
+	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
 	for attempt := 1; ; attempt++ {
 		object.Status.Conditions = append(object.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
@@ -208,13 +209,23 @@ func (r *RegistrationAuthority) approve(ctx context.Context, object *certificate
 			return object, err
 		}
 		object = next
+		if decided(object) { // by who came before, such as an approver of the cluster
+			return object, nil
+		}
 	}
+}
+
+// decided reports whether a request was approved or denied. It can be once only.
+func decided(object *certificatesv1.CertificateSigningRequest) bool {
+	return slices.ContainsFunc(object.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
+	})
 }
 
 // wait returns the request when it has a certificate. A watch that ends begins
 // anew, and an API server that cannot be reached is tried again.
 func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
-	requests := r.cfg.Client.api.CertificatesV1().CertificateSigningRequests()
+	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
 	name := object.Name
 	var trouble error
 	for {

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca_test
+
+import (
+	"context"
+	"crypto/tls"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+)
+
+func stranger(t *testing.T, a *authority) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(a.secure, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: a.rootsOfMesh})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// TestNothingIsReadOfAStranger opens a call and sends no byte of a request: the
+// answer comes all the same, so that no request of a stranger, of whatever size,
+// is waited for or kept.
+func TestNothingIsReadOfAStranger(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	stream, err := stranger(t, serve(t)).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, securityv1alpha1.IstioCertificateService_CreateCertificate_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(&securityv1alpha1.IstioCertificateResponse{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("got error %v, want UNAUTHENTICATED", err)
+	}
+}
+
+// TestStrangersDoNotFillTheLog asks a thousand times without a token.
+func TestStrangersDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	a := serve(t)
+	api := securityv1alpha1.NewIstioCertificateServiceClient(stranger(t, a))
+	start := time.Now()
+	for range 1000 {
+		if _, err := api.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
+			t.Fatalf("got error %v, want UNAUTHENTICATED", err)
+		}
+	}
+	most := 21 + int(time.Since(start).Seconds()) + 1
+	if n := strings.Count(a.log.String(), "without a proved identity"); n < 20 || n > most {
+		t.Errorf("the log has %d lines about strangers, want 20 to %d", n, most)
+	}
+	if !strings.Contains(a.log.String(), "not all logged") {
+		t.Error("the log does not say that something is left out")
+	}
+	if n := a.metric(t, "citadel_server_authentication_failure_count"); n != 1000 {
+		t.Errorf("%v failures were counted, want all of them", n)
+	}
+}

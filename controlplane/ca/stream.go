@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ca
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+)
+
+// requestTimeout is how long a caller may take to send its request.
+const requestTimeout = 10 * time.Second
+
+// description is that of istio.v1.auth.IstioCertificateService, with its method
+// as a stream of one request; on the wire both are the same. gRPC reads the
+// request of an ordinary method before anybody can ask who sends it, and a
+// stranger could have it keep as many bytes as the largest message of ADS.
+func (s *Service) description() *grpc.ServiceDesc {
+	d := securityv1alpha1.IstioCertificateService_ServiceDesc
+	return &grpc.ServiceDesc{
+		ServiceName: d.ServiceName, HandlerType: (*any)(nil), Metadata: d.Metadata,
+		Streams: []grpc.StreamDesc{{
+			StreamName: "CreateCertificate",
+			Handler:    func(_ any, stream grpc.ServerStream) error { return s.serve(stream) },
+		}},
+	}
+}
+
+// serve answers one call. Nothing of the request is read before the caller has
+// proved who it is.
+func (s *Service) serve(stream grpc.ServerStream) error {
+	ctx := stream.Context()
+	caller, log, err := s.admit(ctx)
+	if err != nil {
+		return err
+	}
+	req := &securityv1alpha1.IstioCertificateRequest{}
+	if err := receive(stream, req); err != nil {
+		return err
+	}
+	resp, err := s.answer(ctx, caller, log, req)
+	if err != nil {
+		return err
+	}
+	return stream.SendMsg(resp)
+}
+
+// receive reads the request. Its goroutine ends with the call.
+func receive(stream grpc.ServerStream, req *securityv1alpha1.IstioCertificateRequest) error {
+	done := make(chan error, 1)
+	go func() { done <- stream.RecvMsg(req) }()
+	timer := time.NewTimer(requestTimeout)
+	defer timer.Stop()
+	// Cases: the request came, or the call ended; it takes too long.
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return status.Errorf(codes.DeadlineExceeded, "the certificate request did not come within %s", requestTimeout)
+	}
+}
+
+// admit tells who is calling, and refuses callers that do not prove it or come
+// too often.
+func (s *Service) admit(ctx context.Context) (*authn.Caller, *slog.Logger, error) {
+	s.metrics.requests.Inc()
+	from := address(ctx)
+	caller, err := s.authenticate(ctx)
+	if err != nil {
+		s.metrics.unauthenticated.Inc()
+		s.logStranger(from, err)
+		return nil, nil, unproved(err)
+	}
+	log := s.cfg.Logger.With("identity", caller.ID.String(), "source", caller.Method, "address", from)
+	if r := s.limits.allowCaller(caller.ID.String(), from, time.Now()); r != nil {
+		return nil, nil, s.later(ctx, log, r)
+	}
+	return caller, log, nil
+}
+
+// logStranger tells of a caller that was refused. A flood of them, which costs
+// who sends it nothing, does not fill the log.
+func (s *Service) logStranger(from string, err error) {
+	r := s.limits.allowLine(from, time.Now())
+	if r != nil && !r.first {
+		return
+	}
+	if errors.Is(err, authn.ErrUnavailable) {
+		s.cfg.Logger.Warn("certificate request put off: who asks cannot be told at the moment", "address", from, "reason", err.Error())
+	} else {
+		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", from, "reason", err.Error())
+	}
+	if r != nil {
+		s.cfg.Logger.Warn("such requests come too often from there and are not all logged", "address", from)
+	}
+}

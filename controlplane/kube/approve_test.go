@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// An approver of the cluster may be faster. A second condition of the same type
+// would be refused by the API server, and so would a denied request's approval.
+func TestSomebodyElseDecides(t *testing.T) {
+	t.Parallel()
+	for kind, others := range map[certificatesv1.RequestConditionType]int{
+		certificatesv1.CertificateApproved: 1,
+		certificatesv1.CertificateDenied:   1,
+		"Other":                            2, // approval is tried again
+	} {
+		object := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "csr-workload-1"}}
+		changed := object.DeepCopy()
+		changed.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: kind, Status: corev1.ConditionTrue}}
+		api := fake.NewClientset(changed)
+		updates := 0
+		api.PrependReactor("update", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if updates++; updates == 1 {
+				return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "certificatesigningrequests"}, object.Name, errors.New("changed"))
+			}
+			return false, nil, nil
+		})
+		r, err := NewRegistrationAuthority(RegistrationConfig{Client: newClient(Config{}, api, api), Signer: "example.com/x", Approve: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := r.approve(t.Context(), object.DeepCopy(), "spiffe://cluster.local/ns/default/sa/web")
+		if err != nil || updates != others || got.Status.Conditions[0].Type != kind {
+			t.Errorf("%s: %d updates, want %d; error %v, conditions %v", kind, updates, others, err, got.Status.Conditions)
+		}
+	}
+}
+
+// TestSigningHasALimitOfItsOwn uses up the one request that signing has, and
+// asks for something else.
+func TestSigningHasALimitOfItsOwn(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	text := `{"clusters":[{"name":"c","cluster":{"server":"` + server.URL + `"}}],"contexts":[{"name":"x","context":{"cluster":"c"}}],"current-context":"x"}`
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{Kubeconfig: kubeconfig, QPS: 0.001, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for i, want := range []bool{true, false} { // does the request go out?
+		_, err := c.signing.CertificatesV1().CertificateSigningRequests().Get(ctx, "x", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) != want {
+			t.Errorf("request %d for a certificate gives %v", i+1, err)
+		}
+	}
+	if _, err := c.api.CoordinationV1().Leases("ns").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a lease cannot be asked for: %v", err)
+	}
+}
