@@ -126,9 +126,11 @@ func prefixRoute(prefix, cluster string) object {
 }
 
 // exactRoute serves one path and nothing else of a cluster. Who scrapes says
-// how long that may take, so Envoy sets no limit of its own.
+// how long that may take, so Envoy sets no limit of its own. The name that the
+// scraper uses for this host says nothing to the agent, which refuses names that
+// are not its own.
 func exactRoute(path, cluster string) object {
-	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "timeout": "0s"}}
+	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "timeout": "0s", "host_rewrite_literal": "localhost"}}
 }
 
 // staticListener serves routes.

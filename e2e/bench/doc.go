@@ -10,7 +10,8 @@
 // addresses in 127.9.0.0/16 and in a temporary directory, and ends and removes
 // all of it, also on Ctrl-C. The peers of those processes, a control plane, a
 // proxy or a thousand of them, are this program: relay.go times single
-// responses, push.go a change that goes to all proxies. floor.go is the
+// responses, push.go a change that goes to all proxies, status.go probes and
+// scrapes of an application. floor.go is the
 // control plane that does nothing but send bytes; it is this program again, as
 // a process of its own, so that its CPU time can be told.
 package main

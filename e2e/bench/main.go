@@ -46,6 +46,7 @@ type options struct {
 	starts     int
 	responses  int
 	restarts   int
+	probeTime  time.Duration
 	json       string
 	only       string
 	agentEnv   string
@@ -62,7 +63,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, hotrestart, identity, relay, push (default: all)")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, hotrestart, identity, relay, push, status (default: all)")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&short, "short", false, "a quick run: 100 proxies, fewer rounds")
@@ -70,8 +71,9 @@ func parse(args []string, out io.Writer) (options, error) {
 		return o, err
 	}
 	o.rounds, o.starts, o.responses, o.restarts = 5, 5, 50, 10
+	o.probeTime = time.Minute
 	if short {
-		o.rounds, o.starts, o.restarts = 3, 3, 3
+		o.rounds, o.starts, o.restarts, o.probeTime = 3, 3, 3, 10*time.Second
 		o.proxies = min(o.proxies, 100)
 	}
 	var err error
@@ -133,7 +135,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := writeMesh(b.path("config"), o.services); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}}
 	var all []figure
 	for _, p := range parts {
 		if o.only != "" && !strings.Contains(","+o.only+",", ","+p.name+",") {

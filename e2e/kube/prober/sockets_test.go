@@ -90,7 +90,10 @@ func TestTCP(t *testing.T) {
 	silent := listen(t, podIP)
 	serveRaw(t, silent, hold(""))
 	resetting := listen(t, podIP)
-	serveRaw(t, resetting, reset(""))
+	serveRaw(t, resetting, func(conn net.Conn) {
+		time.Sleep(50 * time.Millisecond) // a reset at once may come before connect returns, for either prober
+		reset("")(conn)
+	})
 	closed := listen(t, podIP)
 	_ = closed.Close()
 	elsewhere := listen(t, "127.77.50.2")
