@@ -4,16 +4,12 @@
 package discovery
 
 import (
-	"fmt"
 	"slices"
 	"sort"
 	"strings"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/google/go-cmp/cmp"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -156,57 +152,4 @@ func TestAgentOfGateway(t *testing.T) {
 		p.askBare(generate.TypeProxyConfig)
 		p.wantAck("pcds root")
 	})
-}
-
-// Reports on an application's health are handed on, whenever they come, and not
-// answered.
-func TestHealth(t *testing.T) {
-	t.Parallel()
-	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			reports := make(chan string, 10)
-			h := &harness{table: &table{}}
-			h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(p *model.Proxy, healthy bool, message string) {
-				reports <- fmt.Sprint(p.ID, " ", healthy, " ", message)
-			}}, nil, insecure.NewCredentials(), insecure.NewCredentials())
-			h.push()
-			p := h.connect(t, delta)
-			report := func(message string) {
-				var why *rpcstatus.Status
-				if message != "" {
-					why = &rpcstatus.Status{Code: 13, Message: message}
-				}
-				if delta {
-					p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: why})
-					return
-				}
-				p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: why})
-			}
-			report("too early to count")
-			report("before the first subscription")
-			p.subscribe(generate.TypeCluster)
-			p.wantAck("cds")
-			report("")
-			report("connection refused")
-			report(strings.Repeat("x", 1000))
-			want := []string{
-				"shop-1.default false before the first subscription", "shop-1.default true ", "shop-1.default false connection refused",
-				"shop-1.default false " + strings.Repeat("x", 300) + "...",
-			}
-			var got []string
-			for range want {
-				select {
-				case r := <-reports:
-					got = append(got, r)
-				case <-time.After(10 * time.Second):
-					t.Fatalf("got only %q", got)
-				}
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			p.quiet()
-		})
-	}
 }

@@ -155,6 +155,7 @@ type peer struct {
 	t     *testing.T
 	delta bool
 	send  func(proto.Message) error
+	end   func() error
 	got   chan proto.Message
 	err   atomic.Value // why the stream ended
 	node  *corev3.Node
@@ -179,6 +180,7 @@ func (h *harness) connect(t *testing.T, delta bool) *peer {
 		}
 		recv = func() (proto.Message, error) { return s.Recv() }
 		p.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DeltaDiscoveryRequest)) }
+		p.end = s.CloseSend
 	} else {
 		s, err := h.client.StreamAggregatedResources(t.Context())
 		if err != nil {
@@ -186,6 +188,7 @@ func (h *harness) connect(t *testing.T, delta bool) *peer {
 		}
 		recv = func() (proto.Message, error) { return s.Recv() }
 		p.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DiscoveryRequest)) }
+		p.end = s.CloseSend
 	}
 	go func() {
 		defer close(p.got)

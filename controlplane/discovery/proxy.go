@@ -44,6 +44,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		ID: id.Name, Role: id.Role, IPs: ips, Domain: id.Domain,
 		Namespace: meta.Namespace, ServiceAccount: meta.ServiceAccount, Labels: meta.Labels,
 		ClusterID: meta.ClusterID, Interception: model.Interception(meta.InterceptionMode),
+		WorkloadEntry: meta.WorkloadEntry, AutoRegisterGroup: meta.AutoRegisterGroup, Network: meta.Network,
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()
@@ -79,7 +80,8 @@ func served(p *model.Proxy) error {
 	return nil
 }
 
-// checkIdentity compares what a proxy claims with who opened the stream.
+// checkIdentity compares what a proxy claims with who opened the stream, and
+// fills in what it does not claim.
 func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
 	if caller == nil {
 		return nil // the port takes everybody
@@ -91,6 +93,7 @@ func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
 	case p.ServiceAccount != "" && caller.ID.ServiceAccount != p.ServiceAccount:
 		mismatch = fmt.Sprintf("service account %q", p.ServiceAccount)
 	default:
+		p.ServiceAccount = caller.ID.ServiceAccount
 		return nil
 	}
 	return status.Errorf(codes.PermissionDenied, "proxy %s claims the %s, but the stream was opened by %s", p.ID, mismatch, caller.ID)

@@ -57,7 +57,10 @@ type Config struct {
 	// is called in the order of the reports of a stream, and must not wait. The
 	// message is the agent's, for people.
 	OnHealth func(proxy *model.Proxy, healthy bool, message string)
-	Logger   *slog.Logger
+	// OnGone takes a proxy whose stream has ended, after its last report; nil
+	// for nobody. It must not wait.
+	OnGone func(proxy *model.Proxy)
+	Logger *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -73,6 +76,7 @@ type Server struct {
 	secrets *secrets
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
+	onGone   func(proxy *model.Proxy) // may be nil
 	// secretRetry is when a refused proxy is looked at again.
 	secretRetry time.Duration
 	// mesh is the newest snapshot; nil until the first Push.
@@ -109,7 +113,7 @@ func New(cfg Config) (*Server, error) {
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
-		onHealth: cfg.OnHealth, secretRetry: secretRetry,
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, secretRetry: secretRetry,
 	}
 	s.secrets.onChange(s.secretChanged)
 	return s, nil
@@ -356,6 +360,9 @@ func (s *Server) remove(st *stream) {
 	delete(s.watching, st)
 	s.mu.Unlock()
 	s.queue.Remove(st)
+	if s.onGone != nil {
+		s.onGone(st.proxy)
+	}
 	s.metrics.connected.Dec()
 	st.log.Info("proxy disconnected")
 }

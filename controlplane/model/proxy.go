@@ -22,8 +22,8 @@ type Proxy struct {
 	Role string
 	// IPs are the addresses of the workload; never empty.
 	IPs []string
-	// Namespace and ServiceAccount are what the proxy claims; on secure
-	// streams they were compared with its identity.
+	// Namespace and ServiceAccount are those of its identity; on a port that
+	// takes everybody, what the proxy claims.
 	Namespace      string
 	ServiceAccount string
 	// Domain is the DNS domain of the proxy, for example
@@ -32,6 +32,12 @@ type Proxy struct {
 	Labels       map[string]string
 	ClusterID    string
 	Interception Interception
+	// WorkloadEntry is the name of the object that the proxy says is its own;
+	// AutoRegisterGroup the WorkloadGroup that it wants to be in. Both may be
+	// empty, as may Network.
+	WorkloadEntry     string
+	AutoRegisterGroup string
+	Network           string
 	// HTTPProxyPort overrides the mesh's proxyHttpPort when not 0.
 	HTTPProxyPort uint32
 }

@@ -128,4 +128,8 @@ type Endpoint struct {
 	// MutualTLS is true when the endpoint is known to speak mesh mutual TLS
 	// (tlsMode istio).
 	MutualTLS bool
+	// Unhealthy is true for an endpoint that gets no requests, because its own
+	// agent says that the application does not answer. Its identity still
+	// counts as one of the service.
+	Unhealthy bool
 }

@@ -27,13 +27,15 @@ type Services struct {
 // Build derives the services of ServiceEntry objects, with the WorkloadEntry
 // objects that they select. Both come in canonical order ([model.Older]): of
 // two objects of a namespace that define the same host, the older one wins.
-func Build(entries, workloads []*model.Config) (*Services, []model.Problem) {
+// Endpoints of the unhealthy WorkloadEntry objects are marked.
+func Build(entries, workloads []*model.Config, unhealthy map[model.Key]struct{}) (*Services, []model.Problem) {
 	b := &builder{
 		out: &Services{
 			ByKey:     make(map[model.ServiceKey]*model.Service, len(entries)),
 			Endpoints: make(map[model.ServiceKey][]*model.Endpoint, len(entries)),
 		},
 		workloads: newWorkloads(workloads),
+		unhealthy: unhealthy,
 	}
 	for _, c := range entries {
 		if c == nil {
@@ -50,6 +52,7 @@ func Build(entries, workloads []*model.Config) (*Services, []model.Problem) {
 type builder struct {
 	out       *Services
 	workloads *workloads
+	unhealthy map[model.Key]struct{}
 	problems  []model.Problem
 }
 
@@ -159,6 +162,7 @@ func (b *builder) endpoints(c *model.Config, se *networkingv1alpha3.ServiceEntry
 		}
 		if t.object != nil {
 			base.Workload = t.object.Name
+			_, base.Unhealthy = b.unhealthy[t.object.Key]
 		}
 		for _, p := range se.GetPorts() {
 			e := base

@@ -35,6 +35,16 @@ func object(t testing.TB, kind model.Kind, ref, spec string) *model.Config {
 	return c
 }
 
+// keysOf gives the keys of WorkloadEntry objects.
+func keysOf(refs ...string) map[model.Key]struct{} {
+	keys := map[model.Key]struct{}{}
+	for _, ref := range refs {
+		namespace, name, _ := strings.Cut(ref, "/")
+		keys[model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name}] = struct{}{}
+	}
+	return keys
+}
+
 // show renders services, endpoints and problems, one a line.
 func show(s *Services, problems []model.Problem) string {
 	var b strings.Builder
@@ -61,6 +71,9 @@ func show(s *Services, problems []model.Problem) string {
 			if e.Workload != "" {
 				b.WriteString(" " + e.Workload)
 			}
+			if e.Unhealthy {
+				b.WriteString(" unhealthy")
+			}
 			b.WriteString("\n")
 		}
 	}
@@ -75,6 +88,8 @@ type buildCase struct {
 	name      string
 	entries   map[string]string
 	workloads map[string]string
+	// unhealthy are names of workloads.
+	unhealthy []string
 	want      string
 }
 
@@ -115,6 +130,22 @@ func TestBuildInside(t *testing.T) {
 			},
 			want: `shop/a.example http:80:HTTP [] [] by a
   80 -> 10.0.0.1:80 w1 shop/x mtls a-1
+`,
+		},
+		{
+			name: "unhealthy workloads",
+			entries: map[string]string{"shop/a": `hosts: "a.example" location: MESH_INTERNAL resolution: STATIC
+				ports {number: 80 name: "http"} ports {number: 90 name: "tcp"} workload_selector {labels {key: "app" value: "a"}}`},
+			workloads: map[string]string{
+				"shop/a-1": `address: "10.0.0.1" labels {key: "app" value: "a"} service_account: "x"`,
+				"shop/a-2": `address: "10.0.0.2" labels {key: "app" value: "a"}`,
+			},
+			unhealthy: []string{"shop/a-1", "other/a-2", "shop/gone"},
+			want: `shop/a.example http:80:HTTP tcp:90:TCP [] [] by a
+  80 -> 10.0.0.1:80 w1 shop/x mtls a-1 unhealthy
+  80 -> 10.0.0.2:80 w1 shop/ a-2
+  90 -> 10.0.0.1:90 w1 shop/x mtls a-1 unhealthy
+  90 -> 10.0.0.2:90 w1 shop/ a-2
 `,
 		},
 		{
@@ -193,7 +224,7 @@ func checkBuild(t *testing.T, cases []buildCase) {
 			t.Parallel()
 			entries := objects(t, model.ServiceEntry, tc.entries)
 			workloads := objects(t, model.WorkloadEntry, tc.workloads)
-			if diff := cmp.Diff(tc.want, show(Build(entries, workloads))); diff != "" {
+			if diff := cmp.Diff(tc.want, show(Build(entries, workloads, keysOf(tc.unhealthy...)))); diff != "" {
 				t.Errorf("Build gave something else (-want +got):\n%s", diff)
 			}
 		})
@@ -219,7 +250,7 @@ func TestBuildKeepsCanonicalOrder(t *testing.T) {
 	old.Created = time.Unix(1000, 0)
 	list := []*model.Config{young, old}
 	sortObjects(list)
-	s, problems := Build(list, nil)
+	s, problems := Build(list, nil, nil)
 	if got := s.Sorted[0].Source.Name; got != "b" || len(problems) != 1 || problems[0].Object.Name != "a" {
 		t.Errorf("%s has the host; problems %v", got, problems)
 	}
@@ -232,7 +263,7 @@ func TestMetadataLabels(t *testing.T) {
 	we.Labels = map[string]string{"app": "meta"}
 	se := object(t, model.ServiceEntry, "default/s", `hosts: "s" resolution: STATIC ports {number: 1 name: "x"}
 		workload_selector {labels {key: "app" value: "meta"} labels {key: "v" value: "1"}}`)
-	s, _ := Build([]*model.Config{se}, []*model.Config{we})
+	s, _ := Build([]*model.Config{se}, []*model.Config{we}, nil)
 	endpoints := s.Endpoints[model.ServiceKey{Hostname: "s", Namespace: "default"}]
 	if len(endpoints) != 1 || endpoints[0].Labels["app"] != "meta" {
 		t.Errorf("endpoints %v", endpoints)

@@ -75,8 +75,10 @@ func FuzzBuild(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		entries, workloads := random(rand.New(rand.NewPCG(seed, 1)))
-		s, problems := Build(entries, workloads)
-		again, sameProblems := Build(random(rand.New(rand.NewPCG(seed, 1))))
+		unhealthy := keysOf("default/o1", "other/o2", "default/o3")
+		s, problems := Build(entries, workloads, unhealthy)
+		entries, workloads = random(rand.New(rand.NewPCG(seed, 1)))
+		again, sameProblems := Build(entries, workloads, unhealthy)
 		if diff := cmp.Diff(show(s, problems), show(again, sameProblems)); diff != "" {
 			t.Errorf("two builds differ:\n%s", diff)
 		}
@@ -93,6 +95,10 @@ func FuzzBuild(f *testing.F) {
 			for i, e := range endpoints {
 				if e.Weight == 0 || i > 0 && compareEndpoints(*endpoints[i-1], *e) >= 0 && e.Address != key.Hostname {
 					t.Errorf("endpoint %d of %v: %+v", i, key, e)
+				}
+				_, down := unhealthy[model.Key{Kind: model.WorkloadEntry, Namespace: e.Namespace, Name: e.Workload}]
+				if e.Unhealthy != down {
+					t.Errorf("endpoint %d of %v is unhealthy: %v, want %v", i, key, e.Unhealthy, down)
 				}
 			}
 		}
@@ -117,7 +123,7 @@ func BenchmarkBuild(b *testing.B) {
 	sortObjects(workloads)
 	b.ReportAllocs()
 	for b.Loop() {
-		if s, problems := Build(entries, workloads); len(s.Sorted) != 500 || len(problems) > 0 {
+		if s, problems := Build(entries, workloads, nil); len(s.Sorted) != 500 || len(problems) > 0 {
 			b.Fatal(len(s.Sorted), problems)
 		}
 	}

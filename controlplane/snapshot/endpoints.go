@@ -31,11 +31,13 @@ func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][
 	}
 	same := true
 	for _, svc := range services.Sorted {
-		list := all[svc.ServiceKey]
-		if svc.Resolution != resolution || len(list) == 0 {
+		if svc.Resolution != resolution {
 			continue
 		}
-		list = slices.Clone(list)
+		list := inService(all[svc.ServiceKey])
+		if len(list) == 0 {
+			continue
+		}
 		slices.SortStableFunc(list, compareEndpoints)
 		prev := old.sets[svc.ServiceKey]
 		if prev != nil && slices.EqualFunc(prev.List, list, sameEndpoint) {
@@ -51,6 +53,11 @@ func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][
 	return e
 }
 
+// inService gives a copy of a list without the endpoints that take no requests.
+func inService(list []*model.Endpoint) []*model.Endpoint {
+	return slices.DeleteFunc(slices.Clone(list), func(e *model.Endpoint) bool { return e.Unhealthy })
+}
+
 // Account is the identity of a workload without its trust domain.
 type Account struct {
 	Namespace      string
@@ -63,7 +70,9 @@ type AccountSet struct {
 	List []Account
 }
 
-// Accounts is the index of the identities of all services.
+// Accounts is the index of the identities of all services. An endpoint that is
+// out of service counts: clusters name its identity, and must not change with
+// its health.
 type Accounts struct {
 	sets map[model.ServiceKey]*AccountSet
 }

@@ -26,6 +26,9 @@ type Input struct {
 	// Roots is the bundle of the certificate authority, as PEM; empty means
 	// that there is none. It is kept, not copied.
 	Roots []byte
+	// Unhealthy are the WorkloadEntry objects that are out of service. Who
+	// alters the set names the objects in the change of the next Build.
+	Unhealthy map[model.Key]struct{}
 }
 
 // Mesh is one state of the mesh. Nothing in it is ever written to again.
@@ -39,7 +42,8 @@ type Mesh struct {
 
 	// Services are the definitions: hosts, ports, addresses.
 	Services *Services
-	// Endpoints are those of the services with static resolution.
+	// Endpoints are those of the services with static resolution that take
+	// requests.
 	Endpoints *Endpoints
 	// NamedEndpoints are those of the services that Envoy resolves by DNS.
 	NamedEndpoints *Endpoints
@@ -113,7 +117,7 @@ func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
 		m.registryProblems = old.registryProblems
 		return
 	}
-	built, problems := registry.Build(canonical(in.List(model.ServiceEntry)), canonical(in.List(model.WorkloadEntry)))
+	built, problems := registry.Build(canonical(in.List(model.ServiceEntry)), canonical(in.List(model.WorkloadEntry)), in.Unhealthy)
 	m.registryProblems = problems
 	m.Services = newServices(old.Services, built.Sorted)
 	m.Endpoints = newEndpoints(old.Endpoints, m.Services, built.Endpoints, model.ResolutionStatic)

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package health
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// entry is one WorkloadEntry, as far as it matters here.
+type entry struct {
+	key     model.Key
+	account string
+	// verdict is the newest report that concerns it; nil if there is none.
+	verdict *report
+}
+
+// place is an address of a service account in a namespace.
+type place struct{ namespace, account, address string }
+
+// index finds the entries of a proxy.
+type index struct {
+	byKey   map[model.Key]*entry
+	byPlace map[place][]*entry
+}
+
+func newIndex(objects []*model.Config) index {
+	x := index{byKey: make(map[model.Key]*entry, len(objects)), byPlace: make(map[place][]*entry, len(objects))}
+	for _, c := range objects {
+		if c == nil {
+			continue
+		}
+		spec, ok := c.Spec.(*networkingv1alpha3.WorkloadEntry)
+		if !ok || spec == nil {
+			continue
+		}
+		e := &entry{key: c.Key, account: spec.GetServiceAccount()}
+		x.byKey[c.Key] = e
+		if address, ok := canonical(spec.GetAddress()); ok {
+			at := place{c.Namespace, e.account, address}
+			x.byPlace[at] = append(x.byPlace[at], e)
+		}
+	}
+	return x
+}
+
+// canonical gives the one spelling of an IP address.
+func canonical(address string) (string, bool) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return "", false
+	}
+	return ip.Unmap().String(), true
+}
+
+// of gives the entries for which a proxy may speak: the one that it names; or
+// the one that registration would have made for it; or those that have one of
+// its addresses. All are of its own namespace and service account.
+func (x index) of(proxy *model.Proxy) []*entry {
+	if proxy.WorkloadEntry != "" {
+		return x.named(proxy, proxy.WorkloadEntry)
+	}
+	if proxy.AutoRegisterGroup != "" && len(proxy.IPs) > 0 {
+		for _, name := range registered(proxy) {
+			if found := x.named(proxy, name); len(found) > 0 {
+				return found
+			}
+		}
+	}
+	var out []*entry
+	for _, ip := range proxy.IPs {
+		address, ok := canonical(ip)
+		if !ok {
+			continue
+		}
+		for _, e := range x.byPlace[place{proxy.Namespace, proxy.ServiceAccount, address}] {
+			if !slices.Contains(out, e) {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
+// named gives the entry with a name, if the proxy may speak for it.
+func (x index) named(proxy *model.Proxy, name string) []*entry {
+	e := x.byKey[model.Key{Kind: model.WorkloadEntry, Namespace: proxy.Namespace, Name: name}]
+	if e == nil || e.account != proxy.ServiceAccount {
+		return nil
+	}
+	return []*entry{e}
+}
+
+// concerns reports whether a proxy may speak for an entry.
+func (x index) concerns(proxy *model.Proxy, e *entry) bool { return slices.Contains(x.of(proxy), e) }
+
+// maxName is the length of the name of a Kubernetes object.
+const maxName = 253
+
+// registered gives the names that Istio's registration gives the entry of a
+// proxy of a group: with its network, which not all proxies name, or without.
+func registered(proxy *model.Proxy) []string {
+	name := proxy.AutoRegisterGroup + "-" + strings.ReplaceAll(proxy.IPs[0], ":", "-")
+	names := []string{name}
+	if proxy.Network != "" {
+		names = []string{name + "-" + proxy.Network, name}
+	}
+	for i, n := range names {
+		names[i] = n[max(len(n)-maxName, 0):]
+	}
+	return names
+}
