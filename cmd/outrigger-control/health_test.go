@@ -138,6 +138,15 @@ func (a *adsStream) want(t *testing.T, what, addresses string) {
 	}
 }
 
+func waitUntil(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
 // metric waits until a metric has a value.
 func (s *server) metric(t *testing.T, line string) {
 	t.Helper()
@@ -171,16 +180,7 @@ func TestHealthOfMachines(t *testing.T) {
 		"JWT_RULE":            fmt.Sprintf(`{"issuer":"tests","audiences":["istio-ca"],"jwksUri":%q}`, i.url+"/keys"),
 		"OUTRIGGER_JWT_HOSTS": testHost,
 	})
-	select {
-	case <-s.store.Synced():
-	case <-time.After(20 * time.Second):
-		t.Fatal("the files are not read")
-	}
-	for end := time.Now().Add(20 * time.Second); !s.discovery.Ready(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not ready")
-		}
-	}
+	waitUntil(t, "the first snapshot", s.discovery.Ready)
 	client := i.stream(t, s, "127.77.63.99")
 	client.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeEndpoint, ResourceNames: endpointNames()})
 	client.want(t, "at the start", "127.77.63.21 127.77.63.22")
@@ -196,10 +196,19 @@ func TestHealthOfMachines(t *testing.T) {
 	s.metric(t, "outrigger_control_unhealthy_workloads 2")
 	three.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth})
 	client.want(t, "three is healthy", "127.77.63.22 127.77.63.23")
+	four := i.stream(t, s, "127.77.63.24")
+	four.send(t, down)
+	waitUntil(t, "four is connected", func() bool { return s.discovery.Connected() == 4 })
+	if err := four.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "four is gone", func() bool { return s.discovery.Connected() == 3 })
+	write(t, map[string][]byte{filepath.Join(dir, "4.yaml"): machineFile("24")})
+	client.want(t, "who is gone speaks for no new entry", "127.77.63.22 127.77.63.23 127.77.63.24")
 	one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth})
-	client.want(t, "one is healthy again", "127.77.63.21 127.77.63.22 127.77.63.23")
+	client.want(t, "one is healthy again", "127.77.63.21 127.77.63.22 127.77.63.23 127.77.63.24")
 	one.send(t, down)
-	client.want(t, "one is unhealthy again", "127.77.63.22 127.77.63.23")
+	client.want(t, "one is unhealthy again", "127.77.63.22 127.77.63.23 127.77.63.24")
 	if err := os.Remove(filepath.Join(dir, "1.yaml")); err != nil {
 		t.Fatal(err)
 	}

@@ -115,8 +115,13 @@ func TestHealthOfCaller(t *testing.T) {
 	p.report("connection refused")
 	p.leave(h)
 	for _, want := range []string{"default vm vm-1 vms net false", "gone vm"} {
-		if got := <-events; got != want {
-			t.Errorf("got %q, want %q", got, want)
+		select {
+		case got := <-events:
+			if got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("not within 10 s: %q", want)
 		}
 	}
 }

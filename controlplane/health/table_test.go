@@ -233,6 +233,16 @@ func TestEntryAfterReport(t *testing.T) {
 	}
 }
 
+// An agent beside an application that no entry is about says so at each start.
+func TestHealthyWithoutEntry(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "shop/web-1 web 10.0.0.1")
+	b.Report(proxyAt("10.0.0.2"), true, "")
+	if b.logged.Len() > 0 || len(b.told) > 0 {
+		t.Errorf("told of %q, logged %s", b.told, &b.logged)
+	}
+}
+
 func TestUpdateOfAnything(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
