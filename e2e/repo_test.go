@@ -99,7 +99,7 @@ func below(path string, folders ...string) bool {
 
 var (
 	agentFolders = []string{"bootstrap", "envoy", "xdsproxy", "sds", "status", "certs"}
-	sharedLeaves = []string{"certs", "bootstrap/node", "bootstrap/meshconfig", "xdsproxy/nds"}
+	sharedLeaves = []string{"certs", "bootstrap/node", "bootstrap/meshconfig", "xdsproxy/nds", "xdsproxy/wire"}
 )
 
 // importProblem says why one package of the module must not import another,

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // The few messages of the secret discovery service are read and written field
@@ -98,29 +100,7 @@ var errMalformed = errors.New("the request is no protobuf message")
 
 // eachField calls fn for every length-delimited field of a message.
 func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return errMalformed
-		}
-		b = b[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-				return errMalformed
-			}
-			b = b[n:]
-			continue
-		}
-		v, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return errMalformed
-		}
-		if err := fn(num, v); err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
+	return wire.EachBytes(b, errMalformed, fn)
 }
 
 // readSotW reads a DiscoveryRequest: its names are the whole subscription.

@@ -12,6 +12,8 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // request is what both kinds of discovery request have in common.
@@ -64,29 +66,7 @@ var errMalformed = errors.New("the request is no protobuf message")
 
 // eachField calls fn for every length-delimited field of a message.
 func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return errMalformed
-		}
-		b = b[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-				return errMalformed
-			}
-			b = b[n:]
-			continue
-		}
-		v, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return errMalformed
-		}
-		if err := fn(num, v); err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
+	return wire.EachBytes(b, errMalformed, fn)
 }
 
 // readSotW reads a DiscoveryRequest. It keeps b.

@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // Types of Envoy's API that are more to this package than a name.
@@ -88,26 +90,12 @@ func whole(typeURL string) bool {
 // eachField calls fn for every length-delimited field of a message, with its
 // tag and its content.
 func eachField(b []byte, fn func(n protowire.Number, raw, v []byte) error) error {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return errMalformed
+	return wire.Each(b, errMalformed, func(f wire.Field) error {
+		if f.Type != protowire.BytesType {
+			return nil
 		}
-		size := protowire.ConsumeFieldValue(num, typ, b[n:])
-		if size < 0 {
-			return errMalformed
-		}
-		raw := b[:n+size]
-		var v []byte
-		if typ == protowire.BytesType {
-			v, _ = protowire.ConsumeBytes(raw[n:]) // its size is known to be right
-			if err := fn(num, raw, v); err != nil {
-				return err
-			}
-		}
-		b = b[n+size:]
-	}
-	return nil
+		return fn(f.Number, f.Raw, f.Data)
+	})
 }
 
 // eachFrameField calls fn for every length-delimited field of a frame. fn

@@ -11,6 +11,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // FuzzRewrite gives the cache any bytes as a resource. Whatever it sends must
@@ -69,7 +71,7 @@ func FuzzResponse(f *testing.F) {
 		if r.Frame == nil && len(b) > 0 && len(r.Failures) == 0 {
 			t.Fatal("nothing to send, and nothing to say")
 		}
-		if err := eachField(r.Frame, func(field) error { return nil }); err != nil {
+		if err := eachField(r.Frame, func(wire.Field) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // native is a plugin as its own message.
@@ -19,16 +21,16 @@ func (native) get(b []byte, m member) (value, error) {
 	var v value
 	var j joined
 	var last []byte
-	err := eachField(b, func(f field) error {
-		if f.num != m.num {
+	err := eachField(b, func(f wire.Field) error {
+		if f.Number != m.num {
 			return nil
 		}
-		switch f.typ {
+		switch f.Type {
 		case protowire.BytesType:
-			j.add(f.data)
-			v.ok, last = true, f.data
+			j.add(f.Data)
+			v.ok, last = true, f.Data
 		case protowire.VarintType:
-			v.ok, v.truth, v.number = true, f.bits != 0, float64(f.bits)
+			v.ok, v.truth, v.number = true, f.Bits != 0, float64(f.Bits)
 		}
 		return nil
 	})
@@ -43,13 +45,13 @@ func (native) set(b []byte, m member, data []byte, _ bool) ([]byte, error) {
 // duration reads a google.protobuf.Duration.
 func (native) duration(v value) (time.Duration, error) {
 	var seconds, nanos int64
-	err := eachField(v.message, func(f field) error {
-		if f.typ == protowire.VarintType {
-			switch f.num {
+	err := eachField(v.message, func(f wire.Field) error {
+		if f.Type == protowire.VarintType {
+			switch f.Number {
 			case 1:
-				seconds = int64(f.bits)
+				seconds = int64(f.Bits)
 			case 2:
-				nanos = int64(int32(f.bits))
+				nanos = int64(int32(f.Bits))
 			}
 		}
 		return nil
@@ -68,22 +70,22 @@ const (
 
 func (native) pairs(b []byte, m member, prefix string) (rest []byte, taken map[string]string, left int, err error) {
 	taken = map[string]string{}
-	err = eachField(b, func(f field) error {
-		if f.num != m.num || f.typ != protowire.BytesType {
+	err = eachField(b, func(f wire.Field) error {
+		if f.Number != m.num || f.Type != protowire.BytesType {
 			left++
-			rest = append(rest, f.raw...)
+			rest = append(rest, f.Raw...)
 			return nil
 		}
-		key, err := text(f.data, entryKey)
+		key, err := text(f.Data, entryKey)
 		if err != nil {
 			return err
 		}
 		if !strings.HasPrefix(key, prefix) {
 			left++
-			rest = append(rest, f.raw...)
+			rest = append(rest, f.Raw...)
 			return nil
 		}
-		data, _, err := message(f.data, entryValue)
+		data, _, err := message(f.Data, entryValue)
 		if err != nil || !utf8.Valid(data) {
 			return errMalformed
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // Fields of the two discovery responses, and of a delta's Resource.
@@ -50,18 +52,18 @@ func (r Response) Reason() string {
 // of a DeltaDiscoveryResponse, and leaves all else in it as it is.
 func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) Response {
 	var items, anys [][]byte
-	err := eachField(frame, func(f field) error {
-		if f.num != responseResources || f.typ != protowire.BytesType {
+	err := eachField(frame, func(f wire.Field) error {
+		if f.Number != responseResources || f.Type != protowire.BytesType {
 			return nil
 		}
-		b := f.data
+		b := f.Data
 		if delta {
 			var err error
-			if b, _, err = message(f.data, deltaResource); err != nil {
+			if b, _, err = message(f.Data, deltaResource); err != nil {
 				return err
 			}
 		}
-		items, anys = append(items, f.data), append(anys, b)
+		items, anys = append(items, f.Data), append(anys, b)
 		return nil
 	})
 	if err != nil {
@@ -88,12 +90,12 @@ func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) R
 func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out []byte, left int, err error) {
 	out = make([]byte, 0, len(frame))
 	next := 0
-	err = eachField(frame, func(f field) error {
-		if f.num != responseResources || f.typ != protowire.BytesType {
-			if delta && (f.num == deltaRemoved || f.num == deltaRemovedNames) {
+	err = eachField(frame, func(f wire.Field) error {
+		if f.Number != responseResources || f.Type != protowire.BytesType {
+			if delta && (f.Number == deltaRemoved || f.Number == deltaRemovedNames) {
 				left++
 			}
-			out = append(out, f.raw...)
+			out = append(out, f.Raw...)
 			return nil
 		}
 		o, item := outcomes[next], items[next]

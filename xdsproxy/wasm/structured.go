@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // structured is a plugin as a google.protobuf.Struct, the form that
@@ -39,20 +41,20 @@ type structEntry struct {
 // eachEntry calls fn for every member of a Struct, and other for what else
 // stands in it.
 func eachEntry(b []byte, fn func(structEntry) error, other func(raw []byte)) error {
-	return eachField(b, func(f field) error {
-		if f.num != structFields || f.typ != protowire.BytesType {
-			other(f.raw)
+	return eachField(b, func(f wire.Field) error {
+		if f.Number != structFields || f.Type != protowire.BytesType {
+			other(f.Raw)
 			return nil
 		}
-		key, err := text(f.data, entryKey)
+		key, err := text(f.Data, entryKey)
 		if err != nil {
 			return err
 		}
-		data, _, err := message(f.data, entryValue)
+		data, _, err := message(f.Data, entryValue)
 		if err != nil {
 			return err
 		}
-		return fn(structEntry{key: key, data: data, raw: f.raw})
+		return fn(structEntry{key: key, data: data, raw: f.Raw})
 	})
 }
 
@@ -80,21 +82,21 @@ func (structured) get(b []byte, m member) (value, error) {
 func openValue(b []byte) (value, error) {
 	var v value
 	var j joined
-	err := eachField(b, func(f field) error {
+	err := eachField(b, func(f wire.Field) error {
 		switch {
-		case f.num == valueNull && f.typ == protowire.VarintType:
+		case f.Number == valueNull && f.Type == protowire.VarintType:
 			v = value{}
-		case f.num == valueNumber && f.typ == protowire.Fixed64Type:
-			v = value{ok: true, number: math.Float64frombits(f.bits)}
-		case f.num == valueString && f.typ == protowire.BytesType:
-			v = value{ok: true, text: string(f.data)}
-		case f.num == valueBool && f.typ == protowire.VarintType:
-			v = value{ok: true, truth: f.bits != 0}
-		case f.num == valueStruct && f.typ == protowire.BytesType:
-			j.add(f.data)
+		case f.Number == valueNumber && f.Type == protowire.Fixed64Type:
+			v = value{ok: true, number: math.Float64frombits(f.Bits)}
+		case f.Number == valueString && f.Type == protowire.BytesType:
+			v = value{ok: true, text: string(f.Data)}
+		case f.Number == valueBool && f.Type == protowire.VarintType:
+			v = value{ok: true, truth: f.Bits != 0}
+		case f.Number == valueStruct && f.Type == protowire.BytesType:
+			j.add(f.Data)
 			v = value{ok: true, message: j.data}
 			return nil
-		case f.num == valueList:
+		case f.Number == valueList:
 			v = value{ok: true}
 		}
 		j = joined{} // another kind took its place

@@ -10,55 +10,23 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // errMalformed is what reading bytes that are no such message gives.
 var errMalformed = errors.New("the bytes are no such protobuf message")
 
-// field is one field as it stands on the wire.
-type field struct {
-	num  protowire.Number
-	typ  protowire.Type
-	raw  []byte // tag and value
-	data []byte // the value, of a length-delimited field
-	bits uint64 // the value, of a varint or fixed64 field
-}
-
 // eachField calls fn for every field of a message, in order.
-func eachField(b []byte, fn func(field) error) error {
-	for len(b) > 0 {
-		num, typ, tag := protowire.ConsumeTag(b)
-		if tag < 0 {
-			return errMalformed
-		}
-		size := protowire.ConsumeFieldValue(num, typ, b[tag:])
-		if size < 0 {
-			return errMalformed
-		}
-		f := field{num: num, typ: typ, raw: b[:tag+size]}
-		switch typ {
-		case protowire.BytesType:
-			f.data, _ = protowire.ConsumeBytes(b[tag:])
-		case protowire.VarintType:
-			f.bits, _ = protowire.ConsumeVarint(b[tag:])
-		case protowire.Fixed64Type:
-			f.bits, _ = protowire.ConsumeFixed64(b[tag:])
-		}
-		if err := fn(f); err != nil {
-			return err
-		}
-		b = b[tag+size:]
-	}
-	return nil
-}
+func eachField(b []byte, fn func(wire.Field) error) error { return wire.Each(b, errMalformed, fn) }
 
 // message returns the embedded message num. Several occurrences are one
 // message, as protobuf has it: their bytes one after the other.
 func message(b []byte, num protowire.Number) (sub []byte, ok bool, err error) {
 	var j joined
-	err = eachField(b, func(f field) error {
-		if f.num == num && f.typ == protowire.BytesType {
-			j.add(f.data)
+	err = eachField(b, func(f wire.Field) error {
+		if f.Number == num && f.Type == protowire.BytesType {
+			j.add(f.Data)
 			ok = true
 		}
 		return nil
@@ -87,9 +55,9 @@ func (j *joined) add(b []byte) {
 // text returns the string num; the last occurrence counts.
 func text(b []byte, num protowire.Number) (string, error) {
 	var last []byte
-	err := eachField(b, func(f field) error {
-		if f.num == num && f.typ == protowire.BytesType {
-			last = f.data
+	err := eachField(b, func(f wire.Field) error {
+		if f.Number == num && f.Type == protowire.BytesType {
+			last = f.Data
 		}
 		return nil
 	})
@@ -105,10 +73,10 @@ func text(b []byte, num protowire.Number) (string, error) {
 func replace(b []byte, num protowire.Number, sub []byte) ([]byte, error) {
 	out := make([]byte, 0, len(b)+len(sub)+8)
 	done := sub == nil
-	err := eachField(b, func(f field) error {
+	err := eachField(b, func(f wire.Field) error {
 		switch {
-		case f.num != num || f.typ != protowire.BytesType:
-			out = append(out, f.raw...)
+		case f.Number != num || f.Type != protowire.BytesType:
+			out = append(out, f.Raw...)
 		case !done:
 			out = appendMessage(out, num, sub)
 			done = true
