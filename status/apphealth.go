@@ -118,16 +118,20 @@ func (s *Server) hostOf(host string) string {
 
 // probeHTTP asks and hands the answer on. An error says that there is none.
 func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.Request, get *HTTPGet) error {
-	client := get.Client
+	client, hook := get.Client, strings.HasPrefix(r.URL.Path, hookPrefix)
 	if client == nil {
+		cfg := probe.ClientConfig{SourceIP: s.cfg.ProbeSourceIP}
+		if hook {
+			cfg = hookClient(cfg)
+		}
 		var err error
-		if client, err = probe.NewClient(probe.ClientConfig{SourceIP: s.cfg.ProbeSourceIP}); err != nil {
+		if client, err = probe.NewClient(cfg); err != nil {
 			return err
 		}
 	}
 	request := s.request(r, get)
 	resp, err := client.Get(ctx, request)
-	if probe.IsPlain(err) && strings.HasPrefix(r.URL.Path, hookPrefix) {
+	if probe.IsPlain(err) && hook {
 		// The kubelet tries hooks, but not probes, once more without TLS.
 		request.URL.Scheme = "http"
 		request.Header.Del("Authorization")
@@ -137,7 +141,12 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
-	if resp.StatusCode < http.StatusOK {
+	switch {
+	case resp.StatusCode < http.StatusOK && hook:
+		// For the kubelet any answer to a hook will do, but not any can be handed on.
+		answer(w, http.StatusOK, fmt.Sprintf("it answered with the status %d", resp.StatusCode))
+		return nil
+	case resp.StatusCode < http.StatusOK:
 		return fmt.Errorf("it answered with the status %d, which is not an answer", resp.StatusCode)
 	}
 	pass(w, r, resp)

@@ -24,6 +24,10 @@ const (
 	// scrapeMargin is left of the scraper's time, at most a tenth of it: a scrape
 	// without one part that hangs is worth more than none at all.
 	scrapeMargin = 500 * time.Millisecond
+	// maxScrapes is how many scrapes there are at once, so that many who read
+	// slowly cost no more memory than that. The others wait for a moment.
+	maxScrapes = 32
+	scrapeWait = 2 * time.Second
 	// writeGrace is added for a scraper that reads slowly.
 	writeGrace = 5 * time.Second
 )
@@ -37,6 +41,14 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	// A writer that cannot have a deadline is one of a test.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + writeGrace))
+	if !s.enter(ctx, min(limit/2, scrapeWait)) {
+		cancel()
+		s.metrics.failures.WithLabelValues("agent").Inc()
+		w.Header().Set("Retry-After", "1")
+		answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%d others are reading the metrics: try again", maxScrapes))
+		return
+	}
+	defer func() { <-s.scrapes }()
 
 	format := exposition.Negotiate(r.Header)
 	fetch := fetcher{client: newScrapeClient(), accept: format.Accept(), asked: r, stall: limit / 4}
@@ -68,6 +80,19 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if merger.Close() == nil {
 		_ = end() // a scraper that has gone needs no answer
 	}
+}
+
+// enter waits for a place among those who scrape, for so long.
+func (s *Server) enter(ctx context.Context, within time.Duration) bool {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case s.scrapes <- struct{}{}:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // inOrder returns the parts in their order, but those behind that do not

@@ -128,6 +128,8 @@ func TestPartsThatFail(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, "whole 1\nbroken{half=\"")
 		},
+		"a page of text":      text("broken: try again\n"),
+		"an error at the end": text("whole 1\nbroken: try again\n"),
 		"long line": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "whole 1\nbroken{half=\""+strings.Repeat("x", 64<<10))
 		},

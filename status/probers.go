@@ -126,19 +126,34 @@ func ParseProbers(text string) (Probers, error) {
 	return probers, nil
 }
 
-// Share has all probes over HTTP sent by one client. They are sent from cfg's
-// source address, whatever the server's configuration says.
+// Share has all probes over HTTP sent by one client, and all hooks by another.
+// They are sent from cfg's source address, whatever the server's configuration says.
 func (p Probers) Share(cfg probe.ClientConfig) error {
-	client, err := probe.NewClient(cfg)
+	probes, err := probe.NewClient(cfg)
 	if err != nil {
 		return err
 	}
-	for _, prober := range p {
-		if prober.HTTPGet != nil {
-			prober.HTTPGet.Client = client
+	hooks, err := probe.NewClient(hookClient(cfg))
+	if err != nil {
+		return err
+	}
+	for path, prober := range p {
+		switch {
+		case prober.HTTPGet == nil:
+		case strings.HasPrefix(path, hookPrefix):
+			prober.HTTPGet.Client = hooks
+		default:
+			prober.HTTPGet.Client = probes
 		}
 	}
 	return nil
+}
+
+// hookClient is how hooks are sent where probes are sent so: the kubelet offers
+// HTTP/2 to the latter only.
+func hookClient(cfg probe.ClientConfig) probe.ClientConfig {
+	cfg.HTTP1Only = true
+	return cfg
 }
 
 func (j *proberJSON) prober() (*Prober, error) {

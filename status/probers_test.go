@@ -97,7 +97,7 @@ func TestProbesOfTheStatusPortItself(t *testing.T) {
 
 func TestShare(t *testing.T) {
 	t.Parallel()
-	probers := Probers{livez: {HTTPGet: &HTTPGet{}}, "/app-health/app/readyz": {HTTPGet: &HTTPGet{}}, "/app-health/app/startupz": {TCPSocket: &TCPSocket{}}}
+	probers := Probers{livez: {HTTPGet: &HTTPGet{}}, "/app-health/app/readyz": {HTTPGet: &HTTPGet{}}, "/app-health/app/startupz": {TCPSocket: &TCPSocket{}}, prestop: {HTTPGet: &HTTPGet{}}}
 	if err := probers.Share(probe.ClientConfig{SourceIP: "nowhere"}); err == nil || !strings.Contains(err.Error(), `"nowhere"`) {
 		t.Errorf("Share() = %v, want one that names the address", err)
 	}
@@ -106,5 +106,7 @@ func TestShare(t *testing.T) {
 	}
 	if c := probers[livez].HTTPGet.Client; c == nil || c != probers["/app-health/app/readyz"].HTTPGet.Client {
 		t.Error("the probes do not share a client")
+	} else if hook := probers[prestop].HTTPGet.Client; hook == nil || hook == c {
+		t.Error("the hook has no client of its own") // one that offers no HTTP/2
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 const (
 	readHeaderTimeout = 5 * time.Second
-	readBodyTimeout   = 5 * time.Second
+	readBodyTimeout   = time.Second
 	idleTimeout       = 2 * time.Minute
 	shutdownTimeout   = 2 * time.Second
 	maxHeaderBytes    = 64 << 10
@@ -77,7 +77,8 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	ready   *readiness
-	sources []*source // Envoy first
+	sources []*source     // Envoy first
+	scrapes chan struct{} // holds one for each scrape under way
 }
 
 // New checks the configuration. It starts nothing.
@@ -101,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m}
+	s := &Server{cfg: cfg, metrics: m, scrapes: make(chan struct{}, maxScrapes)}
 	begin := time.Now()
 	s.ready = &readiness{ask: cfg.Ready, first: func() { m.startup.Set(time.Since(begin).Seconds()) }}
 	if cfg.EnvoyMetricsURL != "" {
@@ -115,8 +116,10 @@ func New(cfg Config) (*Server, error) {
 
 // Run serves until ctx is done, then lets requests in flight finish for a moment.
 func (s *Server) Run(ctx context.Context) error {
+	conns := &crowd{waiting: map[net.Conn]time.Time{}}
 	server := &http.Server{
 		Handler:           s.handler(),
+		ConnState:         conns.note,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -174,12 +177,14 @@ func (s *Server) handler() http.Handler {
 	return boundBody(mux)
 }
 
-// boundBody ends the patience with a peer that announces a body: nothing here reads one.
+// boundBody ends the patience with a peer that announces a body: nothing here
+// reads one, and no connection waits for its end.
 func boundBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			// A writer that cannot have a deadline is one of a test.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readBodyTimeout))
+			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -12,8 +12,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -137,6 +139,8 @@ func (d *Debug) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		http.Error(w, fmt.Sprintf("The control plane has not answered %s within %s.", r.URL.Path, d.askHTTP), http.StatusGatewayTimeout)
+	case errors.Is(err, errNoText):
+		http.Error(w, err.Error(), http.StatusBadRequest)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	default:
@@ -177,14 +181,23 @@ func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return status.Errorf(codes.DeadlineExceeded, "the control plane has not answered %s within %s", r.typeURL, d.askGRPC)
+	case errors.Is(err, errNoText):
+		return status.Error(codes.InvalidArgument, err.Error())
 	case err != nil:
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return stream.SendMsg(frameOf(answer))
 }
 
-// ask asks the control plane and counts how that went.
+var errNoText = errors.New("type and names of a question must be UTF-8")
+
+// ask asks the control plane and counts how that went. What is no text is not
+// asked: a control plane ends a stream over it, which is that of Envoy's
+// configuration.
 func (d *Debug) ask(ctx context.Context, typeURL string, names []string) ([]byte, error) {
+	if !utf8.ValidString(typeURL) || slices.ContainsFunc(names, func(name string) bool { return !utf8.ValidString(name) }) {
+		return nil, errNoText
+	}
 	answer, err := d.proxy.ask(ctx, typeURL, names)
 	result := "answered"
 	switch {

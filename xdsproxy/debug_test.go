@@ -150,6 +150,38 @@ func waiting(p *Proxy, typeURL string) int {
 	return 0
 }
 
+// What is no text never reaches the control plane: it would end the stream on
+// which Envoy's configuration comes.
+func TestDebugOfNoText(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		r := startRig(t, Config{}, delta)
+		address := startDebug(t, r, 10*time.Second)
+		e := joinEnvoy(t, r)
+		for _, path := range []string{"/debug/%ff", "/debug/syncz?resourceName=%ff"} {
+			if code, body := get(t, "http://"+address+path); code != http.StatusBadRequest || !strings.Contains(body, "UTF-8") {
+				t.Errorf("%s: %d %s", path, code, body)
+			}
+		}
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/"+methodSotW)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SendMsg(frameOf(wire{}.ask("istio.io/debug/syncz", []string{"\xff"}))); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RecvMsg(&frame{}); grpcstatus.Code(err) != codes.InvalidArgument {
+			t.Errorf("over gRPC: %v", err)
+		}
+		r.push(clusterType, "v", "after")
+		e.wants(clusterType, "after")
+	})
+}
+
 // An answer that is late harms nobody, and a stream that ends ends its questions.
 func TestDebugTimeout(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,9 @@
 // have one each.
 //
 // What the agent takes itself stands in a table of [Consumer], what it changes
-// in one of [Rewriter]; reports of health and the questions of the [Debug] port
-// go the same way as Envoy's requests. Types that Envoy cannot know stop here.
+// in one of [Rewriter], which is asked again for what it could not use; reports
+// of health and the questions of the [Debug] port go the same way as Envoy's
+// requests. Types that Envoy cannot know stop here.
 //
 // The agent's main function creates and runs it. While the control plane is
 // away the downstream stream stays open and waits: Envoy keeps what it has,

@@ -22,7 +22,8 @@ type LastGood struct {
 	// Usable returns nil while there is something to serve, else the reason.
 	Usable func() error
 	// Serve answers one stream until ctx is done. recv gives Envoy's requests
-	// and an error at the end of the stream, send takes responses.
+	// and an error at the end of the stream, send takes responses, which are
+	// not rewritten.
 	Serve func(ctx context.Context, delta bool, recv func() ([]byte, error), send func([]byte) error) error
 }
 
@@ -38,8 +39,9 @@ type Recording interface {
 
 const (
 	// An Envoy that has nothing waits coldFailing for a control plane that
-	// cannot be reached, and coldSilent for one of which nothing is known.
-	coldFailing = 300 * time.Millisecond
+	// cannot be reached, time for a second attempt, and coldSilent for one of
+	// which nothing is known. Envoy moves to one that comes later.
+	coldFailing = 150 * time.Millisecond
 	coldSilent  = time.Second
 	coldLook    = 50 * time.Millisecond
 	// maxWarm is how many processes are known to have had configuration.
@@ -134,10 +136,12 @@ func (s *stream) serveLastGood(ctx context.Context, result <-chan opened, cancel
 	p.metrics.lastGood.Inc()
 	p.state.serving(1)
 	p.log.Warn("the control plane cannot be reached, envoy starts with what was last good", "address", p.upstream.cfg.Address, "stream", s.method)
-	defer func() {
+	served := sync.OnceFunc(func() {
 		p.metrics.lastGood.Dec()
 		p.state.serving(-1)
-	}()
+	})
+	defer served()
+	clear(s.rewrites)
 	stored := newStored()
 	ctx, stop := context.WithCancelCause(ctx)
 	var g sync.WaitGroup
@@ -158,7 +162,14 @@ func (s *stream) serveLastGood(ctx context.Context, result <-chan opened, cancel
 		stop(errBack)
 	})
 	g.Go(func() {
-		stored.end(p.lastGood.Serve(ctx, s.delta, stored.recv(ctx), stored.send(ctx)))
+		err := p.lastGood.Serve(ctx, s.delta, stored.recv(ctx), stored.send(ctx))
+		if err != nil && ctx.Err() == nil {
+			// On a stream that ends at once nobody would reach the control plane.
+			p.log.Warn("what was last good cannot be served, envoy waits for the control plane", "err", err)
+			served()
+			<-ctx.Done()
+		}
+		stored.end(err)
 	})
 	return s.join(ctx, stored, false)
 }

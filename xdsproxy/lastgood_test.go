@@ -166,6 +166,38 @@ func TestNothingLastGood(t *testing.T) {
 	e.wants(clusterType, "1")
 }
 
+// What breaks while it is served keeps nobody from the control plane.
+func TestLastGoodBreaks(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir := t.TempDir()
+		remember(t, dir, delta)
+		_, last := openStored(t, dir)
+		if err := os.Truncate(filepath.Join(dir, "kept", "state"), 200); err != nil {
+			t.Fatal(err)
+		}
+		address := closedAddress(t)
+		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: address}}, delta)
+		e := r.envoy(t)
+		e.ask(clusterType)
+		eventually(t, "it is tried for a while", func() bool { return r.proxy.Status().Attempts > 3 })
+		if st := r.proxy.Status(); st.LastGood || st.Connected {
+			t.Errorf("status %+v, want one of nothing", st)
+		}
+		r.start(t, listen(t, address))
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errBack.Error()) {
+			t.Fatalf("envoy's stream ended with %v", err)
+		}
+		eventually(t, "the trial has ended", func() bool { return r.streams.Load() == 0 })
+		e = r.envoy(t)
+		e.ask(clusterType)
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		e.wants(clusterType, "9")
+	})
+}
+
 // A control plane that is there in time is joined at once.
 func TestLastGoodIsNotNeeded(t *testing.T) {
 	t.Parallel()

@@ -44,6 +44,8 @@ const (
 	defaultMaxMessage = 256 << 20
 	// maxStreams is how many streams one connection may have.
 	maxStreams = 100_000
+	// requestWindow is the HTTP/2 flow control window for requests, in bytes.
+	requestWindow = 1 << 20
 )
 
 // Config is what a [Proxy] needs.
@@ -84,7 +86,9 @@ type Consumer struct {
 
 // Rewriter changes a response, given as it came. It returns what Envoy gets,
 // nil for nothing, and what the control plane is told was wrong, "" if nothing
-// was. Only responses of the same type and stream wait for it.
+// was: then it is called again with the same resources, until nothing is wrong
+// or a newer response replaces them, and ends early with ctx. Only responses of
+// the same type and stream wait for it.
 type Rewriter func(ctx context.Context, response []byte, delta bool) (out []byte, wrong string)
 
 // Proxy relays ADS streams.
@@ -95,6 +99,7 @@ type Proxy struct {
 	rewriters  map[string]Rewriter
 	lastGood   *LastGood
 	maxMessage int
+	firstAgain time.Duration // until what was wrong is rewritten again
 	log        *slog.Logger
 	metrics    *metrics
 	state      state
@@ -144,6 +149,7 @@ func New(cfg Config) (*Proxy, error) {
 		rewriters:  cfg.Rewriters,
 		lastGood:   cfg.LastGood,
 		maxMessage: cfg.MaxMessage,
+		firstAgain: firstAgain,
 		log:        cfg.Logger,
 		metrics:    m,
 		current:    map[int]*stream{},
@@ -189,6 +195,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 		grpc.MaxRecvMsgSize(p.maxMessage),
 		grpc.MaxSendMsgSize(p.maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
+		// Windows of a fixed size: otherwise gRPC measures the connection with
+		// a ping after each of Envoy's requests.
+		grpc.InitialWindowSize(requestWindow),
+		grpc.InitialConnWindowSize(requestWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: p.upstream.cfg.KeepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second, PermitWithoutStream: true}),
 	)

@@ -13,10 +13,10 @@ import (
 // readableResponse is a DiscoveryResponse as people read it, with the names
 // that protobuf's JSON has.
 type readableResponse struct {
-	VersionInfo string        `json:"versionInfo,omitempty"`
-	Resources   []readableAny `json:"resources,omitempty"`
-	TypeURL     string        `json:"typeUrl,omitempty"`
-	Nonce       string        `json:"nonce,omitempty"`
+	VersionInfo string `json:"versionInfo,omitempty"`
+	Resources   []any  `json:"resources,omitempty"`
+	TypeURL     string `json:"typeUrl,omitempty"`
+	Nonce       string `json:"nonce,omitempty"`
 }
 
 // readableAny is a resource. What a control plane has to say to people is JSON
@@ -47,6 +47,12 @@ func readable(b []byte) readableResponse {
 					value = v.read(v.left)
 				}
 			})
+			if r.Type == clientConfigType {
+				if c, ok := readClientConfig(value); ok {
+					out.Resources = append(out.Resources, c)
+					return
+				}
+			}
 			if r.Value = value; json.Valid(value) {
 				r.Value = json.RawMessage(value)
 			}

@@ -33,6 +33,8 @@ type rewriting struct {
 	accepted string
 	// wrong is what the control plane is told when Envoy answers a nonce.
 	wrong map[string]string
+	// cancel ends an attempt to rewrite again; nil when none is under way.
+	cancel context.CancelFunc
 }
 
 type received struct {
@@ -49,40 +51,55 @@ func (s *stream) rewrite(ctx context.Context, rw *rewriting, r received) {
 	rw.start.Do(func() { go s.rewriteAll(ctx, rw) })
 	select {
 	case rw.queue <- r:
+		rw.interrupt()
 	case <-ctx.Done():
 		r.free()
 	}
 }
 
-// rewriteAll rewrites one response after the other until ctx ends.
+// rewriteAll rewrites one response after the other until ctx ends, and again
+// what could not be used.
 func (s *stream) rewriteAll(ctx context.Context, rw *rewriting) {
+	in := newIncomplete(s.delta, s.proxy.firstAgain)
+	defer in.stop()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return
 		case r := <-rw.queue:
-			b := r.data.Materialize()
-			r.free()
-			out, wrong := rw.fn(ctx, b, s.delta)
-			if ctx.Err() != nil {
-				return
-			}
-			if wrong != "" {
-				s.proxy.log.Warn("a part of the control plane's response cannot be used", "type_url", r.typeURL, "reason", wrong)
-				s.proxy.state.settled(r.typeURL, wrong)
-			}
-			if out == nil {
-				rejection := rw.reject(s.wire, r.response, wrong)
-				s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
-				s.outbox.put(r.typeURL, rejection)
-				continue
-			}
-			rw.expect(r.nonce, wrong)
-			if err := s.forward(frameOf(out)); err != nil {
-				return // Envoy is gone
-			}
+			err = s.rewriteOne(ctx, rw, in, r)
+		case <-in.due():
+			err = s.rewriteAgain(ctx, rw, in)
+		}
+		if err != nil {
+			return // Envoy is gone, or the stream
 		}
 	}
+}
+
+// rewriteOne rewrites a response and frees it.
+func (s *stream) rewriteOne(ctx context.Context, rw *rewriting, in *incomplete, r received) error {
+	b := r.data.Materialize()
+	r.free()
+	in.replace(b)
+	out, wrong := rw.fn(ctx, b, s.delta)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if wrong != "" {
+		s.proxy.log.Warn("a part of the control plane's response cannot be used", "type_url", r.typeURL, "reason", wrong)
+		s.proxy.state.settled(r.typeURL, wrong)
+		in.keep(b, r.response, out)
+	}
+	if out == nil {
+		rejection := rw.reject(s.wire, r.response, wrong)
+		s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
+		s.outbox.put(r.typeURL, rejection)
+		return nil
+	}
+	rw.expect(r.nonce, wrong)
+	return s.forward(frameOf(out))
 }
 
 // expect keeps what is wrong with a response until Envoy answers it.
@@ -114,11 +131,12 @@ func (rw *rewriting) reject(w wire, r response, wrong string) []byte {
 }
 
 // note keeps what a rejection needs from Envoy's request, and adds to Envoy's
-// acknowledgement what was wrong with the response before it was rewritten.
-func (rw *rewriting) note(f *frame, r request, w wire) {
+// acknowledgement what was wrong with the response before it was rewritten. It
+// gives that, too.
+func (rw *rewriting) note(f *frame, r request, w wire) (wrong string) {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
-	wrong := rw.wrong[r.nonce]
+	wrong = rw.wrong[r.nonce]
 	if r.nonce != "" {
 		delete(rw.wrong, r.nonce)
 	}
@@ -129,13 +147,14 @@ func (rw *rewriting) note(f *frame, r request, w wire) {
 		rw.accepted = r.version
 	}
 	if wrong == "" || r.rejected != "" {
-		return
+		return ""
 	}
 	var added []byte
 	if !w.delta {
 		added = rw.version()
 	}
 	f.data = append(f.data[:len(f.data):len(f.data)], mem.SliceBuffer(append(added, w.errorDetail(wrong)...)))
+	return wrong
 }
 
 // version is the field for the version that was accepted last, be it none.

@@ -22,6 +22,9 @@ const (
 	maxReason = 4 << 10 // of Envoy's words, which are cut there
 )
 
+// maxGroups is how deep groups are nested at most, as with Envoy.
+const maxGroups = 100
+
 // cursor reads a part of a message that lies in several buffers. A copy of it
 // reads on independently.
 type cursor struct {
@@ -77,8 +80,10 @@ func (c *cursor) varint() (uint64, bool) {
 
 // each calls fn for every length-delimited field until the end, and tells
 // whether the bytes are a message. fn is called for the fields before the
-// first malformed byte.
+// first malformed byte. What is in a group, which none of these messages has,
+// is passed over.
 func (c cursor) each(fn func(protowire.Number, cursor)) bool {
+	var groups []protowire.Number // that are open
 	for c.left > 0 {
 		tag, ok := c.varint()
 		num, typ := protowire.DecodeTag(tag)
@@ -99,16 +104,26 @@ func (c cursor) each(fn func(protowire.Number, cursor)) bool {
 			}
 			field := c
 			field.left = int(n)
-			fn(num, field)
+			if len(groups) == 0 {
+				fn(num, field)
+			}
 			c.skip(int(n))
-		default: // groups, which none of these messages has
-			ok = c.skip(protowire.ConsumeFieldValue(num, typ, c.read(c.left)))
+		case protowire.StartGroupType:
+			groups = append(groups, num)
+			ok = len(groups) <= maxGroups
+		case protowire.EndGroupType:
+			last := len(groups) - 1
+			if ok = last >= 0 && groups[last] == num; ok {
+				groups = groups[:last]
+			}
+		default:
+			ok = false
 		}
 		if !ok {
 			return false
 		}
 	}
-	return true
+	return len(groups) == 0
 }
 
 // text is a short field; false when it is too long to be one.
@@ -139,7 +154,11 @@ const (
 	responseNonce     protowire.Number = 5
 	responseRemoved   protowire.Number = 6 // delta
 
-	resourceAny protowire.Number = 2 // of a delta's Resource
+	responseRemovedNames protowire.Number = 8 // delta, with more than the name
+	removedName          protowire.Number = 1
+
+	resourceAny  protowire.Number = 2 // of a delta's Resource
+	resourceName protowire.Number = 3
 
 	anyTypeURL protowire.Number = 1
 	anyValue   protowire.Number = 2

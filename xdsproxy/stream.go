@@ -44,7 +44,8 @@ type stream struct {
 
 	outbox    *outbox
 	questions *questions
-	// rewrites are the types with a rewriter. The map does not change.
+	// rewrites are the types with a rewriter, none of what was last good. The
+	// map does not change once the stream is joined.
 	rewrites map[string]*rewriting
 	// accepted are the versions of the own types that were taken last. It
 	// belongs to responses.
@@ -155,11 +156,13 @@ func (s *stream) look(f *frame) (r request, pass bool) {
 		return r, false
 	}
 	s.record(func(to Recording) { to.Request(f.data) })
-	if r.rejected != "" || r.nonce != "" {
+	if s.live && (r.rejected != "" || r.nonce != "") {
 		s.settled(r)
 	}
 	if rw := s.rewrites[r.typeURL]; rw != nil {
-		rw.note(f, r, s.wire)
+		if wrong := rw.note(f, r, s.wire); wrong != "" {
+			s.proxy.state.settled(r.typeURL, wrong) // Envoy took what was left of it
+		}
 	}
 	return r, true
 }

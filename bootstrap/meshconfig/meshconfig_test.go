@@ -87,6 +87,14 @@ func TestParseErrors(t *testing.T) {
 		"a flag for a text":   {"defaultConfig: {proxyMetadata: {A: b, B: true}}", "field defaultConfig.proxyMetadata: the value of B is no text, write it in quotes"},
 		"a text for texts":    {"defaultConfig: {proxyMetadata: PASSWORD}", "field defaultConfig.proxyMetadata must be a mapping of names to texts"},
 		"a number for a text": {"defaultConfig: {runtime_values: {a: 12345}}", "field defaultConfig.runtime_values: the value of a is no text"},
+		"slow connect":        {"connectTimeout: 31s", "connectTimeout is 31s, it must be from 1ms to 30s"},
+		"quick connect":       {"connectTimeout: 0.0001s", "connectTimeout is 100µs, it must be from 1ms to 30s"},
+		"trust domain":        {"trustDomain: a_b", `trustDomain is "a_b", it must be a domain such as cluster.local`},
+		"alias":               {"trustDomainAliases: [b.c, -a.b]", `trustDomainAliases[0] is "-a.b", it must be a domain such as cluster.local`},
+		"listen port":         {"proxyListenPort: 0", "proxyListenPort is 0, it must be from 1 to 65535"},
+		"address below":       {"defaultConfig: {discoveryAddress: a}", `discoveryAddress is "a": it must be host:port`},
+		"admin port below":    {"defaultConfig: {proxyAdminPort: 70000}", "proxyAdminPort is 70000"},
+		"status port below":   {"defaultConfig: {statusPort: -1}", "statusPort is -1"},
 		"bad drain":           {"defaultConfig: {drainDuration: 1.5s}", "drainDuration is 1.5s, it must be whole seconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,5 +191,14 @@ func TestHasField(t *testing.T) {
 		if got := HasField([]byte(doc), "defaultConfig", "tracing"); got != want {
 			t.Errorf("%q: %v", doc, got)
 		}
+	}
+}
+
+// An extension provider that nothing can use stands in nobody's way: objects
+// that name it hear of it.
+func TestUnusableExtensionProvider(t *testing.T) {
+	t.Parallel()
+	if _, err := Parse([]byte("extensionProviders: [{name: a}, {name: b, zipkin: {}}]")); err != nil {
+		t.Error(err)
 	}
 }

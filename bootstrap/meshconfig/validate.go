@@ -61,19 +61,45 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 	port("proxyListenPort", mesh.GetProxyListenPort(), false)
 	port("proxyInboundListenPort", mesh.GetProxyInboundListenPort(), false)
 	port("proxyHttpPort", mesh.GetProxyHttpPort(), true)
-	if mesh.GetTrustDomain() == "" {
-		errs = append(errs, errors.New("trustDomain is empty, it must be a domain such as cluster.local"))
+	trustDomain := func(name, value string) {
+		switch {
+		case value == "":
+			errs = append(errs, fmt.Errorf("%s is empty, it must be a domain such as cluster.local", name))
+		case !isDomain(value):
+			errs = append(errs, fmt.Errorf("%s is %q, it must be a domain such as cluster.local: letters, digits, \"-\" and \".\"", name, value))
+		}
+	}
+	trustDomain("trustDomain", mesh.GetTrustDomain())
+	for i, alias := range mesh.GetTrustDomainAliases() {
+		trustDomain(fmt.Sprintf("trustDomainAliases[%d]", i), alias)
 	}
 	if mesh.GetRootNamespace() == "" {
 		errs = append(errs, errors.New("rootNamespace is empty, it must be a namespace such as istio-system"))
 	}
-	if d := mesh.GetConnectTimeout(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond) {
-		errs = append(errs, fmt.Errorf("connectTimeout is %s, it must be 1ms or more", spell(d)))
+	if d := mesh.GetConnectTimeout(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond || d.AsDuration() > 30*time.Second) {
+		errs = append(errs, fmt.Errorf("connectTimeout is %s, it must be from 1ms to 30s", spell(d)))
 	}
 	if err := ValidateProxyConfig(mesh.GetDefaultConfig()); err != nil {
 		errs = append(errs, fmt.Errorf("defaultConfig: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// isDomain reports whether a trust domain is written like a DNS name. A dot
+// at the end is allowed, as Istio does.
+func isDomain(s string) bool {
+	const longest, longestLabel = 255, 63
+	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
+		if label == "" || len(label) > longestLabel || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		if strings.ContainsFunc(label, func(r rune) bool {
+			return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		}) {
+			return false
+		}
+	}
+	return len(s) <= longest
 }
 
 // CheckAddress wants host:port with a port from 1 to 65535.

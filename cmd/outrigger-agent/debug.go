@@ -6,6 +6,7 @@ package main
 import (
 	"encoding/json"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 )
@@ -29,6 +30,19 @@ func (b *builder) debugHandlers() map[string]http.Handler {
 		}),
 		"/debug/xds":  relayHandler(b.parts.relay),
 		"/debug/ndsz": namesHandler(b.parts.dns),
+	}
+}
+
+// debugHost is where the debug port is, for people on this machine only: with
+// the other ports where that is a loopback address.
+func debugHost(local string) string {
+	switch ip := net.ParseIP(local); {
+	case ip == nil || ip.IsLoopback():
+		return local
+	case ip.To4() == nil:
+		return "::1"
+	default:
+		return "127.0.0.1"
 	}
 }
 

@@ -99,3 +99,14 @@ func TestProxyAnswersPeople(t *testing.T) {
 		t.Errorf("%s: %s, %v", file, doc, err)
 	}
 }
+
+func TestDebugHost(t *testing.T) {
+	t.Parallel()
+	for local, want := range map[string]string{
+		"localhost": "localhost", "127.0.0.1": "127.0.0.1", "127.77.103.9": "127.77.103.9", "::1": "::1", "10.0.0.1": "127.0.0.1", "fd00::1": "::1", "0.0.0.0": "127.0.0.1",
+	} {
+		if got := debugHost(local); got != want {
+			t.Errorf("%s: %s, want %s", local, got, want)
+		}
+	}
+}

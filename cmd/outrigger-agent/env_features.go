@@ -38,6 +38,7 @@ type relayEnvironment struct {
 	lastGoodAge      time.Duration
 	lastGoodDir      string
 	lastGoodIdentity bool
+	lastGoodSecrets  bool
 }
 
 // probeEnvironment is how application probes are made.
@@ -77,6 +78,7 @@ func featureVariables() []variable {
 		{"OUTRIGGER_LAST_GOOD_MAX_AGE", kindDuration, "24h", "how old the kept configuration may be that Envoy starts with while no control plane can be reached; 0 keeps none", duration(func(e *environment) *time.Duration { return &e.relay.lastGoodAge })},
 		{"OUTRIGGER_LAST_GOOD_DIR", kindPath, "", "where it is kept, sealed (default: `./var/lib/istio/data/last-good`)", text(func(e *environment) *string { return &e.relay.lastGoodDir })},
 		{"OUTRIGGER_LAST_GOOD_IDENTITY", kindBool, "false", "keep the private key and certificate of the workload there too, sealed, so that mutual TLS works at once", boolean(func(e *environment) *bool { return &e.relay.lastGoodIdentity })},
+		{"OUTRIGGER_LAST_GOOD_SECRETS", kindBool, "false", "keep secrets of the control plane, such as the keys of gateways, and resources with private keys there too, sealed; without it they are missing until the control plane is back", boolean(func(e *environment) *bool { return &e.relay.lastGoodSecrets })},
 	}
 }
 

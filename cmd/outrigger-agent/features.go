@@ -59,14 +59,7 @@ func (s *sockets) bindDebug(cfg *config) (err error) {
 	if !cfg.env.relay.debug {
 		return nil
 	}
-	host := cfg.local
-	if ip := net.ParseIP(host); ip != nil && !ip.IsLoopback() {
-		host = "127.0.0.1" // people on this machine only, wherever the others bind
-		if ip.To4() == nil {
-			host = "::1"
-		}
-	}
-	if s.debug, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(cfg.env.relay.debugPort))); err != nil {
+	if s.debug, err = net.Listen("tcp", net.JoinHostPort(debugHost(cfg.local), strconv.Itoa(cfg.env.relay.debugPort))); err != nil {
 		return fmt.Errorf("debug port: %w; free it, set PROXY_XDS_DEBUG_VIA_AGENT_PORT, or PROXY_XDS_DEBUG_VIA_AGENT to false", err)
 	}
 	return nil

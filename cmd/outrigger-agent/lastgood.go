@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
@@ -35,7 +36,8 @@ func (b *builder) lastGood() error {
 	b.parts.lastGood, err = lastgood.Open(lastgood.Config{
 		Dir: filepath.Join(dir, "data"), KeyDir: filepath.Join(dir, "key"),
 		Identity: b.cfg.node.Role + " " + b.cfg.identity.String() + " " + b.cfg.metadata.ClusterID, Version: lastGoodFormat,
-		MaxAge: e.lastGoodAge, KeepIdentity: e.lastGoodIdentity, Logger: b.scope("lastgood"), Registerer: b.registry,
+		MaxAge: e.lastGoodAge, KeepIdentity: e.lastGoodIdentity, Secrets: e.lastGoodSecrets,
+		Extensions: b.coldExtensions(), Logger: b.scope("lastgood"), Registerer: b.registry,
 	})
 	b.parts.keeps = err == nil && e.lastGoodIdentity && !b.socks.external
 	return err
@@ -50,6 +52,27 @@ func lastGoodOf(store *lastgood.Store) *xdsproxy.LastGood {
 		Record: func(delta bool) xdsproxy.Recording { return store.Record(delta) },
 		Usable: store.Usable,
 		Serve:  store.Serve,
+	}
+}
+
+// coldPatience is how long Envoy's start without a control plane waits for Wasm
+// modules that are not in the cache; its download goes on.
+const coldPatience = 300 * time.Millisecond
+
+// coldExtensions hands Envoy the files of Wasm modules when it starts without a
+// control plane; nil where modules are left to Envoy.
+func (b *builder) coldExtensions() func(context.Context, [][]byte) [][]byte {
+	if !b.cfg.env.wasm.convert {
+		return nil
+	}
+	return func(ctx context.Context, resources [][]byte) [][]byte {
+		ctx, cancel := context.WithTimeout(ctx, coldPatience)
+		defer cancel()
+		out := make([][]byte, len(resources))
+		for i, o := range b.parts.wasm.Rewrite(ctx, resources) { // the cache tells of failures
+			out[i] = o.Resource
+		}
+		return out
 	}
 }
 

@@ -33,10 +33,17 @@ const defaultStatusPort = 15020
 
 // debugPorts are the local ports that request may ask: Envoy's admin port, the
 // agent's debug port, the status port, and Envoy's own of readiness.
-func debugPorts() []int { return []int{15000, 15004, defaultStatusPort, 15021} }
+func debugPorts(env environment) []int {
+	ports := []int{15000, 15004, defaultStatusPort, 15021}
+	if p := env.relay.debugPort; p != 0 && !slices.Contains(ports, p) {
+		ports = append(ports, p)
+	}
+	return ports
+}
 
 const requestLong = `request sends an HTTP request to a local port of the agent or of its Envoy and prints
-the body of the answer. The address is localhost, or OUTRIGGER_BIND_ADDRESS.
+the body of the answer. The address is localhost, or OUTRIGGER_BIND_ADDRESS. The
+debug port is always at a loopback address.
 
 An answer with a status above 399 is an error: the status and the beginning of the
 body go to standard error, nothing goes to standard output. So is an answer that
@@ -52,7 +59,8 @@ func newRequestCommand(p process) *cobra.Command {
 		Example: "  outrigger-agent request GET config_dump\n" +
 			"  outrigger-agent request GET 'stats?filter=^cluster_manager'\n" +
 			"  outrigger-agent request POST 'logging?level=debug'\n" +
-			"  outrigger-agent request GET healthz/ready --debug-port 15020",
+			"  outrigger-agent request GET healthz/ready --debug-port 15020\n" +
+			"  outrigger-agent request GET 'debug?resourceName=syncz' --debug-port 15004",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) < 2:
@@ -63,15 +71,19 @@ func newRequestCommand(p process) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains(debugPorts(), port) {
-				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(debugPorts()), "[]"))
-			}
 			env, _ := readEnvironment(p.environ) // other variables are not this command's
+			ports := debugPorts(env)
+			if !slices.Contains(ports, port) {
+				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(ports), "[]"))
+			}
 			host := env.bindAddress
 			if host == "" {
 				host = "localhost"
 			} else if _, err := netip.ParseAddr(host); err != nil {
 				return fmt.Errorf("environment variable OUTRIGGER_BIND_ADDRESS is %q, it must be an IP address", host)
+			}
+			if port == env.relay.debugPort {
+				host = debugHost(host)
 			}
 			body := ""
 			if len(args) == 3 {
@@ -87,7 +99,7 @@ func newRequestCommand(p process) *cobra.Command {
 			return request(ctx, cmd.OutOrStdout(), q)
 		},
 	}
-	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug, not served yet), 15020 (status) or 15021 (readiness)")
+	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug: asks the control plane), 15020 (status) or 15021 (readiness)")
 	return cmd
 }
 

@@ -212,9 +212,14 @@ func TestRequestCommand(t *testing.T) {
 		out, errs string
 		code      int
 	}{
-		"answer":      {environ: here, args: "request get healthz --debug-port 15004", out: "GET /healthz"},
-		"nobody":      {environ: here, args: "request GET x", errs: "http://127.77.9.1:15000/x: nothing listens there", code: exitError},
-		"other port":  {environ: here, args: "request GET x --debug-port 8080", errs: "--debug-port is 8080, it must be one of 15000 15004 15020 15021", code: exitError},
+		"answer":     {environ: here, args: "request get healthz --debug-port 15004", out: "GET /healthz"},
+		"nobody":     {environ: here, args: "request GET x", errs: "http://127.77.9.1:15000/x: nothing listens there", code: exitError},
+		"other port": {environ: here, args: "request GET x --debug-port 8080", errs: "--debug-port is 8080, it must be one of 15000 15004 15020 15021", code: exitError},
+		"debug port": {environ: append(here, "PROXY_XDS_DEBUG_VIA_AGENT_PORT=25004"), args: "request GET debug/syncz --debug-port 25004", errs: "http://127.77.9.1:25004/debug/syncz: nothing listens there", code: exitError},
+		"elsewhere": {
+			environ: []string{"OUTRIGGER_BIND_ADDRESS=192.0.2.1", "PROXY_XDS_DEBUG_VIA_AGENT_PORT=25004"}, args: "request GET debug/syncz --debug-port 25004",
+			errs: "http://127.0.0.1:25004/debug/syncz: nothing listens there", code: exitError,
+		},
 		"no path":     {args: "request GET", errs: "needs a method and a path", code: exitError},
 		"many words":  {args: "request POST a b c", errs: "put the body in quotes", code: exitError},
 		"bad address": {environ: []string{"OUTRIGGER_BIND_ADDRESS=here"}, args: "request GET x", errs: `OUTRIGGER_BIND_ADDRESS is "here"`, code: exitError},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
@@ -78,12 +79,8 @@ func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func()
 	}
 }
 
-// namesMissing tells whether the DNS proxy waits for its first names. What was
-// last good holds none: until the control plane is back, names are looked up as
-// without the mesh.
-func (b *builder) namesMissing() bool {
-	return b.parts.dns != nil && !b.parts.dns.Ready() && !b.parts.relay.Status().LastGood
-}
+// namesMissing tells whether the DNS proxy waits for its first names.
+func (b *builder) namesMissing() bool { return b.parts.dns != nil && !b.parts.dns.Ready() }
 
 func (b *builder) notes() []string {
 	s := b.parts.relay.Status()
@@ -105,14 +102,18 @@ func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
 		add("control plane: connected, last response %s ago", ago(s.LastResponse))
 	case s.Connected:
 		add("control plane: connected, no response yet")
+	case s.Since.IsZero() && s.Attempts == 0:
+		add("control plane: not asked for yet")
 	case s.Since.IsZero():
-		add("control plane: not reached yet, %d attempts: %s", s.Attempts, s.Failure)
+		add("control plane: not reached yet, %d attempts: %s", s.Attempts, oneLine(s.Failure))
+	case s.LastResponse.IsZero():
+		add("control plane: lost %s ago, %d attempts: %s", ago(s.Since), s.Attempts, oneLine(s.Failure))
 	default:
-		add("control plane: lost %s ago, %d attempts: %s", ago(s.Since), s.Attempts, s.Failure)
+		add("control plane: lost %s ago, last response %s ago, %d attempts: %s", ago(s.Since), ago(s.LastResponse), s.Attempts, oneLine(s.Failure))
 	}
 	for _, t := range s.Types {
 		if t.Rejecting() {
-			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, t.Reason)
+			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, oneLine(strings.TrimSpace(t.Reason)))
 		}
 	}
 	if workload != nil {

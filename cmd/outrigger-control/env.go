@@ -17,6 +17,7 @@ import (
 // environment is what the control plane reads from its environment, once.
 type environment struct {
 	podNamespace      string
+	revision          string
 	stateDir          string
 	customHosts       string
 	certProvider      string
@@ -27,6 +28,8 @@ type environment struct {
 	ca                authorityEnvironment
 	kube              kubernetesEnvironment
 	credentials       credentialEnvironment
+	status            statusEnvironment
+	mcpReaders        []string
 	keepaliveInterval time.Duration
 	keepaliveTimeout  time.Duration
 	gogc              string
@@ -71,6 +74,7 @@ func boolean(field func(*environment) *bool) func(*environment, string) error {
 func variables() []variable {
 	return slices.Concat([]variable{
 		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate, and with Kubernetes where its Secret and leases are; --namespace wins", text(func(e *environment) *string { return &e.podNamespace })},
+		{"REVISION", "default", "revision of the control plane: an object of a cluster with another value of the label istio.io/rev is left out", text(func(e *environment) *string { return &e.revision })},
 		{"OUTRIGGER_STATE_DIR", "", "directory of the self-signed certificate authority, and of what is known about replaced roots; --stateDir wins (default: with Kubernetes none, they are in the Secret istio-ca-secret; else ./var/lib/outrigger/ca)", text(func(e *environment) *string { return &e.stateDir })},
 		{"PILOT_CERT_PROVIDER", certProviderIstiod, "what makes the control plane's own certificate: istiod is its authority, custom somebody else, who puts it into files (see --tlsCertFile, which wins)", certProvider},
 		{"ISTIOD_CUSTOM_HOST", "", "more DNS names or addresses for the control plane's own certificate, with commas between", text(func(e *environment) *string { return &e.customHosts })},
@@ -91,7 +95,7 @@ func variables() []variable {
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), credentialVariables(), authorityVariables(), signerVariables())
+	}, callerVariables(), kubernetesVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables())
 }
 
 // readEnvironment reads every variable of the table.

@@ -27,9 +27,9 @@ type flags struct {
 	qps                   float32
 	burst                 int
 
-	grpcAddr, secureGRPCAddr, httpAddr, monitoringAddr string
-	tls                                                tlsFlags
-	keepaliveInterval, keepaliveTimeout, maxAge        time.Duration
+	grpcAddr, secureGRPCAddr, httpAddr, httpsAddr, monitoringAddr string
+	tls                                                           tlsFlags
+	keepaliveInterval, keepaliveTimeout, maxAge                   time.Duration
 
 	stateDir  string
 	logLevel  string
@@ -53,6 +53,7 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.secureGRPCAddr, "secureGRPCAddr", ":15012", "address for ADS and certificate signing over TLS; empty turns it off")
 	fs.StringVar(&f.grpcAddr, "grpcAddr", "127.0.0.1:15010", "address for ADS in plaintext, unauthenticated; empty turns it off")
 	fs.StringVar(&f.httpAddr, "httpAddr", ":8080", "address for /ready")
+	fs.StringVar(&f.httpsAddr, "httpsAddr", ":15017", "with Kubernetes: address for /validate, which the API server asks; empty puts it on httpAddr")
 	fs.StringVar(&f.monitoringAddr, "monitoringAddr", "127.0.0.1:15014", "address for /metrics and /version; empty puts them on httpAddr")
 	f.tls.add(fs)
 	fs.DurationVar(&f.keepaliveInterval, "keepaliveInterval", 0, "how long a connection is silent before it is probed (default: GRPC_KEEPALIVE_INTERVAL)")
@@ -79,7 +80,6 @@ func unservedFlags() []unservedFlag {
 	return []unservedFlag{
 		{name: "networksConfig", kind: "string", value: "./etc/istio/config/meshNetworks"},
 		{name: "clusterRegistriesNamespace", kind: "string"},
-		{name: "httpsAddr", kind: "string", value: ":15017", nothing: []string{""}},
 		{name: "shutdownDuration", kind: "duration", value: "10s"},
 		{name: "ctrlz_address", kind: "string", value: "localhost"},
 		{name: "ctrlz_port", kind: "int", value: "9876"},

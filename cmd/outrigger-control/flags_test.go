@@ -44,7 +44,7 @@ func TestDropInFlags(t *testing.T) {
 	}
 	f, e = parse(t, []string{
 		"-n", "mesh", "--clusterID", "c1", "--clusterAliases", "a=c1,b=c2", "--kubernetesApiQPS", "5", "--kubernetesApiBurst", "9",
-		"--keepaliveInterval", "7s", "--keepaliveTimeout", "3s", "--clusterRegistriesNamespace", "mesh", "--networksConfig", "/x", "--httpsAddr", "",
+		"--keepaliveInterval", "7s", "--keepaliveTimeout", "3s", "--clusterRegistriesNamespace", "mesh", "--networksConfig", "/x",
 		"--ctrlz_port", "1", "--log_target", "stdout", "--log_target=/x", "--log_rotate_max_age", "30", "--vklog=2", "--shutdownDuration", "5s",
 	}, map[string]string{"POD_NAMESPACE": "other", "CLUSTER_ID": "c0", "GRPC_KEEPALIVE_INTERVAL": "1h"})
 	if e.podNamespace != "mesh" || e.kube.clusterID != "c1" || e.keepaliveInterval != 7*time.Second || e.keepaliveTimeout != 3*time.Second || f.qps != 5 || f.burst != 9 {

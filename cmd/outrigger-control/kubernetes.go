@@ -34,6 +34,7 @@ type kubernetesEnvironment struct {
 	podName    string
 	election   bool
 	roots      bool
+	webhook    bool // whether the configuration of the webhook is kept
 }
 
 // kubernetesVariables are the rows of the table about the cluster.
@@ -62,6 +63,10 @@ func kubernetesVariables() []variable {
 			return err
 		}},
 		{"ENABLE_LEADER_ELECTION", "true", "false lets each replica write the roots into the namespaces", boolean(func(e *environment) *bool { return &e.kube.election })},
+		{"VALIDATION_WEBHOOK_CONFIG_NAME", "istio-istio-system", "empty leaves the ValidatingWebhookConfigurations of the cluster alone; otherwise those with the label istio.io/rev of this revision are kept right, whatever they are called", func(e *environment, s string) error {
+			e.kube.webhook = s != ""
+			return nil
+		}},
 		{"OUTRIGGER_ROOTS_CONFIGMAP", "true", "false leaves the ConfigMaps istio-ca-root-cert alone: for a second mesh in a cluster, or where others write them", boolean(func(e *environment) *bool { return &e.kube.roots })},
 	}
 }

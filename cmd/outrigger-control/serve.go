@@ -127,6 +127,10 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 		}
 		_, _ = fmt.Fprintln(w, "ready") // a client that is gone needs no answer
 	})
+	if s.validator != nil && s.webhooks == nil {
+		health.Handle("/validate", s.validator)
+		health.Handle("/validate/", s.validator)
+	}
 	monitor.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	monitor.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, version) // as above
@@ -165,6 +169,7 @@ func (l *listeners) bind(f flags) error {
 		{"secureGRPCAddr", f.secureGRPCAddr, &l.secure},
 		{"grpcAddr", f.grpcAddr, &l.plaintext},
 		{"httpAddr", f.httpAddr, &l.http},
+		{"httpsAddr", f.httpsAddr, &l.webhooks},
 		{"monitoringAddr", f.monitoringAddr, &l.monitoring},
 	} {
 		if p.address == "" {
@@ -189,7 +194,7 @@ func (l *listeners) String() string {
 	for _, p := range []struct {
 		name string
 		net.Listener
-	}{{"secure", l.secure}, {"plaintext", l.plaintext}, {"http", l.http}, {"monitoring", l.monitoring}} {
+	}{{"secure", l.secure}, {"plaintext", l.plaintext}, {"http", l.http}, {"webhooks", l.webhooks}, {"monitoring", l.monitoring}} {
 		if p.Listener != nil {
 			out = append(out, p.name+"="+p.Addr().String())
 		}
@@ -217,7 +222,11 @@ func serveHTTP(ctx context.Context, g *errgroup.Group, server *http.Server, l ne
 		return
 	}
 	g.Go(func() error {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		serve := server.Serve
+		if server.TLSConfig != nil {
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

@@ -5,11 +5,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -34,11 +33,14 @@ type server struct {
 	log       *slog.Logger
 	mesh      *meshv1alpha1.MeshConfig
 	domain    string
-	store     config.Store
+	store     *config.Aggregate
 	debounce  *push.Debouncer
 	discovery *discovery.Server
 	health    *health.Table
-	kube      *kube.Client // nil if no cluster is used
+	healthOn  bool // what agents say counts
+	status    *objectstatus.Writer
+	skipped   *prometheus.CounterVec // events that make no push
+	kube      *kube.Client           // nil if no cluster is used
 	// credentials are the certificates of gateways; nil if there are none.
 	credentials credentialSource
 	authority   *ca.Authority // nil without the TLS server
@@ -51,13 +53,18 @@ type server struct {
 
 	secure, plaintext *grpc.Server // nil when off
 	http, monitoring  *http.Server // monitoring is nil when merged into http
-	listeners         listeners
+	// webhooks answers the API server on a port of its own; validator is what
+	// it serves. Nil without a cluster.
+	webhooks      *http.Server
+	validator     *http.ServeMux
+	webhookConfig *kube.Webhook
+	listeners     listeners
 }
 
 // listeners are bound before anything runs: a port in use is an exit, not a
 // log line.
 type listeners struct {
-	secure, plaintext, http, monitoring net.Listener
+	secure, plaintext, http, webhooks, monitoring net.Listener
 }
 
 // newServer builds every part and binds every port. Nothing runs yet.
@@ -76,39 +83,43 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 		log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
 	}
 	reg := newRegistry()
-	s := &server{log: log, mesh: mesh, domain: f.domain}
-	stores := config.OpenConfig{
-		Logger: log.With("component", "config"), Registerer: reg,
-		LastGood: filepath.Join(filepath.Dir(f.state(env)), "last-good"),
-	}
-	if s.store, err = openStores(f.configDir, mesh, stores); err != nil {
+	s := &server{log: log, mesh: mesh, domain: f.domain, healthOn: env.status.health}
+	if s.kube, err = s.connect(f, env, reg); err != nil {
 		return nil, err
 	}
-	if f.secureGRPCAddr != "" {
-		if s.kube, err = s.connect(f, env, reg); err != nil {
-			return nil, err
-		}
+	if s.store, err = s.openStores(f, env, reg); err != nil {
+		return nil, err
 	}
 	secrets, err := s.newCredentials(env.credentials, reg)
 	if err != nil {
 		return nil, err
 	}
 	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build})
-	s.store.RegisterEventHandler(s.debounce.Add)
-	s.health, err = health.New(health.Config{OnChange: s.debounce.Add, Logger: log.With("component", "health"), Registerer: reg})
+	s.health, err = health.New(health.Config{
+		OnChange: s.debounce.Add, OnVerdict: func(keys []model.Key) { s.status.Mark(keys) }, Logger: log.With("component", "health"), Registerer: reg,
+	})
 	if err != nil {
 		return nil, err
 	}
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, Secrets: secrets,
-		OnHealth: s.health.Report, OnGone: s.health.Gone,
+		OnHealth: s.reports(), OnGone: s.health.Gone, OnProgress: func() { s.status.Wake() }, MCP: s.newMCP(env),
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
 		return nil, err
 	}
+	if err := s.newStatus(f, env, reg); err != nil {
+		return nil, err
+	}
 	if err := s.newGRPC(ctx, f, env, reg); err != nil {
 		return nil, err
+	}
+	if err := s.newWebhooks(f, env, reg); err != nil {
+		return nil, err
+	}
+	if s.webhooks == nil {
+		f.httpsAddr = "" // nobody asks there
 	}
 	s.newHTTP(f, reg)
 	return s, s.listeners.bind(f)
@@ -121,6 +132,7 @@ func (s *server) run(ctx context.Context) error {
 	g.Go(func() error { return s.debounce.Run(ctx) })  // reads changes, feeds build: snapshot -> queue
 	g.Go(func() error { return s.discovery.Run(ctx) }) // reads the queue, feeds the streams
 	g.Go(func() error { return s.firstBuild(ctx) })    // reads the loaded store, feeds the first change
+	g.Go(func() error { return s.status.Run(ctx) })    // reads events, problems and what proxies have acknowledged, feeds the stores
 	if s.authority != nil {
 		g.Go(func() error { return s.authority.Run(ctx) }) // reads plugged-in files and the store, feeds signing and handshakes
 		g.Go(func() error { return s.followRoots(ctx) })   // reads the authority's roots, feeds changes
@@ -134,12 +146,16 @@ func (s *server) run(ctx context.Context) error {
 	if s.roots != nil {
 		g.Go(func() error { return s.roots.Run(ctx) }) // reads namespaces and the authority, feeds ConfigMaps
 	}
+	if s.webhookConfig != nil {
+		g.Go(func() error { return s.webhookConfig.Run(ctx) }) // reads webhook configurations and the authority, feeds the former
+	}
 	for _, file := range s.rootFiles {
 		g.Go(func() error { return file.run(ctx) }) // reads roots of others, feeds the authority
 	}
 	serveGRPC(ctx, g, s.secure, s.listeners.secure)
 	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext)
 	serveHTTP(ctx, g, s.http, s.listeners.http)
+	serveHTTP(ctx, g, s.webhooks, s.listeners.webhooks)
 	serveHTTP(ctx, g, s.monitoring, s.listeners.monitoring)
 	s.log.Info("serving", "component", "control", "address", s.listeners.String())
 	return g.Wait()
@@ -166,7 +182,8 @@ func (s *server) build(change model.Change) {
 	}
 	start := time.Now()
 	list := func(kind model.Kind) []*model.Config { return s.store.List(kind, "") }
-	if change.Touches(model.WorkloadEntry) {
+	s.status.Building(change)
+	if s.healthOn && change.Touches(model.WorkloadEntry) {
 		s.health.Update(list(model.WorkloadEntry))
 	}
 	in := snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
@@ -177,6 +194,7 @@ func (s *server) build(change model.Change) {
 	s.logProblems(next)
 	s.built = next
 	s.discovery.Push(next, change)
+	s.status.Published(next.Sequence, change, next.Problems)
 	s.log.Debug("pushed a snapshot", "component", "control", "count", s.discovery.Connected(), "duration", time.Since(start))
 }
 
@@ -194,32 +212,6 @@ func (s *server) logProblems(next *snapshot.Mesh) {
 				"source", p.Source, "kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
 		}
 	}
-}
-
-// openStores opens what the mesh config names, else the directory.
-func openStores(dir string, mesh *meshv1alpha1.MeshConfig, cfg config.OpenConfig) (config.Store, error) {
-	var addresses []string
-	for _, source := range mesh.GetConfigSources() {
-		addresses = append(addresses, source.GetAddress())
-	}
-	if len(addresses) == 0 && dir != "" {
-		abs, err := absolute(dir)
-		if err != nil {
-			return nil, err
-		}
-		addresses = []string{"fs://" + abs}
-	}
-	if len(addresses) == 0 {
-		return nil, errors.New("no configuration: name a directory with --configDir, or sources with configSources in the mesh config")
-	}
-	stores := make([]config.Store, len(addresses))
-	for i, address := range addresses {
-		var err error
-		if stores[i], err = config.Open(address, cfg); err != nil {
-			return nil, err
-		}
-	}
-	return config.NewAggregate(stores...), nil
 }
 
 // newGRPC makes the TLS and the plaintext server. Certificates are signed on

@@ -9,6 +9,12 @@ import "os"
 type environment struct {
 	// envoy is ENVOY: the Envoy to run.
 	envoy string
+	// store is OUTRIGGER_STORE: the config store of the commands that use one.
+	store string
+	// kubeconfig is KUBECONFIG, home is HOME, inPod tells whether
+	// KUBERNETES_SERVICE_HOST is set: where the cluster of the user is.
+	kubeconfig, home string
+	inPod            bool
 	// noColor is true when NO_COLOR is set to anything.
 	noColor bool
 	// dumb is true when TERM is "dumb": a terminal that only takes lines.
@@ -19,9 +25,13 @@ type environment struct {
 
 func readEnvironment() environment {
 	return environment{
-		envoy:   os.Getenv("ENVOY"),
-		noColor: os.Getenv("NO_COLOR") != "",
-		dumb:    os.Getenv("TERM") == "dumb",
-		all:     os.Environ(),
+		envoy:      os.Getenv("ENVOY"),
+		store:      os.Getenv("OUTRIGGER_STORE"),
+		kubeconfig: os.Getenv("KUBECONFIG"),
+		home:       os.Getenv("HOME"),
+		inPod:      os.Getenv("KUBERNETES_SERVICE_HOST") != "",
+		noColor:    os.Getenv("NO_COLOR") != "",
+		dumb:       os.Getenv("TERM") == "dumb",
+		all:        os.Environ(),
 	}
 }

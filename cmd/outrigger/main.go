@@ -5,12 +5,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/cmd/outrigger/objects"
 )
 
 // version is set by the linker; see the Makefile.
@@ -41,24 +44,33 @@ func run(args []string, env environment) int {
 	}()
 	root := newRootCommand(env, kill)
 	root.SetArgs(args)
-	if err := root.ExecuteContext(ctx); err != nil {
+	err := root.ExecuteContext(ctx)
+	exit := &objects.ExitError{Code: 1, Err: err}
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.Err == nil: // everything was said
+	default:
 		fmt.Fprintln(os.Stderr, "outrigger:", err)
-		return 1
 	}
-	return 0
+	return exit.Code
 }
 
 func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrigger",
 		Short: "A service mesh with stock Envoy, on one machine or many",
-		Long: "outrigger is the tool for people: it runs a mesh on this machine.\n" +
+		Long: "outrigger is the tool for people: it runs a mesh on this machine, and reads and\n" +
+			"writes the configuration of any mesh.\n" +
 			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.",
-		Example:       "  outrigger up -f examples/shop/mesh.yaml",
+		Example: "  outrigger up -f examples/shop/mesh.yaml\n  outrigger validate -f config/\n" +
+			"  outrigger apply -f route.yaml\n  outrigger get virtualservices -A",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.AddCommand(newUpCommand(env, kill), newVersionCommand())
+	root.AddCommand(objects.Commands(objects.Config{Open: env.openStore, Default: env.defaultStore, In: os.Stdin})...)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
 	return root
 }
 

@@ -5,8 +5,11 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -15,32 +18,86 @@ import (
 )
 
 // Aggregate joins several stores into one. When two hold the same object,
-// that of the first store counts.
+// that of the first store counts. Writes go to one of them. A store that fails
+// leaves the others alone, and what was read from it stays.
 type Aggregate struct {
 	stores []Store
-	// deliver keeps the handlers from being called twice at once; it
-	// guards nothing else.
-	deliver sync.Mutex
+	writer Store
+	// handlers and watchError are written before Run only.
+	handlers   handlers
+	watchError func(error)
 	// synced is closed by Run.
 	synced chan struct{}
+
+	// telling keeps the handlers from being called twice at once. It guards
+	// told: what each store said last of its objects.
+	telling sync.Mutex
+	told    []map[model.Key]*model.Config
+
+	mu sync.Mutex // guards what follows
+	// ended says why stores stopped following their source, by their place in
+	// stores.
+	ended map[int]error
 }
 
 var _ Store = (*Aggregate)(nil)
 
-// NewAggregate joins stores; the order is their precedence.
-func NewAggregate(stores ...Store) *Aggregate {
-	return &Aggregate{stores: stores, synced: make(chan struct{})}
+// errStopped is why a store ended that gave no reason.
+var errStopped = errors.New("it stopped following its source")
+
+// NewAggregate joins stores that do not run yet; the order is their
+// precedence. Writes go to writer, which is one of the stores; nil makes the
+// aggregate read only.
+func NewAggregate(writer Store, stores ...Store) *Aggregate {
+	a := &Aggregate{
+		stores: stores, writer: writer, synced: make(chan struct{}),
+		told: make([]map[model.Key]*model.Config, len(stores)), ended: map[int]error{},
+	}
+	for i, s := range stores {
+		a.told[i] = map[model.Key]*model.Config{}
+		s.RegisterEventHandler(func(events []Event) { a.hear(i, events) })
+	}
+	return a
+}
+
+// Name lists the names of the stores.
+func (a *Aggregate) Name() string {
+	names := make([]string, len(a.stores))
+	for i, s := range a.stores {
+		names[i] = s.Name()
+	}
+	return strings.Join(names, ",")
+}
+
+// Schemas lists the kinds that any of the stores serves.
+func (a *Aggregate) Schemas() []Schema {
+	served := map[model.Kind]bool{}
+	for _, s := range a.stores {
+		for _, schema := range s.Schemas() {
+			served[schema.Kind] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(schemas), func(s Schema) bool { return !served[s.Kind] })
 }
 
 // List gives the objects of all stores.
 func (a *Aggregate) List(kind model.Kind, namespace string) []*model.Config {
-	if len(a.stores) == 1 {
-		return a.stores[0].List(kind, namespace)
+	var lists [][]*model.Config
+	for _, s := range a.stores {
+		if list := s.List(kind, namespace); len(list) > 0 {
+			lists = append(lists, list)
+		}
+	}
+	if len(lists) == 0 {
+		return nil
+	}
+	if len(lists) == 1 {
+		return lists[0]
 	}
 	var all []*model.Config
 	seen := map[model.Key]bool{}
-	for _, s := range a.stores {
-		for _, c := range s.List(kind, namespace) {
+	for _, list := range lists {
+		for _, c := range list {
 			if !seen[c.Key] {
 				seen[c.Key] = true
 				all = append(all, c)
@@ -53,44 +110,127 @@ func (a *Aggregate) List(kind model.Kind, namespace string) []*model.Config {
 
 // Get gives one object.
 func (a *Aggregate) Get(key model.Key) *model.Config {
-	for _, s := range a.stores {
+	c, _ := first(a.stores, key)
+	return c
+}
+
+// first gives an object and the store that it counts in.
+func first(stores []Store, key model.Key) (*model.Config, Store) {
+	for _, s := range stores {
 		if c := s.Get(key); c != nil {
+			return c, s
+		}
+	}
+	return nil, nil
+}
+
+// RegisterEventHandler adds a handler; see [Store]. What happens to an object
+// that another store hides is not told.
+func (a *Aggregate) RegisterEventHandler(call func([]Event), kinds ...model.Kind) {
+	a.handlers = append(a.handlers, handler{call: call, kinds: kinds})
+}
+
+// hear takes the events of one store. What is told is the difference that they
+// make to what counts. What counts is taken from what the stores said, not from
+// what they hold: that may have come and gone before it is said.
+func (a *Aggregate) hear(store int, events []Event) {
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	if len(a.stores) == 1 {
+		a.handlers.call(events)
+		return
+	}
+	out := make([]Event, 0, len(events))
+	for _, e := range events {
+		key := e.Current().Key
+		before := a.counts(key)
+		if e.New != nil {
+			a.told[store][key] = e.New
+		} else {
+			delete(a.told[store], key)
+		}
+		if now := a.counts(key); now != before {
+			out = append(out, newEvent(before, now))
+		}
+	}
+	a.handlers.call(out)
+}
+
+// counts gives the object that counts, after what the stores said.
+func (a *Aggregate) counts(key model.Key) *model.Config {
+	for _, told := range a.told {
+		if c := told[key]; c != nil {
 			return c
 		}
 	}
 	return nil
 }
 
-// RegisterEventHandler adds the handler to every store. An object that
-// another store hides may be reported as changed although it is not.
-func (a *Aggregate) RegisterEventHandler(handler func(model.Change)) {
+// SetWatchErrorHandler sets the handler of every store.
+func (a *Aggregate) SetWatchErrorHandler(handler func(error)) {
+	a.watchError = handler
 	for _, s := range a.stores {
-		s.RegisterEventHandler(func(c model.Change) {
-			a.deliver.Lock()
-			defer a.deliver.Unlock()
-			handler(c)
-		})
+		s.SetWatchErrorHandler(handler)
 	}
 }
 
-// Run runs all stores until ctx is done or one of them fails.
+// Run runs all stores until ctx is done. A store that ends before is told to
+// the watch error handler and becomes a problem, and the others run on; Run
+// fails when all have ended.
 func (a *Aggregate) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, s := range a.stores {
-		g.Go(func() error { return s.Run(ctx) })
+	synced, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g := &errgroup.Group{} // not cancelled by the first error
+	for i, s := range a.stores {
+		g.Go(func() error { // follows one source
+			err := s.Run(ctx)
+			if ctx.Err() == nil {
+				a.end(i, err)
+			}
+			return nil
+		})
 	}
-	g.Go(func() error {
+	waited := make(chan struct{})
+	go func() { // tells when all have synced
+		defer close(waited)
 		for _, s := range a.stores {
 			select {
 			case <-s.Synced():
-			case <-ctx.Done():
-				return nil
+			case <-synced.Done():
+				return
 			}
 		}
 		close(a.synced)
+	}()
+	_ = g.Wait() // its functions do not fail
+	if len(a.stores) == 0 {
+		<-ctx.Done()
+	}
+	cancel()
+	<-waited
+	if ctx.Err() != nil {
 		return nil
-	})
-	return g.Wait()
+	}
+	return fmt.Errorf("no config source is left: %w", errors.Join(slices.Collect(maps.Values(a.ended))...))
+}
+
+// end notes that a store does not follow its source any more.
+func (a *Aggregate) end(store int, err error) {
+	if err == nil {
+		err = errStopped
+	}
+	err = fmt.Errorf("config source %s: %w", a.stores[store].Name(), err)
+	a.mu.Lock()
+	a.ended[store] = err
+	a.mu.Unlock()
+	if a.watchError != nil {
+		a.watchError(err)
+	}
+}
+
+// HasStarted reports whether all stores have.
+func (a *Aggregate) HasStarted() bool {
+	return !slices.ContainsFunc(a.stores, func(s Store) bool { return !s.HasStarted() })
 }
 
 // HasSynced reports whether all stores have.
@@ -99,26 +239,109 @@ func (a *Aggregate) HasSynced() bool { return isClosed(a.synced) }
 // Synced is closed when all stores have synced.
 func (a *Aggregate) Synced() <-chan struct{} { return a.synced }
 
-// Problems gives those of all stores, and the objects that are hidden by
-// another store.
-func (a *Aggregate) Problems() []model.Problem {
-	var all []model.Problem
-	first := map[model.Key]*model.Config{}
-	for i, s := range a.stores {
-		all = append(all, s.Problems()...)
-		if len(a.stores) == 1 {
-			break
+// Waiting names the stores that have not synced yet.
+func (a *Aggregate) Waiting() []string {
+	var names []string
+	for _, s := range a.stores {
+		if !s.HasSynced() {
+			names = append(names, s.Name())
 		}
-		for _, kind := range servedKinds() {
-			for _, c := range s.List(kind.kind, "") {
-				if winner := first[c.Key]; winner == nil {
-					first[c.Key] = c
-				} else if i > 0 {
-					all = append(all, model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(
-						"the same object stands in %s, which comes first: remove one of them", winner.Source)})
+	}
+	return names
+}
+
+// Problems gives those of all stores, the stores that have ended, and the
+// objects that are hidden by another store.
+func (a *Aggregate) Problems() []model.Problem {
+	a.mu.Lock()
+	ended := maps.Clone(a.ended)
+	a.mu.Unlock()
+	var all []model.Problem
+	for i, s := range a.stores {
+		if err := ended[i]; err != nil {
+			all = append(all, model.Problem{Source: s.Name(), Reason: err.Error() +
+				"; what was read from it stays in force, and changes of it take no effect until the control plane restarts"})
+		}
+		all = append(all, s.Problems()...)
+		if i == 0 {
+			continue
+		}
+		for _, schema := range s.Schemas() {
+			for _, c := range s.List(schema.Kind, "") {
+				if winner, of := first(a.stores[:i], c.Key); winner != nil {
+					all = append(all, model.Problem{Object: c.Key, Source: source(c, s), Reason: fmt.Sprintf(
+						"the same object stands in %s, which comes first: remove one of them", source(winner, of))})
 				}
 			}
 		}
 	}
 	return all
+}
+
+// source says where a person finds an object.
+func source(c *model.Config, s Store) string {
+	if c.Source != "" {
+		return c.Source
+	}
+	return s.Name()
+}
+
+// Create adds an object to the store that takes the writes.
+func (a *Aggregate) Create(ctx context.Context, c *model.Config) (string, error) {
+	switch {
+	case a.writer == nil:
+		return "", keyError("create", c.Key, ErrReadOnly)
+	case a.Get(c.Key) != nil:
+		return "", keyError("create", c.Key, ErrExists)
+	}
+	return a.writer.Create(ctx, c)
+}
+
+// Update replaces an object of the store that takes the writes.
+func (a *Aggregate) Update(ctx context.Context, c *model.Config) (string, error) {
+	if err := a.writable("update", c.Key); err != nil {
+		return "", err
+	}
+	return a.writer.Update(ctx, c)
+}
+
+// UpdateStatus replaces the status of an object in the store that it stands
+// in.
+func (a *Aggregate) UpdateStatus(ctx context.Context, c *model.Config) (string, error) {
+	_, s := first(a.stores, c.Key)
+	switch {
+	case s != nil:
+		return s.UpdateStatus(ctx, c)
+	case a.writer != nil:
+		return a.writer.UpdateStatus(ctx, c)
+	}
+	return "", keyError("update the status of", c.Key, ErrNotFound)
+}
+
+// Patch changes an object of the store that takes the writes.
+func (a *Aggregate) Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error) {
+	if err := a.writable("patch", key); err != nil {
+		return "", err
+	}
+	return a.writer.Patch(ctx, key, change)
+}
+
+// Delete removes an object of the store that takes the writes.
+func (a *Aggregate) Delete(ctx context.Context, key model.Key, resourceVersion string) error {
+	if err := a.writable("delete", key); err != nil {
+		return err
+	}
+	return a.writer.Delete(ctx, key, resourceVersion)
+}
+
+// writable refuses writes to objects that stand in a store which does not
+// take the writes.
+func (a *Aggregate) writable(verb string, key model.Key) error {
+	if a.writer == nil {
+		return keyError(verb, key, ErrReadOnly)
+	}
+	if c, s := first(a.stores, key); c != nil && s != a.writer {
+		return fmt.Errorf("%s %s: it stands in %s: %w", verb, key, s.Name(), ErrReadOnly)
+	}
+	return nil
 }

@@ -21,12 +21,30 @@ const MaxFileSize = 16 << 20
 // checks each with [Validate]. A document may also be a List of objects.
 // Source names the file in messages. What is wrong with one document becomes
 // problems and hides nothing of the others: every object returned is valid
-// and has a key of its own.
+// and has a key of its own; the problems with it are warnings.
 //
 // A problem carries the key of its object unless the key itself is in doubt;
 // then the name in it is empty.
 func Decode(source string, data []byte) ([]*model.Config, []model.Problem) {
-	d := &decoder{source: source, seen: map[model.Key]int{}}
+	return (&decoder{source: source, namespace: DefaultNamespace}).decode(data)
+}
+
+// DecodeWritten is Decode for objects that will be written to a store: their
+// ResourceVersion is what stands in metadata, empty for none, and objects that
+// name no namespace are of the given one; empty means [DefaultNamespace].
+func DecodeWritten(source string, data []byte, namespace string) ([]*model.Config, []model.Problem) {
+	return (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(data)
+}
+
+// DecodeForeign is DecodeWritten for objects that a cluster holds, whose
+// definitions may know more fields than this version: an unknown field is a
+// warning.
+func DecodeForeign(source string, data []byte) ([]*model.Config, []model.Problem) {
+	return (&decoder{source: source, namespace: DefaultNamespace, written: true, lenient: true}).decode(data)
+}
+
+func (d *decoder) decode(data []byte) ([]*model.Config, []model.Problem) {
+	d.seen = map[model.Key]int{}
 	if len(data) > MaxFileSize {
 		d.problem(model.Key{}, 1, fmt.Sprintf(
 			"the file is larger than %d MiB, the most that is read at once: split it into several files", MaxFileSize>>20))
@@ -46,7 +64,13 @@ func Decode(source string, data []byte) ([]*model.Config, []model.Problem) {
 
 // decoder gathers what the documents of one file give.
 type decoder struct {
-	source   string
+	source string
+	// namespace is that of objects that name none.
+	namespace string
+	// written means that resource versions are taken from metadata.
+	written bool
+	// lenient makes unknown fields warnings.
+	lenient  bool
 	objects  []*model.Config
 	problems []model.Problem
 	// seen holds the line of each key of the file.
@@ -94,12 +118,13 @@ func (d *decoder) document(n *yaml.Node, depth int) {
 
 // object reads one object.
 func (d *decoder) object(n *yaml.Node) {
-	b := &builder{}
+	b := &builder{lenient: d.lenient}
 	h := b.head(n)
 	key := model.Key{Kind: model.Kind(h.kind)}
-	spec, ok := findKind(key.Kind)
+	spec, ok := SchemaFor(h.apiVersion, h.kind)
 	switch {
 	case ok:
+		key.Kind = spec.Kind
 		if text := spec.apiVersionFault(h.apiVersion); text != "" {
 			b.faults = append(b.faults, fault{line: h.apiVersionLine, text: text})
 		}
@@ -109,32 +134,32 @@ func (d *decoder) object(n *yaml.Node) {
 		return
 	case h.kind == "Secret" && h.apiVersion == "v1":
 		return // one of package credentials, which may share the directory
-	case knownKind(key.Kind):
-		meta := b.metadata(h.metadata, n)
-		key.Namespace, key.Name = meta.namespace, meta.name
-		d.problem(key, h.kindLine, h.kind+" is not served by this version; it has no effect")
-		return
 	default:
 		d.problem(key, h.kindLine, "kind "+quote(h.kind)+" is not known here"+didYouMeanKind(h.kind))
 		return
 	}
-	meta := b.metadata(h.metadata, n)
+	meta := b.metadata(h.metadata, n, spec.Cluster, d.namespace)
 	if meta.name != "" {
 		key.Namespace, key.Name = meta.namespace, meta.name
 	}
 	c := &model.Config{
 		Key:         key,
+		APIVersion:  h.apiVersion,
 		Labels:      meta.labels,
 		Annotations: meta.annotations,
 		Created:     meta.created,
 		Source:      d.place(n.Line),
-		Spec:        spec.message(),
+		Spec:        spec.NewSpec(),
 	}
-	if h.spec != nil && !isNull(h.spec) {
-		b.message(h.spec, c.Spec.ProtoReflect(), "spec")
+	switch {
+	case h.spec != nil && !isNull(h.spec):
+		b.spec(h.spec, c.Spec, "spec")
+	case spec.Group == groupGateway:
+		b.errorf(n, "spec is missing: write it, {} for an empty one")
 	}
+	var warnings []fault
 	if len(b.faults) == 0 {
-		b.faults = validationFaults(c, spec, h.spec, n)
+		b.faults, warnings = validationFaults(c, spec, h.spec, n)
 	}
 	if first, ok := d.seen[key]; ok && key.Name != "" {
 		b.faults = append(b.faults, fault{line: n.Line, text: fmt.Sprintf(
@@ -143,43 +168,54 @@ func (d *decoder) object(n *yaml.Node) {
 	if key.Name != "" {
 		d.seen[key] = n.Line
 	}
+	d.report(key, append(b.warnings, warnings...), true)
 	if len(b.faults) > 0 {
-		d.report(key, b.faults)
+		d.report(key, b.faults, false)
 		return
 	}
-	c.ResourceVersion = contentVersion(c)
+	if c.ResourceVersion = meta.resourceVersion; !d.written {
+		c.ResourceVersion = contentVersion(c)
+	}
 	d.objects = append(d.objects, c)
 }
 
-func (d *decoder) report(key model.Key, faults []fault) {
+func (d *decoder) report(key model.Key, faults []fault, warning bool) {
 	slices.SortStableFunc(faults, func(a, b fault) int { return cmp.Compare(a.line, b.line) })
 	for _, f := range faults {
-		d.problem(key, f.line, f.text)
+		d.problems = append(d.problems, model.Problem{Object: key, Source: d.place(f.line), Reason: f.text, Warning: warning})
 	}
 }
 
 func didYouMeanKind(kind string) string {
 	var names []string
-	for _, k := range servedKinds() {
-		names = append(names, string(k.kind))
+	for _, s := range schemas {
+		names = append(names, s.Name)
 	}
 	if hint := didYouMean(kind, names); strings.Contains(hint, "did you mean") {
 		return hint
 	}
-	return ": this version serves " + kindNames()
+	return ": write one of " + kindNames()
 }
 
-// validationFaults runs the validation and finds the line of each fault.
-func validationFaults(c *model.Config, spec kindSpec, specNode, object *yaml.Node) []fault {
-	var faults []fault
-	for _, e := range check(c, spec) {
-		at := object
-		if specNode != nil && specNode.Kind == yaml.MappingNode {
-			at = locate(specNode, e.path)
+// validationFaults runs the rules of the kind and finds the line of each
+// fault.
+func validationFaults(c *model.Config, schema Schema, specNode, object *yaml.Node) (faults, warnings []fault) {
+	k := &checker{}
+	k.check(c, schema)
+	place := func(list []FieldError) (out []fault) {
+		for _, e := range list {
+			at := object
+			if strings.HasPrefix(e.Path, "metadata") {
+				at = locate(object, "."+e.Path)
+			}
+			if strings.HasPrefix(e.Path, "spec") && specNode != nil && specNode.Kind == yaml.MappingNode {
+				at = locate(specNode, e.Path)
+			}
+			out = append(out, fault{line: at.Line, text: e.Error()})
 		}
-		faults = append(faults, fault{line: at.Line, text: e.Error()})
+		return out
 	}
-	return faults
+	return place(k.errs), place(k.warnings)
 }
 
 // locate finds the node of a field path such as spec.http[0].match[1], or

@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -56,17 +58,26 @@ const (
 	busyFactor = 10
 )
 
-// FileStore is the [Store] of a directory of YAML files, which it follows.
-// An object or file that goes bad keeps the last good version in force.
+// FileStore is the [Store] of a directory of YAML files, which it follows and
+// writes to. An object or file that goes bad keeps the last good version in
+// force. An object is written where it stands; a new one gets a file of its
+// own, see [FileStore.Create]. Resource versions are hashes of the content.
+//
+// The directory .outrigger below it holds the status of objects and the lock
+// that writers take; it can be left out of backups and version control.
 type FileStore struct {
 	cfg      FileConfig
 	log      *slog.Logger
 	problems prometheus.Gauge
-	// handlers is written before Run only.
-	handlers []func(model.Change)
-	state    atomic.Pointer[fileSnapshot]
-	// synced is closed by Run's goroutine.
-	synced chan struct{}
+	*Cache
+	state atomic.Pointer[fileSnapshot]
+	// writing holds a token while somebody writes. The lock file keeps out
+	// other processes.
+	writing chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	tree  *tree
+	index fileIndex
 }
 
 var _ Store = (*FileStore)(nil)
@@ -93,10 +104,11 @@ func NewFileStore(cfg FileConfig) (*FileStore, error) {
 	if cfg.Rescan <= 0 {
 		cfg.Rescan = defaultRescan
 	}
-	s := &FileStore{cfg: cfg, log: cfg.Logger, synced: make(chan struct{})}
+	s := &FileStore{cfg: cfg, log: cfg.Logger, Cache: NewCache(schemas), index: newFileIndex(), writing: make(chan struct{}, 1)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.tree = newTree(cfg.Dir, cfg.Settle, lastGood{cfg.LastGood, s.log})
 	if s.problems, err = newProblemGauge(cfg.Registerer, cfg.Name); err != nil {
 		return nil, err
 	}
@@ -104,43 +116,28 @@ func NewFileStore(cfg FileConfig) (*FileStore, error) {
 	return s, nil
 }
 
-// List gives the objects of a kind; see [Store].
-func (s *FileStore) List(kind model.Kind, namespace string) []*model.Config {
-	return s.state.Load().lists[listKey{kind, namespace}]
-}
-
-// Get gives one object, or nil.
-func (s *FileStore) Get(key model.Key) *model.Config { return s.state.Load().byKey[key] }
-
-// RegisterEventHandler adds a handler; see [Store].
-func (s *FileStore) RegisterEventHandler(handler func(model.Change)) {
-	s.handlers = append(s.handlers, handler)
-}
-
-// HasSynced reports whether the directory was read once.
-func (s *FileStore) HasSynced() bool { return isClosed(s.synced) }
-
-// Synced is closed when the directory was read once.
-func (s *FileStore) Synced() <-chan struct{} { return s.synced }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
+// Name gives the URL of the store.
+func (s *FileStore) Name() string { return s.cfg.Name }
 
 // Problems lists what is wrong with the files now, in the order of their
 // paths.
 func (s *FileStore) Problems() []model.Problem { return s.state.Load().problems }
 
-// Run reads the directory and follows it until ctx is done.
+// Run reads the directory, follows it, and calls the handlers, until ctx is
+// done.
 func (s *FileStore) Run(ctx context.Context) error {
-	t := newTree(s.cfg.Dir, s.cfg.Settle, lastGood{s.cfg.LastGood, s.log})
-	events, errs := t.watch(s.log)
-	defer t.close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.follow(ctx) })  // reads the directory, feeds the cache
+	g.Go(func() error { return s.Deliver(ctx) }) // reads the cache, calls the handlers
+	return g.Wait()
+}
+
+// follow brings the cache up to date with the directory.
+func (s *FileStore) follow(ctx context.Context) error {
+	s.mu.Lock()
+	events, errs := s.tree.watch(s.log)
+	s.mu.Unlock()
+	defer s.unwatch()
 
 	quiet, retry := stoppedTimer(), stoppedTimer()
 	rescan := time.NewTimer(0) // the first scan is due at once
@@ -157,7 +154,7 @@ func (s *FileStore) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case event := <-events:
-			if !t.note(event) {
+			if !s.note(event) {
 				continue
 			}
 			if busySince.IsZero() {
@@ -169,22 +166,21 @@ func (s *FileStore) Run(ctx context.Context) error {
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
 				s.log.Warn("watching the config directory has trouble; looking at all of it", "path", s.cfg.Dir, "err", err)
 			}
-			t.all = true
+			s.WatchError(fmt.Errorf("watch the config directory %s: %w", s.cfg.Dir, err))
+			s.lookAtAll()
 			quiet.Reset(s.cfg.Quiet)
 			continue
 		case <-quiet.C:
 		case <-retry.C:
 		case <-rescan.C:
-			t.all = true
+			s.lookAtAll()
 		}
 		busySince = time.Time{}
-		if t.refresh(time.Now()) {
-			s.publish(t)
-		}
-		if t.waiting() {
+		waiting, degraded := s.refresh()
+		if waiting {
 			retry.Reset(s.cfg.Settle)
 		}
-		if next := s.cfg.Rescan; t.degraded() {
+		if next := s.cfg.Rescan; degraded {
 			rescan.Reset(min(next, pollInterval))
 		} else {
 			rescan.Reset(next)
@@ -192,30 +188,65 @@ func (s *FileStore) Run(ctx context.Context) error {
 	}
 }
 
-// publish makes the state of the tree visible, logs what is new about
-// problems, and then tells the handlers.
-func (s *FileStore) publish(t *tree) {
-	prev := s.state.Load()
-	next := t.snapshot()
-	s.state.Store(next)
-	s.problems.Set(float64(len(next.problems)))
-	s.logProblems(prev, next)
+func (s *FileStore) note(e fsnotify.Event) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tree.note(e)
+}
 
-	first := !s.HasSynced()
-	if first && !t.loaded {
-		return
+func (s *FileStore) lookAtAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tree.all = true
+}
+
+func (s *FileStore) unwatch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tree.close()
+}
+
+// refresh brings the cache up to date with what may have changed. Waiting means
+// that some file may come back, degraded that events do not tell of all.
+func (s *FileStore) refresh() (waiting, degraded bool) {
+	s.mu.Lock()
+	s.tree.refresh(time.Now())
+	s.publish()
+	waiting, degraded = s.tree.waiting(), s.tree.degraded()
+	trouble, bad := s.tree.trouble[s.cfg.Dir]
+	s.mu.Unlock()
+	if bad {
+		s.WatchError(fmt.Errorf("read the config directory %s: %s", s.cfg.Dir, trouble))
 	}
-	change := next.diff(prev)
-	if first {
-		change = model.Change{All: true}
+	return waiting, degraded
+}
+
+// publish makes what changed in the tree visible and logs what is new about
+// problems. The caller holds mu.
+func (s *FileStore) publish() {
+	t := s.tree
+	keys, problems := s.index.update(t.changed)
+	if problems || t.troubled {
+		prev, next := s.state.Load(), t.report(s.index)
+		s.state.Store(next)
+		s.problems.Set(float64(len(next.problems)))
+		s.logProblems(prev, next)
 	}
-	if !change.Empty() {
-		for _, handler := range s.handlers {
-			handler(change)
+	for key := range t.status.changed {
+		keys[key] = true
+	}
+	next := make(map[model.Key]*model.Config, len(keys))
+	for key := range keys {
+		h := s.index.winner(key)
+		if h.file != nil && h.file.held() && s.Get(key) != nil {
+			continue // it stays as it was until its file is back or gone
 		}
+		next[key] = t.status.dress(h.object)
 	}
-	if first {
-		close(s.synced)
+	t.changed, t.troubled, t.status.changed = map[*file]bool{}, false, map[model.Key]bool{}
+	s.Apply(next)
+	if t.loaded {
+		s.Loaded()
 	}
 }
 

@@ -7,16 +7,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
-
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -34,22 +30,6 @@ type lastGood struct {
 func (l lastGood) place(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return filepath.Join(l.dir, hex.EncodeToString(sum[:12])+".yaml")
-}
-
-// document is an object as it stands in a file.
-type document struct {
-	APIVersion string          `json:"apiVersion"`
-	Kind       model.Kind      `json:"kind"`
-	Metadata   documentMeta    `json:"metadata"`
-	Spec       json.RawMessage `json:"spec"`
-}
-
-type documentMeta struct {
-	Name              string            `json:"name"`
-	Namespace         string            `json:"namespace"`
-	Labels            map[string]string `json:"labels,omitempty"`
-	Annotations       map[string]string `json:"annotations,omitempty"`
-	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"`
 }
 
 // save writes what a file keeps, or removes what it does not keep any more.
@@ -72,7 +52,7 @@ func (l lastGood) write(place, path string, objects []*model.Config) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# The last good objects of %s, which has become bad.\n", path)
 	for _, c := range objects {
-		doc, err := encodeObject(c)
+		doc, err := EncodeJSON(c)
 		if err != nil {
 			return err
 		}
@@ -83,43 +63,12 @@ func (l lastGood) write(place, path string, objects []*model.Config) error {
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		return err
 	}
-	return writeAtomically(place, b.Bytes())
-}
-
-// encodeObject gives an object as JSON, which is YAML.
-func encodeObject(c *model.Config) ([]byte, error) {
-	spec, err := protojson.Marshal(c.Spec)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", c.Key, err)
-	}
-	doc := document{
-		Kind: c.Kind, Spec: spec,
-		Metadata: documentMeta{Name: c.Name, Namespace: c.Namespace, Labels: c.Labels, Annotations: c.Annotations},
-	}
-	for _, k := range servedKinds() {
-		if k.kind == c.Kind {
-			doc.APIVersion = k.group + "/" + k.versions[0]
-		}
-	}
-	if !c.Created.IsZero() {
-		doc.Metadata.CreationTimestamp = &c.Created
-	}
-	return json.Marshal(doc)
-}
-
-// writeAtomically writes a file so that it is there whole or not at all.
-func writeAtomically(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	temp, err := writeTemp(l.dir, b.Bytes(), nil)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is what matters
+	if err = os.Rename(temp, place); err != nil {
+		_ = os.Remove(temp) // the first error is what matters
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 	s, err := NewFileStore(FileConfig{Dir: dir, LastGood: lastGood})
 	must(t, err)
 	changed := make(chan model.Change, 10)
-	s.RegisterEventHandler(func(c model.Change) { changed <- c })
+	s.RegisterEventHandler(func(e []Event) { changed <- Change(e) })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

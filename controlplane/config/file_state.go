@@ -7,27 +7,54 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+// content is what a file was found to hold.
+type content struct {
+	err   error // of reading it
+	empty bool
+	sum   [sha256.Size]byte
+	// path is that of the objects and problems; empty when the content is what
+	// it was, and was not decoded again.
+	path     string
+	objects  []*model.Config
+	problems []model.Problem
+}
+
+// decodeContent reads the text of a file.
+func decodeContent(path string, data []byte) content {
+	c := content{sum: sha256.Sum256(data), empty: len(data) == 0, path: path}
+	c.objects, c.problems = Decode(path, data)
+	return c
+}
+
 // file is what one file gives.
 type file struct {
 	path string
 	info fs.FileInfo
 	sum  [sha256.Size]byte
-	// read means that sum, objects and problems are those of a content.
-	read     bool
-	objects  []*model.Config
-	problems []model.Problem
+	// read means that sum, written, objects and problems are those of a
+	// content.
+	read bool
+	// written are the objects that stand in the file, objects those and kept.
+	written, objects []*model.Config
+	problems         []model.Problem
 	// kept are the objects that stay in force although their content went
 	// bad; durable means that they outlive the process.
 	kept    []*model.Config
 	durable bool
 	// heldSince is when the file was found gone or empty; zero if it is not.
 	heldSince time.Time
+
+	// keys are those that the index knows of the file; dropped means that the
+	// file is gone for good.
+	keys    []model.Key
+	dropped bool
 }
 
 // held reports whether the file is gone or empty for the moment.
@@ -43,27 +70,44 @@ func (f *file) until() string {
 	return " until the control plane restarts"
 }
 
-// update takes the new content of the file, or the error of reading it, and
-// reports whether anything is different. Objects that went bad stay as they
-// were; when a document cannot even be named, all of the file's objects stay
-// that the new content does not replace.
-func (f *file) update(data []byte, err error) bool {
+// update takes the new content of the file and reports whether anything is
+// different. Objects that went bad stay as they were; when a document cannot
+// even be named, all of the file's objects stay that the new content does not
+// replace.
+func (f *file) update(c content) bool {
 	wasHeld := f.held()
 	f.heldSince = time.Time{}
-	if err != nil {
-		problem := model.Problem{Source: f.path, Reason: fmt.Sprintf("the file cannot be read: %v%s", err, f.staying(len(f.objects)))}
+	if c.err != nil {
+		problem := model.Problem{Source: f.path, Reason: fmt.Sprintf("the file cannot be read: %v%s", c.err, f.staying(len(f.objects)))}
 		same := !f.read && slices.Equal(f.problems, []model.Problem{problem})
-		f.read, f.problems, f.kept = false, []model.Problem{problem}, f.objects
+		f.read, f.written, f.problems, f.kept = false, nil, []model.Problem{problem}, f.objects
 		return !same || wasHeld
 	}
-	sum := sha256.Sum256(data)
-	if f.read && sum == f.sum {
+	if f.read && c.sum == f.sum {
 		return wasHeld
 	}
-	f.read, f.sum = true, sum
-	objects, problems := Decode(f.path, data)
-	f.keepGood(objects, problems)
+	f.read, f.sum, f.written = true, c.sum, c.objects
+	f.keepGood(slices.Clone(c.objects), slices.Clone(c.problems))
 	return true
+}
+
+// fault gives what is wrong with the document of an object in the file, or
+// with one that cannot be named and may be it; empty when nothing is.
+func (f *file) fault(key model.Key) model.Problem {
+	var unnamed model.Problem
+	for _, p := range f.problems {
+		switch {
+		case p.Warning:
+		case p.Object == key:
+			return p
+		case p.Object.Name == "":
+			unnamed = p
+		}
+	}
+	if slices.ContainsFunc(f.written, func(c *model.Config) bool { return c.Key == key }) {
+		return model.Problem{}
+	}
+	return unnamed
 }
 
 // staying ends the sentence about a file whose objects are kept.
@@ -85,6 +129,9 @@ func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 		good[c.Key] = true
 	}
 	for _, p := range problems {
+		if p.Warning {
+			continue
+		}
 		bad[p.Object] = true
 		unnamed = unnamed || p.Object.Name == ""
 	}
@@ -103,6 +150,7 @@ func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 	}
 	for i, p := range problems {
 		switch {
+		case p.Warning:
 		case kept[p.Object]:
 			problems[i].Reason += f.stays()
 		case p.Object.Name == "":
@@ -112,22 +160,13 @@ func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 	f.objects, f.problems = objects, problems
 }
 
-// listKey names a list of a snapshot; an empty namespace means all.
-type listKey struct {
-	kind      model.Kind
-	namespace string
-}
-
-// fileSnapshot is the state of a store at one moment. It is never changed
-// once it is finished.
+// fileSnapshot is what is wrong with a store at one moment. It is never
+// changed once it was published.
 type fileSnapshot struct {
-	byKey    map[model.Key]*model.Config
-	lists    map[listKey][]*model.Config
 	problems []model.Problem
 	// places holds the file of each problem; known all that were logged.
 	places []string
 	known  map[problemIdentity]bool
-	winner map[model.Key]*file
 }
 
 // problemIdentity tells problems apart although lines move.
@@ -135,15 +174,6 @@ type problemIdentity struct {
 	place  string
 	object model.Key
 	reason string
-}
-
-func newFileSnapshot() *fileSnapshot {
-	return &fileSnapshot{
-		byKey:  map[model.Key]*model.Config{},
-		lists:  map[listKey][]*model.Config{},
-		known:  map[problemIdentity]bool{},
-		winner: map[model.Key]*file{},
-	}
 }
 
 func (s *fileSnapshot) problem(place string, p model.Problem) {
@@ -157,50 +187,104 @@ func (s *fileSnapshot) identity(i int) problemIdentity {
 	return problemIdentity{place: s.places[i], object: p.Object, reason: p.Reason}
 }
 
-// add takes the objects of a file that no earlier file has.
-func (s *fileSnapshot) add(f *file) {
-	for _, p := range f.problems {
-		s.problem(f.path, p)
-	}
-	for _, c := range f.objects {
-		first := s.winner[c.Key]
-		switch {
-		case first == nil:
-			s.winner[c.Key] = f
-			s.byKey[c.Key] = c
-		case !f.held():
-			s.problem(f.path, model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(
-				"the same object stands in %s, which comes first: remove one of them", s.byKey[c.Key].Source)})
-		}
-	}
+// fileIndex knows in which files each object stands.
+type fileIndex struct {
+	holders map[model.Key][]holder
+	// bad are the files with problems, doubles the keys with several holders.
+	bad     map[*file]bool
+	doubles map[model.Key]bool
 }
 
-// finish makes the lists.
-func (s *fileSnapshot) finish() {
-	s.winner = nil
-	for _, c := range s.byKey {
-		for _, namespace := range []string{"", c.Namespace} {
-			k := listKey{c.Kind, namespace}
-			s.lists[k] = append(s.lists[k], c)
-		}
-	}
-	for _, list := range s.lists {
-		slices.SortFunc(list, model.Older)
-	}
+// holder is a file and the object in it.
+type holder struct {
+	file   *file
+	object *model.Config
 }
 
-// diff names the objects that differ between two states.
-func (s *fileSnapshot) diff(prev *fileSnapshot) model.Change {
-	change := model.NewChange()
-	for key, c := range s.byKey {
-		if old := prev.byKey[key]; old == nil || old.ResourceVersion != c.ResourceVersion {
-			change.Keys[key] = struct{}{}
+func newFileIndex() fileIndex {
+	return fileIndex{holders: map[model.Key][]holder{}, bad: map[*file]bool{}, doubles: map[model.Key]bool{}}
+}
+
+// winner gives the holder that counts: the first path of those that are there.
+func (x fileIndex) winner(key model.Key) (best holder) {
+	for _, h := range x.holders[key] {
+		if best.file == nil || precedes(h.file, best.file) {
+			best = h
 		}
 	}
-	for key := range prev.byKey {
-		if s.byKey[key] == nil {
-			change.Keys[key] = struct{}{}
+	return best
+}
+
+// precedes is the order in which files win: those that are gone for the moment
+// come last.
+func precedes(a, b *file) bool {
+	if a.held() != b.held() {
+		return b.held()
+	}
+	return a.path < b.path
+}
+
+// update takes the new state of files. It gives the keys whose objects may have
+// changed, and whether problems may have.
+func (x fileIndex) update(files map[*file]bool) (keys map[model.Key]bool, problems bool) {
+	keys = map[model.Key]bool{}
+	for f := range files {
+		for _, key := range f.keys {
+			x.holders[key] = slices.DeleteFunc(x.holders[key], func(h holder) bool { return h.file == f })
+			keys[key] = true
+		}
+		f.keys = nil
+		problems = problems || x.bad[f]
+		delete(x.bad, f)
+		if f.dropped {
+			continue
+		}
+		for _, c := range f.objects {
+			x.holders[c.Key] = append(x.holders[c.Key], holder{f, c})
+			f.keys, keys[c.Key] = append(f.keys, c.Key), true
+		}
+		if len(f.problems) > 0 {
+			problems, x.bad[f] = true, true
 		}
 	}
-	return change
+	for key := range keys {
+		problems = problems || x.doubles[key]
+		switch len(x.holders[key]) {
+		case 0:
+			delete(x.holders, key)
+			delete(x.doubles, key)
+		case 1:
+			delete(x.doubles, key)
+		default:
+			problems, x.doubles[key] = true, true
+		}
+	}
+	return keys, problems
+}
+
+// report adds what is wrong with the files, in the order in which they win, and
+// the objects that do not count because an earlier file has them.
+func (x fileIndex) report(s *fileSnapshot) {
+	files := maps.Clone(x.bad)
+	for key := range x.doubles {
+		for _, h := range x.holders[key] {
+			files[h.file] = true
+		}
+	}
+	for _, f := range slices.SortedFunc(maps.Keys(files), func(a, b *file) int {
+		if precedes(a, b) {
+			return -1
+		}
+		return 1
+	}) {
+		for _, p := range f.problems {
+			s.problem(f.path, p)
+		}
+		for _, c := range f.objects {
+			if x.doubles[c.Key] && !f.held() && x.winner(c.Key).file != f {
+				s.problem(f.path, model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(
+					"the same object stands in %s, which comes first: remove one of them", x.winner(c.Key).object.Source)})
+			}
+		}
+	}
 }

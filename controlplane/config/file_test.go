@@ -72,7 +72,7 @@ func followWith(t *testing.T, cfg FileConfig) *running {
 		t.Fatal(err)
 	}
 	r := &running{FileStore: s, t: t, dir: cfg.Dir, log: log, changes: make(chan model.Change, 10_000), registry: registry}
-	s.RegisterEventHandler(func(c model.Change) { r.changes <- c })
+	s.RegisterEventHandler(func(e []Event) { r.changes <- Change(e) })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -82,10 +82,10 @@ func followWith(t *testing.T, cfg FileConfig) *running {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	if c := r.next(); !c.All {
-		t.Fatalf("the first change is %v, not all", c)
+	<-s.Synced()
+	for range len(r.changes) {
+		<-r.changes // the first load
 	}
-	r.eventually("synced", s.HasSynced)
 	return r
 }
 

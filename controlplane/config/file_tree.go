@@ -4,6 +4,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -12,11 +13,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -27,15 +31,22 @@ const (
 	// racy is how fresh a file may be so that its next change could show
 	// neither in its size nor in its time.
 	racy = 2 * time.Second
+	// readBatch is how many files one goroutine reads at once.
+	readBatch = 16
 )
 
-// tree is the directory as it was last read. One goroutine owns it.
+// tree is the directory as it was last read. The mutex of its store guards it.
 type tree struct {
 	dir     string
 	settle  time.Duration
 	good    lastGood
 	files   map[string]*file
+	status  statusDir
 	watcher *fsnotify.Watcher
+	// ahead holds what files hold, for a scan that is under way; known what
+	// this process wrote last, so that it need not be decoded again.
+	ahead map[string]content
+	known content
 	// watchFailed means that some directory is not watched.
 	watchFailed bool
 	// all asks for a look at the whole tree; dirty at some files.
@@ -45,13 +56,19 @@ type tree struct {
 	loaded bool
 	// trouble lists directories that cannot be read, with the reason.
 	trouble map[string]string
-	changed bool
+	// changed are the files that are different from what was published;
+	// troubled means that trouble is.
+	changed  map[*file]bool
+	troubled bool
 	// now is the time of the refresh.
 	now time.Time
 }
 
 func newTree(dir string, settle time.Duration, good lastGood) *tree {
-	return &tree{dir: dir, settle: settle, good: good, files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}}
+	return &tree{
+		dir: dir, settle: settle, good: good, status: newStatusDir(dir, good.log),
+		files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}, changed: map[*file]bool{},
+	}
 }
 
 // watch begins to watch; without a watcher the tree is polled.
@@ -80,8 +97,12 @@ func (t *tree) waiting() bool { return len(t.dirty) > 0 }
 
 // note remembers what an event asks to look at.
 func (t *tree) note(e fsnotify.Event) bool {
-	switch {
-	case isConfigName(filepath.Base(e.Name)):
+	switch dir, base := filepath.Split(e.Name); {
+	case strings.HasPrefix(base, tempPrefix), filepath.Clean(dir) == filepath.Join(t.dir, ownDir) && base != filepath.Base(t.status.dir):
+		return false // ours
+	case filepath.Clean(dir) == t.status.dir:
+		return t.status.note(e.Name)
+	case isConfigName(base):
 		t.dirty[e.Name] = true
 	case e.Has(fsnotify.Create), e.Has(fsnotify.Remove), e.Has(fsnotify.Rename):
 		// Perhaps a directory, or a symbolic link to one.
@@ -98,9 +119,9 @@ func isConfigName(name string) bool {
 	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "#")
 }
 
-// refresh looks at what may have changed and reports whether anything did.
-func (t *tree) refresh(now time.Time) bool {
-	t.changed, t.now = false, now
+// refresh looks at what may have changed.
+func (t *tree) refresh(now time.Time) {
+	t.now = now
 	dirty := t.dirty
 	t.dirty = map[string]bool{}
 	if !t.all {
@@ -117,33 +138,82 @@ func (t *tree) refresh(now time.Time) bool {
 		t.all = false
 		t.scan(dirty)
 	}
-	return t.changed
+	t.status.refresh()
 }
 
 // scan looks at the whole tree; the files in force are read even if they
 // seem unchanged.
 func (t *tree) scan(force map[string]bool) {
-	found := map[string]bool{}
+	found := map[string]fs.FileInfo{}
 	trouble := map[string]string{}
 	t.watchFailed = t.watcher == nil
 	t.watchLink()
-	t.scanDir(t.dir, 0, func(path string, info fs.FileInfo) {
-		found[path] = true
-		fresh := t.now.Sub(info.ModTime()) < racy
-		t.look(path, info, nil, fresh || force[path])
-	}, trouble)
+	for _, dir := range []string{filepath.Dir(t.status.dir), t.status.dir} {
+		if t.watcher != nil {
+			_ = t.watcher.Add(dir) // it need not be there
+		}
+	}
+	t.status.all = true
+	t.scanDir(t.dir, 0, func(path string, info fs.FileInfo) { found[path] = info }, trouble)
+	look := func(path string) bool {
+		f, info := t.files[path], found[path]
+		return f == nil || force[path] || t.now.Sub(info.ModTime()) < racy || !sameFile(f.info, info)
+	}
+	t.readAhead(slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(path string) bool { return !look(path) }))
+	for path, info := range found {
+		t.look(path, info, nil, look(path))
+	}
+	t.ahead = nil
 	for path := range t.files {
-		if !found[path] && !below(path, trouble) {
+		if found[path] == nil && !below(path, trouble) {
 			t.look(path, nil, fs.ErrNotExist, true)
 		}
 	}
 	if !maps.Equal(trouble, t.trouble) {
-		t.trouble, t.changed = trouble, true
+		t.trouble, t.troubled = trouble, true
 	}
 	if _, bad := trouble[t.dir]; !bad && !t.loaded {
-		t.loaded, t.changed = true, true
+		t.loaded = true
 		t.good.prune(t.files)
 	}
+}
+
+// readAhead reads files with all processors.
+func (t *tree) readAhead(paths []string) {
+	var (
+		mu    sync.Mutex
+		group errgroup.Group
+	)
+	t.ahead = make(map[string]content, len(paths))
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for batch := range slices.Chunk(paths, readBatch) {
+		group.Go(func() error {
+			for _, path := range batch {
+				c := t.read(path)
+				mu.Lock()
+				t.ahead[path] = c
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // its functions do not fail
+}
+
+// read gives what a file holds, decoded unless it is what it was.
+func (t *tree) read(path string) content {
+	data, err := readFile(path)
+	if err != nil {
+		return content{err: err}
+	}
+	c := content{sum: sha256.Sum256(data), empty: len(data) == 0}
+	switch f := t.files[path]; {
+	case f != nil && f.read && f.sum == c.sum:
+		return c
+	case t.known.path == path && t.known.sum == c.sum:
+		return t.known
+	}
+	return decodeContent(path, data)
 }
 
 func (t *tree) scanDir(dir string, depth int, visit func(string, fs.FileInfo), trouble map[string]string) {
@@ -208,44 +278,49 @@ func below(path string, dirs map[string]string) bool {
 func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
 	f := t.files[path]
 	if errors.Is(err, fs.ErrNotExist) {
-		if f == nil {
-			return
+		if f != nil && !t.hold(f) {
+			t.drop(f)
 		}
-		if t.hold(f) {
-			return
-		}
-		delete(t.files, path)
-		t.good.save(&file{path: path})
-		t.changed = true
 		return
 	}
 	if err == nil && f != nil && !force && !f.held() && sameFile(f.info, info) {
 		return
 	}
+	if err == nil && !info.Mode().IsRegular() {
+		return
+	}
 	if f == nil {
 		f = &file{path: path, durable: t.good.dir != "", objects: t.good.load(path)}
 		t.files[path] = f
-		t.changed = true
+		t.changed[f] = true
 	}
-	var data []byte
-	if err == nil {
-		if !info.Mode().IsRegular() {
-			return
-		}
-		data, err = readFile(path)
+	c, ok := t.ahead[path]
+	switch {
+	case err != nil:
+		c = content{err: err}
+	case !ok:
+		c = t.read(path)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		t.look(path, nil, err, force)
+	if errors.Is(c.err, fs.ErrNotExist) {
+		t.look(path, nil, c.err, force)
 		return
 	}
-	if err == nil && len(data) == 0 && t.hold(f) {
+	if c.err == nil && c.empty && t.hold(f) {
 		return
 	}
 	f.info = info
-	if f.update(data, err) {
+	if f.update(c) {
 		t.good.save(f)
-		t.changed = true
+		t.changed[f] = true
 	}
+}
+
+// drop forgets a file that is gone.
+func (t *tree) drop(f *file) {
+	delete(t.files, f.path)
+	t.good.save(&file{path: f.path})
+	f.dropped = true
+	t.changed[f] = true
 }
 
 // hold keeps the objects of a file that is gone or empty for a moment.
@@ -254,7 +329,8 @@ func (t *tree) hold(f *file) bool {
 		return false
 	}
 	if !f.held() {
-		f.heldSince, t.changed = t.now, true
+		f.heldSince = t.now
+		t.changed[f] = true
 	}
 	t.dirty[f.path] = true
 	return true
@@ -274,30 +350,13 @@ func readFile(path string) (data []byte, err error) {
 	return io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 }
 
-// paths gives the files in the order in which they win: those that are gone
-// for the moment come last.
-func (t *tree) paths() []string {
-	return slices.SortedFunc(maps.Keys(t.files), func(a, b string) int {
-		if t.files[a].held() != t.files[b].held() {
-			if t.files[b].held() {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
-	})
-}
-
-// snapshot gives the state that others may see.
-func (t *tree) snapshot() *fileSnapshot {
-	s := newFileSnapshot()
+// report gives all that is wrong now.
+func (t *tree) report(index fileIndex) *fileSnapshot {
+	s := &fileSnapshot{known: map[problemIdentity]bool{}}
 	for _, dir := range slices.Sorted(maps.Keys(t.trouble)) {
 		s.problem(dir, model.Problem{Source: dir, Reason: "it cannot be read: " + t.trouble[dir] +
 			"; the objects that were read from it before stay in force"})
 	}
-	for _, path := range t.paths() {
-		s.add(t.files[path])
-	}
-	s.finish()
+	index.report(s)
 	return s
 }

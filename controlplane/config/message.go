@@ -5,11 +5,9 @@ package config
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -18,20 +16,37 @@ import (
 // and it goes on after a fault, so that a person hears of all of them.
 type builder struct {
 	faults []fault
+	// lenient makes unknown fields warnings.
+	lenient  bool
+	warnings []fault
 }
 
 func (b *builder) errorf(n *yaml.Node, format string, args ...any) {
 	b.faults = append(b.faults, fault{line: n.Line, text: fmt.Sprintf(format, args...)})
 }
 
+// unknown takes a field that is not known, at path.
+func (b *builder) unknown(key *yaml.Node, path, hint string) {
+	text := fmt.Sprintf("unknown field %s in %s%s", quote(key.Value), path, hint)
+	if b.lenient {
+		b.warnings = append(b.warnings, fault{line: key.Line, text: text + "; it has no effect"})
+		return
+	}
+	b.faults = append(b.faults, fault{line: key.Line, text: text})
+}
+
+// spec fills a spec or a status.
+func (b *builder) spec(n *yaml.Node, into any, path string) {
+	if m, ok := into.(proto.Message); ok {
+		b.message(n, m.ProtoReflect(), path)
+		return
+	}
+	b.structure(n, into, path)
+}
+
 // message fills m from a mapping.
 func (b *builder) message(n *yaml.Node, m protoreflect.Message, path string) {
-	switch m.Descriptor().FullName() {
-	case "google.protobuf.Duration":
-		b.duration(n, m, path)
-		return
-	case "google.protobuf.BoolValue", "google.protobuf.UInt32Value", "google.protobuf.DoubleValue":
-		b.singular(n, m, m.Descriptor().Fields().ByName("value"), path)
+	if b.wellKnown(n, m, path) {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
@@ -46,10 +61,10 @@ func (b *builder) message(n *yaml.Node, m protoreflect.Message, path string) {
 			fd = fields.ByTextName(key.Value)
 		}
 		if fd == nil {
-			b.errorf(key, "unknown field %s in %s%s", quote(key.Value), path, didYouMean(key.Value, jsonNames(fields)))
+			b.unknown(key, path, didYouMean(key.Value, jsonNames(fields)))
 			return
 		}
-		if isNull(value) {
+		if isNull(value) && !takesNull(fd) {
 			return
 		}
 		if first, ok := seen[fd.Number()]; ok {
@@ -75,6 +90,7 @@ func jsonNames(fields protoreflect.FieldDescriptors) []string {
 
 // field sets one field of m.
 func (b *builder) field(n *yaml.Node, m protoreflect.Message, fd protoreflect.FieldDescriptor, path string) {
+	b.emptyFault(n, fd, path)
 	switch {
 	case fd.IsList():
 		if n.Kind != yaml.SequenceNode {
@@ -84,7 +100,7 @@ func (b *builder) field(n *yaml.Node, m protoreflect.Message, fd protoreflect.Fi
 		list := m.Mutable(fd).List()
 		for i, item := range n.Content {
 			at := fmt.Sprintf("%s[%d]", path, i)
-			if isNull(item) {
+			if isNull(item) && !takesNull(fd) {
 				b.errorf(item, "%s is empty: write it or remove the \"-\"", at)
 				continue
 			}
@@ -126,7 +142,7 @@ func (b *builder) mapField(n *yaml.Node, m protoreflect.Message, fd protoreflect
 			k = v.MapKey()
 		}
 		switch {
-		case isNull(value):
+		case isNull(value) && !takesNull(fd.MapValue()):
 			b.errorf(value, "%s is empty: write a value, or \"\" for an empty text", at)
 		case fd.MapValue().Message() != nil:
 			v := entries.NewValue()
@@ -138,22 +154,6 @@ func (b *builder) mapField(n *yaml.Node, m protoreflect.Message, fd protoreflect
 			}
 		}
 	})
-}
-
-// duration reads "1.5s", "1h30m" and so on.
-func (b *builder) duration(n *yaml.Node, m protoreflect.Message, path string) {
-	if n.Kind != yaml.ScalarNode {
-		b.errorf(n, "%s is %s: it has to be a duration, for example 5s", path, shape(n))
-		return
-	}
-	d, err := time.ParseDuration(n.Value)
-	if err != nil || (n.ShortTag() != "!!str" && n.Value != "0") {
-		b.errorf(n, "%s is %s: it has to be a duration with its unit, for example 5s or 250ms", path, shape(n))
-		return
-	}
-	fields := m.Descriptor().Fields()
-	m.Set(fields.ByName("seconds"), protoreflect.ValueOfInt64(int64(d/time.Second)))
-	m.Set(fields.ByName("nanos"), protoreflect.ValueOfInt32(int32(d%time.Second)))
 }
 
 // stringMap reads metadata such as labels.
@@ -187,57 +187,4 @@ func (b *builder) text(n *yaml.Node, path string) (string, bool) {
 	}
 	b.errorf(n, "%s is %s: it has to be text", path, shape(n))
 	return "", false
-}
-
-// nearest name within this many edits is offered to the person.
-const mostEdits = 2
-
-// didYouMean gives ": did you mean …?" for the nearest name, or the list of
-// names when none is near and the list is short.
-func didYouMean(got string, names []string) string {
-	best, most := "", min(mostEdits, len(got)/2)+1
-	for _, name := range names {
-		if strings.EqualFold(got, name) {
-			best = name
-			break
-		}
-		if d := edits(got, name); d < most {
-			best, most = name, d
-		}
-	}
-	switch {
-	case best != "":
-		return ": did you mean " + strconv.Quote(best) + "?"
-	case len(names) > 0 && len(names) <= 8:
-		return ": it knows " + strings.Join(names, ", ")
-	}
-	return ""
-}
-
-// edits is the number of insertions, deletions, replacements and swaps of
-// neighbours between two short words; bytes are enough for field names.
-func edits(a, b string) int {
-	const far = 1 << 10
-	if len(a) > 64 || len(b) > 64 {
-		return far
-	}
-	before, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], before[j-2]+1)
-			}
-		}
-		before, prev, cur = prev, cur, before
-	}
-	return prev[len(b)]
 }

@@ -6,6 +6,7 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,13 +55,18 @@ type metadata struct {
 	namespace, name     string
 	labels, annotations map[string]string
 	created             time.Time
+	resourceVersion     string
 }
 
-const defaultNamespace = "default"
+// DefaultNamespace is that of objects that name none.
+const DefaultNamespace = "default"
 
 // metadata reads the metadata of the object.
-func (b *builder) metadata(n, object *yaml.Node) metadata {
-	m := metadata{namespace: defaultNamespace}
+func (b *builder) metadata(n, object *yaml.Node, cluster bool, namespace string) metadata {
+	m := metadata{namespace: namespace}
+	if cluster {
+		m.namespace = ""
+	}
 	if n == nil || isNull(n) {
 		b.errorf(object, "metadata.name is missing: write metadata with a name")
 		return metadata{}
@@ -96,19 +102,24 @@ func (b *builder) metadata(n, object *yaml.Node) metadata {
 				b.errorf(value, "metadata.creationTimestamp is %s: it has to be a time such as 2030-01-31T12:00:00Z", shape(value))
 			}
 			m.created = created.UTC()
-		case "uid", "resourceVersion", "generation", "generateName", "managedFields", "ownerReferences",
+		case "resourceVersion":
+			m.resourceVersion, _ = b.text(value, "metadata.resourceVersion")
+		case "uid", "generation", "generateName", "managedFields", "ownerReferences",
 			"finalizers", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds":
 			// Bookkeeping of Kubernetes in exported objects.
 		default:
-			b.errorf(key, "unknown field %s in metadata%s", quote(key.Value),
-				didYouMean(key.Value, []string{"name", "namespace", "labels", "annotations", "creationTimestamp"}))
+			b.unknown(key, "metadata", didYouMean(key.Value, []string{"name", "namespace", "labels", "annotations", "creationTimestamp"}))
 		}
 	})
 	if text := subdomainFault(m.name); text != "" {
 		b.errorf(nameNode, "metadata.name %s", text)
 		m.name = ""
 	}
-	if text := dnsLabelFault(m.namespace); text != "" {
+	switch text := dnsLabelFault(m.namespace); {
+	case cluster && m.namespace != "":
+		b.errorf(nsNode, "metadata.namespace is %s: objects of this kind have no namespace; remove it", quote(m.namespace))
+		m.namespace = ""
+	case !cluster && text != "":
 		b.errorf(nsNode, "metadata.namespace %s", text)
 		m.name, m.namespace = "", ""
 	}
@@ -131,7 +142,7 @@ func sorted[V any](m map[string]V) func(func(string, V) bool) {
 // objects of one key are equal when their versions are.
 func contentVersion(c *model.Config) string {
 	h := sha256.New()
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.Spec)
+	raw, err := specBytes(c.Spec)
 	if err != nil {
 		// Only text that is not UTF-8 gets here; YAML has none.
 		raw = []byte(err.Error())
@@ -147,4 +158,12 @@ func contentVersion(c *model.Config) string {
 	_, _ = fmt.Fprintf(h, "%d;", c.Created.Unix())
 	_, _ = h.Write(raw)
 	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// specBytes gives the same bytes for the same spec.
+func specBytes(spec any) ([]byte, error) {
+	if m, ok := spec.(proto.Message); ok {
+		return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	}
+	return json.Marshal(spec)
 }

@@ -14,10 +14,9 @@ import (
 
 var (
 	dnsLabel   = regexp.MustCompile("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
-	hostLabel  = regexp.MustCompile("^[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9_])?$")
+	hostLabel  = regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")
 	labelValue = regexp.MustCompile("^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
 	labelName  = regexp.MustCompile("^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
-	portName   = regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")
 	headerName = regexp.MustCompile("^[-!#$%&'*+.^_|~0-9A-Za-z]+$")
 	digits     = regexp.MustCompile("^[0-9]+$")
 )
@@ -28,7 +27,7 @@ const (
 	maxName  = 253
 )
 
-// dnsLabelFault checks a name such as a namespace or a subset.
+// dnsLabelFault checks a name such as a namespace.
 func dnsLabelFault(s string) string {
 	switch {
 	case s == "":
@@ -57,26 +56,34 @@ func subdomainFault(s string) string {
 	return ""
 }
 
-// hostFault checks a host: a short name, a domain name, or an IP address;
-// with wildcard also "*" and "*.example.com".
-func hostFault(s string, wildcard bool) string {
+// wildcard says which wildcards a host may have.
+type wildcard int
+
+const (
+	// noWildcard wants a whole host.
+	noWildcard wildcard = iota
+	// wholeWildcard allows "*.example.com" and "*".
+	wholeWildcard
+	// anyWildcard allows "*-a.example.com" and "*a.example.com" too.
+	anyWildcard
+)
+
+// hostFault checks a host: a short name or a domain name of DNS labels, at
+// most 255 characters, perhaps with a wildcard in front.
+func hostFault(s string, allowed wildcard) string {
 	if s == "" {
 		return "is empty: write a host such as catalog.default.svc.cluster.local"
 	}
-	if isIP(s) {
+	name, wild := strings.CutPrefix(s, "*")
+	switch {
+	case wild && allowed == noWildcard:
+		return "is " + quote(s) + ": a wildcard is not allowed here; write the full host"
+	case s == "*":
 		return ""
-	}
-	name := s
-	if rest, ok := strings.CutPrefix(s, "*"); ok {
-		if !wildcard {
-			return "is " + quote(s) + ": a wildcard is not allowed here; write the full host"
-		}
-		if rest == "" {
-			return ""
-		}
-		if name, ok = strings.CutPrefix(rest, "."); !ok {
-			return "is " + quote(s) + ": a wildcard has to be the whole first part, as in *.example.com"
-		}
+	case wild && allowed == wholeWildcard && !strings.HasPrefix(name, "."):
+		return "is " + quote(s) + ": a wildcard has to be the whole first part, as in *.example.com"
+	case wild:
+		name = strings.TrimLeft(name[:1], ".-") + name[1:]
 	}
 	if len(s) > maxHost {
 		return "is " + quote(s) + ": at most 255 characters are allowed"
@@ -88,9 +95,20 @@ func hostFault(s string, wildcard bool) string {
 		}
 	}
 	if last := parts[len(parts)-1]; digits.MatchString(last) {
+		if isIP(s) {
+			return "is " + quote(s) + ": an IP address is not allowed here; write a host name"
+		}
 		return "is " + quote(s) + ": it is neither an IP address nor a host name (a host name does not end in a number)"
 	}
 	return ""
+}
+
+// hostOrIPFault checks a host that may also be an IP address.
+func hostOrIPFault(s string, allowed wildcard) string {
+	if isIP(s) {
+		return ""
+	}
+	return hostFault(s, allowed)
 }
 
 // hostHint names the usual slips.
@@ -128,13 +146,16 @@ func labelFault(key, value string) string {
 	return ""
 }
 
-// portNameFault checks the name of a port.
-func portNameFault(s string) string {
+// labelNameFault checks a name that is a DNS label in which, as in Istio,
+// large letters are allowed: of a port, a subset or a gateway.
+func labelNameFault(s string) string {
 	switch {
 	case s == "":
-		return "is empty: write a name such as http"
-	case len(s) > maxLabel || !portName.MatchString(s):
-		return "is " + quote(s) + ": only letters, digits and \"-\" are allowed, at most 63, with a letter or digit at both ends"
+		return "is empty: write a name"
+	case len(s) > maxLabel:
+		return "is " + quote(s) + ": at most 63 characters are allowed"
+	case !hostLabel.MatchString(s):
+		return "is " + quote(s) + ": only letters, digits and \"-\" are allowed, with a letter or digit at both ends"
 	}
 	return ""
 }

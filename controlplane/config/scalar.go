@@ -30,7 +30,7 @@ func (b *builder) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path str
 		return b.enum(n, fd.Enum(), path)
 	case protoreflect.BytesKind:
 		if n.Kind == yaml.ScalarNode {
-			if raw, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), "")); err == nil {
+			if raw, err := decodeBase64(n.Value); err == nil {
 				return protoreflect.ValueOfBytes(raw), true
 			}
 		}
@@ -43,6 +43,10 @@ func (b *builder) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path str
 			return none, false
 		}
 		if fd.Kind() == protoreflect.FloatKind {
+			if math.Abs(f) > math.MaxFloat32 {
+				b.errorf(n, "%s is %s: it is too large", path, shape(n))
+				return none, false
+			}
 			return protoreflect.ValueOfFloat32(float32(f)), true
 		}
 		return protoreflect.ValueOfFloat64(f), true
@@ -50,26 +54,44 @@ func (b *builder) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path str
 	return b.integer(n, fd.Kind(), path)
 }
 
-// integer reads whole numbers. The range of 64 bit types is that of int64:
-// no field of a served kind needs more.
+// decodeBase64 takes the four forms that JSON for protobuf allows: standard
+// or for URLs, with padding or without. White space is left out.
+func decodeBase64(s string) ([]byte, error) {
+	s = strings.TrimRight(strings.Join(strings.Fields(s), ""), "=")
+	if strings.ContainsAny(s, "-_") {
+		return base64.RawURLEncoding.DecodeString(s)
+	}
+	return base64.RawStdEncoding.DecodeString(s)
+}
+
+// integer reads whole numbers.
 func (b *builder) integer(n *yaml.Node, kind protoreflect.Kind, path string) (protoreflect.Value, bool) {
-	low, high := int64(math.MinInt64), int64(math.MaxInt64)
+	var low int64
+	high := uint64(math.MaxUint64)
 	switch kind {
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
 		low, high = math.MinInt32, math.MaxInt32
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
-		low, high = 0, math.MaxUint32
-	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		low = 0
+		high = math.MaxUint32
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		low, high = math.MinInt64, math.MaxInt64
 	}
-	v, ok := wholeNumber(n)
+	v, negative, ok := magnitude(n)
 	if !ok {
 		b.errorf(n, "%s is %s: it has to be a whole number", path, shape(n))
 		return protoreflect.Value{}, false
 	}
-	if v < low || v > high {
-		b.errorf(n, "%s is %d: it has to be between %d and %d", path, v, low, high)
+	// Of negative numbers v holds the distance from zero.
+	if negative && v > -uint64(low) || !negative && v > high {
+		sign := ""
+		if negative {
+			sign = "-"
+		}
+		b.errorf(n, "%s is %s%d: it has to be between %d and %d", path, sign, v, low, high)
 		return protoreflect.Value{}, false
+	}
+	if negative {
+		v = -v
 	}
 	switch kind {
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
@@ -77,31 +99,56 @@ func (b *builder) integer(n *yaml.Node, kind protoreflect.Kind, path string) (pr
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
 		return protoreflect.ValueOfUint32(uint32(v)), true
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		return protoreflect.ValueOfUint64(uint64(v)), true
+		return protoreflect.ValueOfUint64(v), true
 	}
-	return protoreflect.ValueOfInt64(v), true
+	return protoreflect.ValueOfInt64(int64(v)), true
 }
 
-// wholeNumber accepts 80, 0x50, "80" and 8e1, as JSON for protobuf does.
+// wholeNumber gives a number of the range of int64.
 func wholeNumber(n *yaml.Node) (int64, bool) {
-	if n.Kind != yaml.ScalarNode {
+	v, negative, ok := magnitude(n)
+	if !ok || !negative && v > math.MaxInt64 {
 		return 0, false
+	}
+	if negative {
+		return int64(-v), true
+	}
+	return int64(v), true
+}
+
+// magnitude accepts 80, 0x50, "80" and 8e1, as JSON for protobuf does, and
+// gives the distance from zero and on which side.
+func magnitude(n *yaml.Node) (v uint64, negative, ok bool) {
+	if n.Kind != yaml.ScalarNode {
+		return 0, false, false
+	}
+	split := func(i int64) (uint64, bool, bool) {
+		if i < 0 {
+			return -uint64(i), true, true
+		}
+		return uint64(i), false, true
 	}
 	switch n.ShortTag() {
 	case "!!int":
-		var v int64
+		var i int64
+		if err := n.Decode(&i); err == nil {
+			return split(i)
+		}
 		err := n.Decode(&v)
-		return v, err == nil
+		return v, false, err == nil
 	case "!!str", "!!float":
-		if v, err := strconv.ParseInt(n.Value, 10, 64); err == nil {
-			return v, true
+		if i, err := strconv.ParseInt(n.Value, 10, 64); err == nil {
+			return split(i)
+		}
+		if v, err := strconv.ParseUint(n.Value, 10, 64); err == nil {
+			return v, false, true
 		}
 		f, ok := number(n)
 		if ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-			return int64(f), true
+			return split(int64(f))
 		}
 	}
-	return 0, false
+	return 0, false, false
 }
 
 func number(n *yaml.Node) (float64, bool) {

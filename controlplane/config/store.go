@@ -5,73 +5,65 @@ package config
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"log/slog"
-	"net/url"
-	"path/filepath"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Store is a source of objects. What it returns is shared: nobody may write
-// to it.
+// Store is a place of objects. What it returns is shared: nobody may write to
+// it ([model.Config.Clone] gives a copy). Writes may be visible late; a
+// handler never sees a store that is older than its event. All methods may be
+// called by several goroutines at once.
 type Store interface {
+	// Name is the URL of the store, for messages and metrics.
+	Name() string
+	// Schemas lists the kinds that the store serves. Other kinds are never
+	// there; writing them fails with [ErrNoKind].
+	Schemas() []Schema
+	// Get gives one object, nil when there is none.
+	Get(key model.Key) *model.Config
 	// List gives the objects of a kind in canonical order ([model.Older]);
 	// an empty namespace means all of them.
 	List(kind model.Kind, namespace string) []*model.Config
-	// Get gives one object, nil when there is none.
-	Get(key model.Key) *model.Config
-	// RegisterEventHandler adds a function that hears of every change. It
-	// must be called before Run. Handlers are called in order, one change
-	// at a time, and never before the store holds the new state.
-	RegisterEventHandler(handler func(model.Change))
-	// Run keeps the store up to date until ctx is done.
-	Run(ctx context.Context) error
-	// HasSynced reports whether the first full load was delivered; Synced
-	// is closed when it was.
-	HasSynced() bool
-	Synced() <-chan struct{}
 	// Problems lists what is wrong now, in a stable order.
 	Problems() []model.Problem
-}
 
-// OpenConfig holds what every store needs.
-type OpenConfig struct {
-	Logger *slog.Logger
-	// Registerer takes the metrics; nil means none.
-	Registerer prometheus.Registerer
-	// LastGood is a directory in which stores keep, each in a directory of its
-	// own, the last good version of objects that went bad; empty means that
-	// a restart loses them.
-	LastGood string
-}
+	// Create writes a new object and gives its resource version. It fails
+	// with [ErrExists] and [ErrInvalid]. The caller keeps the object. A status
+	// is not written; a creation time is kept where the store can.
+	Create(ctx context.Context, c *model.Config) (string, error)
+	// Update replaces labels, annotations and spec of an object and gives its
+	// new resource version. The object's ResourceVersion has to be the stored
+	// one, else it fails with [ErrConflict]; an empty one always wins. Where
+	// nothing changes, the version may stay, and nothing is told.
+	Update(ctx context.Context, c *model.Config) (string, error)
+	// UpdateStatus replaces the status of an object, and nothing else, under
+	// the same rule.
+	UpdateStatus(ctx context.Context, c *model.Config) (string, error)
+	// Patch changes the newest state of an object: change gets a copy and
+	// alters labels, annotations and spec. It is called again, with what is
+	// newest then, when somebody else was faster.
+	Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error)
+	// Delete removes an object. A resource version that is not empty has to
+	// be the stored one, else it fails with [ErrConflict].
+	Delete(ctx context.Context, key model.Key, resourceVersion string) error
 
-// Open gives the store for a URL: fs:///directory.
-func Open(address string, cfg OpenConfig) (Store, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("config source %q is no URL: write fs:///directory: %w", address, err)
-	}
-	switch u.Scheme {
-	case "fs":
-		if u.Host != "" {
-			return nil, fmt.Errorf("config source %q names the host %q: write three slashes, fs:///%s%s", address, u.Host, u.Host, u.Path)
-		}
-		if u.Path == "" {
-			return nil, fmt.Errorf("config source %q names no directory: write fs:///directory", address)
-		}
-		lastGood := cfg.LastGood
-		if lastGood != "" {
-			sum := sha256.Sum256([]byte(u.Path))
-			lastGood = filepath.Join(lastGood, hex.EncodeToString(sum[:8]))
-		}
-		return NewFileStore(FileConfig{Dir: u.Path, Name: address, LastGood: lastGood, Logger: cfg.Logger, Registerer: cfg.Registerer})
-	case "":
-		return nil, fmt.Errorf("config source %q has no scheme: write fs://%s", address, u.Path)
-	}
-	return nil, fmt.Errorf("config source %q has the scheme %q, which this version does not serve: write fs:///directory", address, u.Scheme)
+	// RegisterEventHandler adds a function that hears of every change of
+	// some kinds, of all when none is named. It must be called before Run.
+	// Handlers are called one at a time in the order in which they were
+	// added. Events that became visible together come together; several
+	// changes of one object may come as one.
+	RegisterEventHandler(handler func([]Event), kinds ...model.Kind)
+	// SetWatchErrorHandler sets the function that hears when the source
+	// cannot be followed, each time it is tried. It must be called before
+	// Run.
+	SetWatchErrorHandler(handler func(error))
+	// Run keeps the store up to date until ctx is done. It fails when the
+	// source can never be read.
+	Run(ctx context.Context) error
+	// HasStarted reports whether Run was called.
+	HasStarted() bool
+	// HasSynced reports whether the first full load was delivered to the
+	// handlers; Synced is closed when it was.
+	HasSynced() bool
+	Synced() <-chan struct{}
 }

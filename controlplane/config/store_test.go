@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -26,7 +27,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for address, want := range map[string]string{
-		"etcd://host:2379/x": `config source "etcd://host:2379/x" has the scheme "etcd", which this version does not serve: write fs:///directory`,
+		"etcd://host:2379/x": `config source "etcd://host:2379/x": the scheme is not known: etcd; write fs:///directory or memory://`,
 		"fs://etc/config":    `config source "fs://etc/config" names the host "etc": write three slashes, fs:///etc/config`,
 		"fs://":              `config source "fs://" names no directory: write fs:///directory`,
 		"/etc/config":        `config source "/etc/config" has no scheme: write fs:///etc/config`,
@@ -37,6 +38,30 @@ func TestOpen(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Open(%s): %v, want %s", address, err, want)
 		}
+	}
+}
+
+// Every store that Open gives counts its events.
+func TestOpenCountsEvents(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	s, err := Open("memory://a", OpenConfig{Registerer: reg})
+	must(t, err)
+	objects, _ := Decode("", []byte(workload("a", "10.0.0.1")))
+	_, err = s.Create(t.Context(), objects[0])
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	<-s.Synced()
+	cancel()
+	must(t, <-done)
+	const want = "# HELP outrigger_control_config_events_total Changes of configuration objects that a store told of, by kind and by event: add, update or delete.\n" +
+		"# TYPE outrigger_control_config_events_total counter\n" +
+		"outrigger_control_config_events_total{event=\"add\",kind=\"WorkloadEntry\",store=\"memory://a\"} 1\n"
+	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want)))
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v, %v", problems, err)
 	}
 }
 
@@ -54,19 +79,18 @@ func TestAggregate(t *testing.T) {
 		must(t, err)
 		stores, dirs = append(stores, s), append(dirs, dir)
 	}
-	a := NewAggregate(stores...)
+	a := NewAggregate(nil, stores...)
 	changes := make(chan model.Change, 10)
-	a.RegisterEventHandler(func(c model.Change) { changes <- c })
+	a.RegisterEventHandler(func(e []Event) { changes <- Change(e) })
 	if a.HasSynced() {
 		t.Error("synced before Run")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	for range stores {
-		if c := <-changes; !c.All {
-			t.Errorf("the first change is %v", c)
-		}
+	heard := model.Change{}
+	for len(heard.Keys) < 3 {
+		heard = heard.Merge(<-changes)
 	}
 	var names []string
 	for _, c := range a.List(model.WorkloadEntry, "") {
@@ -86,5 +110,18 @@ func TestAggregate(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// A password that somebody writes into a URL is never told.
+func TestOpenTellsNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{
+		"etcd://me:secret@host:23\x7f79/", "etcd://me:secret@[::1/", "what://me:secret@host/", "://me:secret@host", "fs://me:secret@host/x",
+	} {
+		_, err := Open(address, OpenConfig{})
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("Open(%q): %v", address, err)
+		}
 	}
 }

@@ -8,13 +8,30 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
+// withoutEffect warns of fields that are set and change nothing in this
+// version, so that nothing a person writes is silently without effect.
+func (c *checker) withoutEffect(spec any, schema Schema) {
+	message, ok := spec.(proto.Message)
+	if ok {
+		_, ok = supportedTable[message.ProtoReflect().Descriptor().FullName()]
+	}
+	if !ok {
+		article := "a"
+		if strings.ContainsAny(schema.Name[:1], "AEIO") || strings.HasPrefix(schema.Name, "HTTP") {
+			article = "an"
+		}
+		c.warnf("", "%s %s has no effect in this version", article, schema.Name)
+		return
+	}
+	c.unserved(message.ProtoReflect(), "spec")
+}
+
 // supportedFields names, for each message that can stand in a spec, the
-// fields that this version serves, by their names in YAML. A field that is
-// set but not named here is refused, so that nothing a person writes is
-// silently without effect.
+// fields that have an effect, by their names in YAML.
 func supportedFields(message protoreflect.FullName) (fields []string, known bool) {
 	text, known := supportedTable[message]
 	return strings.Fields(text), known
@@ -23,7 +40,7 @@ func supportedFields(message protoreflect.FullName) (fields []string, known bool
 // supportedTable is never written to.
 var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.VirtualService":           "hosts gateways http exportTo",
-	"istio.networking.v1alpha3.HTTPRoute":                "name match route redirect directResponse rewrite timeout retries headers mirror mirrors mirrorPercentage",
+	"istio.networking.v1alpha3.HTTPRoute":                "name match route redirect directResponse rewrite timeout retries headers mirror mirrors mirrorPercentage mirrorPercent",
 	"istio.networking.v1alpha3.HTTPMatchRequest":         "name uri scheme method authority headers port sourceLabels gateways queryParams ignoreUriCase withoutHeaders sourceNamespace",
 	"istio.networking.v1alpha3.StringMatch":              "exact prefix regex",
 	"istio.networking.v1alpha3.HTTPRouteDestination":     "destination weight headers",
@@ -31,7 +48,7 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.PortSelector":             "number",
 	"istio.networking.v1alpha3.Headers":                  "request response",
 	"istio.networking.v1alpha3.Headers.HeaderOperations": "set add remove",
-	"istio.networking.v1alpha3.HTTPRedirect":             "uri authority port scheme redirectCode prefixRewrite",
+	"istio.networking.v1alpha3.HTTPRedirect":             "uri authority port derivePort scheme redirectCode prefixRewrite",
 	"istio.networking.v1alpha3.HTTPDirectResponse":       "status body",
 	"istio.networking.v1alpha3.HTTPBody":                 "string bytes",
 	"istio.networking.v1alpha3.HTTPRewrite":              "uri authority uriRegexRewrite",
@@ -68,17 +85,22 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.type.v1beta1.WorkloadSelector":                 "matchLabels",
 }
 
-// supported refuses the fields of m that are set and not served.
-func (c *checker) supported(m protoreflect.Message, path string) {
+// unserved warns of the fields of m that are set and have no effect. Where a
+// rule of the kind has warned of the field, in better words, it stays silent.
+func (c *checker) unserved(m protoreflect.Message, path string) {
+	warned := map[string]bool{}
+	for _, w := range c.warnings {
+		warned[w.Path] = true
+	}
+	c.unservedFields(m, path, warned)
+}
+
+func (c *checker) unservedFields(m protoreflect.Message, path string, warned map[string]bool) {
 	name := m.Descriptor().FullName()
 	if strings.HasPrefix(string(name), "google.protobuf.") {
 		return
 	}
-	served, known := supportedFields(name)
-	if !known {
-		c.errorf(path, "is not supported by this version: remove it")
-		return
-	}
+	served, _ := supportedFields(name)
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
@@ -87,7 +109,9 @@ func (c *checker) supported(m protoreflect.Message, path string) {
 		}
 		at := path + "." + fd.JSONName()
 		if !slices.Contains(served, fd.JSONName()) {
-			c.errorf(at, "is not supported by this version: remove it")
+			if !warned[at] {
+				c.warnf(at, "has no effect in this version")
+			}
 			continue
 		}
 		switch {
@@ -99,16 +123,16 @@ func (c *checker) supported(m protoreflect.Message, path string) {
 					return true
 				})
 				for k, v := range sorted(values) {
-					c.supported(v, at+"["+k+"]")
+					c.unservedFields(v, at+"["+k+"]", warned)
 				}
 			}
 		case fd.Message() == nil:
 		case fd.IsList():
 			for j := range m.Get(fd).List().Len() {
-				c.supported(m.Get(fd).List().Get(j).Message(), fmt.Sprintf("%s[%d]", at, j))
+				c.unservedFields(m.Get(fd).List().Get(j).Message(), fmt.Sprintf("%s[%d]", at, j), warned)
 			}
 		default:
-			c.supported(m.Get(fd).Message(), at)
+			c.unservedFields(m.Get(fd).Message(), at, warned)
 		}
 	}
 }

@@ -4,8 +4,8 @@
 package config
 
 import (
-	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -17,86 +17,85 @@ import (
 )
 
 // Validate checks an object and gives all that is wrong with it: each error
-// names the field, its value and the cure. No error means that the object
-// takes effect as it is written; a field that this version would ignore is
-// an error too.
-func Validate(c *model.Config) []error {
-	spec, ok := findKind(c.Kind)
+// names the field, its value and the cure. An object with errors must not be
+// stored. Warnings are about objects that are valid and perhaps not what their
+// author meant, such as a field that has no effect in this version.
+func Validate(c *model.Config) (errs, warnings []FieldError) {
+	schema, ok := SchemaOf(c.Kind)
 	if !ok {
-		return []error{fmt.Errorf("kind %s is not served: this version serves %s", quote(string(c.Kind)), kindNames())}
+		return []FieldError{{Path: "kind", Text: "is " + quote(string(c.Kind)) + ": write one of " + kindNames()}}, nil
 	}
-	if c.Spec == nil || c.Spec.ProtoReflect().Descriptor().FullName() != spec.message().ProtoReflect().Descriptor().FullName() {
-		return []error{errors.New("spec is missing or of another kind")}
+	if !schema.hasType(c.Spec) {
+		return []FieldError{{Path: "spec", Text: "is missing, or that of another kind"}}, nil
 	}
-	var errs []error
-	if text := subdomainFault(c.Name); text != "" {
-		errs = append(errs, fieldError{path: "metadata.name", text: text})
+	k := &checker{}
+	k.fault("metadata.name", subdomainFault(c.Name))
+	switch {
+	case !schema.Cluster:
+		k.fault("metadata.namespace", dnsLabelFault(c.Namespace))
+	case c.Namespace != "":
+		k.errorf("metadata.namespace", "is %s: a %s has no namespace; remove it", quote(c.Namespace), schema.Name)
 	}
-	if text := dnsLabelFault(c.Namespace); text != "" {
-		errs = append(errs, fieldError{path: "metadata.namespace", text: text})
-	}
-	for _, e := range check(c, spec) {
-		errs = append(errs, e)
-	}
-	return errs
+	k.labels(c.Labels, "metadata.labels")
+	k.check(c, schema)
+	return k.errs, k.warnings
 }
-
-// fieldError is what is wrong with one field.
-type fieldError struct {
-	path string
-	text string
-}
-
-func (e fieldError) Error() string { return e.path + " " + e.text }
 
 // checker gathers what is wrong with one object.
 type checker struct {
-	errs []fieldError
+	errs, warnings []FieldError
 }
 
 // errorf adds a sentence; it continues behind the path of the field.
 func (c *checker) errorf(path, format string, args ...any) {
-	c.errs = append(c.errs, fieldError{path: path, text: fmt.Sprintf(format, args...)})
+	c.errs = append(c.errs, FieldError{Path: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// warnf adds a sentence about a field that is allowed and perhaps not meant.
+func (c *checker) warnf(path, format string, args ...any) {
+	c.warnings = append(c.warnings, FieldError{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
 // fault adds the result of a function of names.go.
 func (c *checker) fault(path, text string) {
 	if text != "" {
-		c.errs = append(c.errs, fieldError{path: path, text: text})
+		c.errs = append(c.errs, FieldError{Path: path, Text: text})
 	}
 }
 
-// check runs the rules of the kind, after those that hold for every kind.
-func check(cfg *model.Config, spec kindSpec) []fieldError {
-	c := &checker{}
-	c.supported(cfg.Spec.ProtoReflect(), "spec")
-	spec.validate(c, cfg)
-	return c.errs
+// dryRunAnnotation asks that a policy is only counted, not enforced.
+const dryRunAnnotation = "istio.io/dry-run"
+
+// check runs the rules of the kind, and those that hold for every spec.
+func (c *checker) check(cfg *model.Config, schema Schema) {
+	if v, ok := cfg.Annotations[dryRunAnnotation]; ok && cfg.Kind != model.AuthorizationPolicy {
+		c.errorf("metadata.annotations["+dryRunAnnotation+"]", "is %s: only an AuthorizationPolicy can be tried without effect; remove it", quote(v))
+	}
+	if schema.validate != nil {
+		schema.validate(c, cfg)
+	}
+	c.withoutEffect(cfg.Spec, schema)
 }
 
-// exportTo checks the namespaces that see an object.
-func (c *checker) exportTo(values []string, path string) {
+// exportTo checks the namespaces that see an object of a namespace.
+func (c *checker) exportTo(namespace string, values []string, path string) {
 	seen := map[string]int{}
 	for i, v := range values {
 		at := index(path, i)
+		name := v
+		if v == "." && namespace != "" {
+			name = namespace
+		}
 		if v != "*" && v != "." && v != "~" && dnsLabelFault(v) != "" {
 			c.errorf(at, "is %s: write \"*\" (all namespaces), \".\" (its own), \"~\" (none) or the name of a namespace", quote(v))
 		}
-		if first, ok := seen[v]; ok {
-			c.errorf(at, "is %s, as %s: remove one", quote(v), index(path, first))
+		if first, ok := seen[name]; ok {
+			c.errorf(at, "is %s, which %s says already: remove one", quote(v), index(path, first))
+		} else {
+			seen[name] = i
 		}
-		seen[v] = i
 		if len(values) > 1 && (v == "*" || v == "~") {
 			c.errorf(at, "is %s, which stands alone: remove it or the others", quote(v))
-		}
-	}
-}
-
-// exportToAll refuses everything but "*".
-func (c *checker) exportToAll(values []string, path string) {
-	for i, v := range values {
-		if v != "*" {
-			c.errorf(index(path, i), "is %s: this version serves only \"*\" here", quote(v))
 		}
 	}
 }
@@ -108,15 +107,22 @@ func (c *checker) labels(m map[string]string, path string) {
 	}
 }
 
-// selector checks the labels of a workload selector.
-func (c *checker) selector(m map[string]string, path string) {
+// selector checks the labels of a workload selector, and warns of one that is
+// there and names none: it selects all workloads.
+func (c *checker) selector(present bool, m map[string]string, path string) {
+	if present && len(m) == 0 {
+		c.warnf(path, "is empty, so the object is for every workload of the namespace: write labels, or remove the selector")
+	}
 	for k, v := range sorted(m) {
 		at := path + "[" + k + "]"
-		if strings.Contains(k, "*") || strings.Contains(v, "*") {
-			c.errorf(at, "is %s: a selector has no wildcards; write the exact value", quote(v))
-			continue
+		switch {
+		case k == "":
+			c.errorf(path, "has an empty key: write the name of a label")
+		case strings.Contains(k, "*") || strings.Contains(v, "*"):
+			c.errorf(at, "is %s: a selector has no wildcards; write the exact key and value", quote(v))
+		case labelFault(k, v) != "":
+			c.warnf(at, "%s; as it stands it selects no workload", labelFault(k, v))
 		}
-		c.fault(at, labelFault(k, v))
 	}
 }
 
@@ -146,6 +152,8 @@ func (c *checker) duration(d *durationpb.Duration, path string) {
 	}
 	v := d.AsDuration()
 	switch {
+	case v == 0:
+		c.errorf(path, "is 0s: it has to be 1ms or more; leave it out for the default")
 	case v < time.Millisecond:
 		c.errorf(path, "is %s: it has to be 1ms or more", v)
 	case v%time.Millisecond != 0:
@@ -153,34 +161,29 @@ func (c *checker) duration(d *durationpb.Duration, path string) {
 	}
 }
 
-// durationOrZero is duration for fields in which 0s means "off".
-func (c *checker) durationOrZero(d *durationpb.Duration, path string) {
-	if d.AsDuration() != 0 {
-		c.duration(d, path)
+// wholeSeconds is duration for spans that are sent in seconds.
+func (c *checker) wholeSeconds(d *durationpb.Duration, path string) {
+	if v := d.AsDuration(); v%time.Second != 0 {
+		c.errorf(path, "is %s: it has to be whole seconds", v)
+		return
 	}
-}
-
-// seconds checks a time span that Envoy takes in seconds.
-func (c *checker) seconds(d *durationpb.Duration, path string) {
-	if d != nil && (d.AsDuration() < time.Second || d.AsDuration()%time.Second != 0) {
-		c.errorf(path, "is %s: it has to be whole seconds, 1s or more", d.AsDuration())
-	}
+	c.duration(d, path)
 }
 
 // notNegative checks a count for which 0 means the default.
 func (c *checker) notNegative(n int32, path string) {
 	if n < 0 {
-		c.errorf(path, "is %d: it has to be 1 or more", n)
+		c.errorf(path, "is %d: it has to be 0 (the default) or more", n)
 	}
 }
 
 const maxRegex = 1024
 
-// stringMatch checks a match that has to say something.
+// stringMatch checks the match of a value that is always there.
 func (c *checker) stringMatch(m *networkingv1alpha3.StringMatch, path string) {
 	switch v := m.GetMatchType().(type) {
 	case nil:
-		c.errorf(path, "is empty: write exact, prefix or regex")
+		c.warnf(path, "is empty and matches everything: write exact, prefix or regex, or remove it")
 	case *networkingv1alpha3.StringMatch_Prefix:
 		if v.Prefix == "" {
 			c.errorf(path+".prefix", "is empty: write a prefix, or remove the match")
@@ -189,6 +192,47 @@ func (c *checker) stringMatch(m *networkingv1alpha3.StringMatch, path string) {
 		c.regex(v.Regex, path+".regex")
 	}
 }
+
+// presentOrMatch checks a match that, when empty, asks only that something
+// is there.
+func (c *checker) presentOrMatch(m *networkingv1alpha3.StringMatch, path string) {
+	if v, ok := m.GetMatchType().(*networkingv1alpha3.StringMatch_Regex); ok {
+		c.regex(v.Regex, path+".regex")
+	}
+}
+
+// percent checks a share that Envoy takes in millionths.
+func (c *checker) percent(p *networkingv1alpha3.Percent, path string) {
+	if v := p.GetValue(); !(v == 0 || v >= 0.0001 && v <= 100) {
+		c.errorf(path, "is %v: a percentage is 0, or between 0.0001 and 100", v)
+	}
+}
+
+// wholePercent checks a share of whole hundredths.
+func (c *checker) wholePercent(v int32, path string) {
+	if v < 0 || v > 100 {
+		c.errorf(path, "is %d: a percentage is between 0 and 100", v)
+	}
+}
+
+// ipRange checks an IP address or a range of them.
+func (c *checker) ipRange(s, path string) {
+	if _, err := netip.ParsePrefix(s); err != nil && !isIP(s) {
+		c.errorf(path, "is %s: it has to be an IP address or a range such as 10.0.0.0/24", quote(s))
+	}
+}
+
+// unixSocketFault checks what stands behind unix://: an absolute path of a file, or
+// an abstract name behind @.
+func unixSocketFault(s string) string {
+	name := strings.TrimPrefix(s, unixScheme)
+	if strings.HasPrefix(name, "@") || strings.HasPrefix(name, "/") && !strings.HasSuffix(name, "/") {
+		return ""
+	}
+	return "is " + quote(s) + ": write unix:// and the absolute path of the socket, as in unix:///run/app.sock"
+}
+
+const unixScheme = "unix://"
 
 func (c *checker) regex(s, path string) {
 	switch {

@@ -4,6 +4,8 @@
 package config
 
 import (
+	"time"
+
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -14,11 +16,11 @@ func validateDestinationRule(c *checker, cfg *model.Config) {
 	if !ok {
 		return
 	}
-	c.fault("spec.host", hostFault(dr.GetHost(), true))
-	c.exportTo(dr.GetExportTo(), "spec.exportTo")
+	c.fault("spec.host", hostFault(dr.GetHost(), anyWildcard))
+	c.exportTo(cfg.Namespace, dr.GetExportTo(), "spec.exportTo")
 	if dr.GetWorkloadSelector() != nil {
-		c.selector(dr.GetWorkloadSelector().GetMatchLabels(), "spec.workloadSelector.matchLabels")
-		if to := dr.GetExportTo(); len(to) > 0 && (len(to) > 1 || to[0] != ".") {
+		c.selector(true, dr.GetWorkloadSelector().GetMatchLabels(), "spec.workloadSelector.matchLabels")
+		if to := dr.GetExportTo(); len(to) > 1 || len(to) == 1 && to[0] != "." && to[0] != cfg.Namespace {
 			c.errorf("spec.exportTo", "is not [\".\"]: a rule with a workloadSelector holds in its own namespace only; remove exportTo")
 		}
 	}
@@ -26,7 +28,7 @@ func validateDestinationRule(c *checker, cfg *model.Config) {
 	names := map[string]int{}
 	for i, s := range dr.GetSubsets() {
 		path := index("spec.subsets", i)
-		c.fault(path+".name", dnsLabelFault(s.GetName()))
+		c.fault(path+".name", labelNameFault(s.GetName()))
 		if first, ok := names[s.GetName()]; ok {
 			c.errorf(path+".name", "is %s, as in spec.subsets[%d]: give each subset a name of its own", quote(s.GetName()), first)
 		} else {
@@ -59,27 +61,80 @@ func (c *checker) trafficPolicy(p *networkingv1alpha3.TrafficPolicy, path string
 		n := s.GetPort().GetNumber()
 		c.port(n, at+".port.number")
 		if first, ok := ports[n]; ok && n != 0 {
-			c.errorf(at+".port.number", "is %d, as in portLevelSettings[%d]: each port can stand here once", n, first)
+			c.warnf(at+".port.number", "is %d, as in portLevelSettings[%d], which wins: remove one", n, first)
+		} else {
+			ports[n] = i
 		}
-		ports[n] = i
+		if s.GetLoadBalancer() == nil && s.GetConnectionPool() == nil && s.GetOutlierDetection() == nil && s.GetTls() == nil {
+			c.errorf(at, "has no policy for the port: write loadBalancer, connectionPool, outlierDetection or tls, or remove it")
+		}
 		c.portPolicy(s, at)
+	}
+	if t := p.GetTunnel(); t != nil {
+		if proto := t.GetProtocol(); proto != "" && proto != "CONNECT" && proto != "POST" {
+			c.errorf(path+".tunnel.protocol", "is %s: write CONNECT or POST", quote(proto))
+		}
+		c.fault(path+".tunnel.targetHost", hostOrIPFault(t.GetTargetHost(), noWildcard))
+		c.port(t.GetTargetPort(), path+".tunnel.targetPort")
+		if p.GetProxyProtocol() != nil {
+			c.errorf(path+".tunnel", "and proxyProtocol exclude each other: remove one")
+		}
+	}
+	if b := p.GetRetryBudget(); b != nil {
+		if v := b.GetPercent().GetValue(); !(v >= 0 && v <= 100) {
+			c.errorf(path+".retryBudget.percent", "is %v: a percentage is between 0 and 100", v)
+		}
+		c.duration(b.GetBudgetInterval(), path+".retryBudget.budgetInterval")
 	}
 }
 
 func (c *checker) portPolicy(p portPolicy, path string) {
-	if lb := p.GetLoadBalancer().GetSimple(); lb == networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH {
-		c.errorf(path+".loadBalancer.simple", "is %s: this version serves ROUND_ROBIN, LEAST_REQUEST and RANDOM", lb)
-	}
+	c.loadBalancer(p.GetLoadBalancer(), p.GetOutlierDetection(), path+".loadBalancer")
 	c.connectionPool(p.GetConnectionPool(), path+".connectionPool")
 	c.outlierDetection(p.GetOutlierDetection(), path+".outlierDetection")
-	tls := p.GetTls()
+	c.clientTLS(p.GetTls(), path+".tls")
+}
+
+func (c *checker) clientTLS(tls *networkingv1alpha3.ClientTLSSettings, path string) {
+	if tls == nil {
+		return
+	}
+	files := []struct{ name, value string }{
+		{"clientCertificate", tls.GetClientCertificate()},
+		{"privateKey", tls.GetPrivateKey()},
+		{"caCertificates", tls.GetCaCertificates()},
+		{"caCrl", tls.GetCaCrl()},
+	}
 	switch mode := tls.GetMode(); mode {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		c.errorf(path+".tls.mode", "is %s: this version serves ISTIO_MUTUAL and DISABLE", mode)
+		c.warnf(path+".mode", "is %s, which is not served in this version: requests there are answered with 503 and never sent as plaintext; write DISABLE or ISTIO_MUTUAL", mode)
+		mutual := mode == networkingv1alpha3.ClientTLSSettings_MUTUAL
+		for i, f := range files {
+			switch {
+			case f.value != "" && tls.GetCredentialName() != "":
+				c.errorf(path+"."+f.name, "and credentialName exclude each other: remove one")
+			case f.value == "" && i < 2 && mutual && tls.GetCredentialName() == "":
+				c.errorf(path+"."+f.name, "is missing: mode MUTUAL needs clientCertificate and privateKey, or credentialName")
+			}
+		}
+		if !tls.GetInsecureSkipVerify().GetValue() {
+			return
+		}
+		const cure = "has no effect where insecureSkipVerify is true: remove one of them"
+		if tls.GetCaCertificates() != "" {
+			c.errorf(path+".caCertificates", cure)
+		}
+		if len(tls.GetSubjectAltNames()) > 0 {
+			c.errorf(path+".subjectAltNames", cure)
+		}
+		if tls.GetCredentialName() != "" && !mutual {
+			c.errorf(path+".credentialName", cure)
+		}
 	case networkingv1alpha3.ClientTLSSettings_DISABLE:
 		if tls.GetSni() != "" || len(tls.GetSubjectAltNames()) > 0 {
-			c.errorf(path+".tls", "has the mode DISABLE, so sni and subjectAltNames have no effect: remove them")
+			c.warnf(path, "has the mode DISABLE, so sni and subjectAltNames have no effect: remove them, or write another mode")
 		}
+	case networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 	}
 }
 
@@ -90,13 +145,23 @@ func (c *checker) connectionPool(p *networkingv1alpha3.ConnectionPoolSettings, p
 	if p.GetTcp() == nil && p.GetHttp() == nil {
 		c.errorf(path, "is empty: write tcp or http, or remove it")
 	}
-	c.notNegative(p.GetTcp().GetMaxConnections(), path+".tcp.maxConnections")
-	c.duration(p.GetTcp().GetConnectTimeout(), path+".tcp.connectTimeout")
-	c.duration(p.GetTcp().GetMaxConnectionDuration(), path+".tcp.maxConnectionDuration")
-	c.seconds(p.GetTcp().GetTcpKeepalive().GetTime(), path+".tcp.tcpKeepalive.time")
-	c.seconds(p.GetTcp().GetTcpKeepalive().GetInterval(), path+".tcp.tcpKeepalive.interval")
+	t := p.GetTcp()
+	c.notNegative(t.GetMaxConnections(), path+".tcp.maxConnections")
+	c.duration(t.GetConnectTimeout(), path+".tcp.connectTimeout")
+	c.duration(t.GetMaxConnectionDuration(), path+".tcp.maxConnectionDuration")
+	c.duration(t.GetIdleTimeout(), path+".tcp.idleTimeout")
+	for _, f := range []struct {
+		name string
+		span interface{ AsDuration() time.Duration }
+	}{{"time", t.GetTcpKeepalive().GetTime()}, {"interval", t.GetTcpKeepalive().GetInterval()}} {
+		if v := f.span.AsDuration(); v >= time.Millisecond && v%time.Second != 0 {
+			c.warnf(path+".tcp.tcpKeepalive."+f.name, "is %s: the part below a second has no effect; write whole seconds", v)
+		}
+	}
+	c.duration(t.GetTcpKeepalive().GetTime(), path+".tcp.tcpKeepalive.time")
+	c.duration(t.GetTcpKeepalive().GetInterval(), path+".tcp.tcpKeepalive.interval")
 	h := p.GetHttp()
-	c.durationOrZero(h.GetIdleTimeout(), path+".http.idleTimeout")
+	c.duration(h.GetIdleTimeout(), path+".http.idleTimeout")
 	c.notNegative(h.GetMaxConcurrentStreams(), path+".http.maxConcurrentStreams")
 	if h.GetUseClientProtocol() && h.GetH2UpgradePolicy() == networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE {
 		c.errorf(path+".http.useClientProtocol", "and h2UpgradePolicy UPGRADE exclude each other: remove one")
@@ -105,6 +170,8 @@ func (c *checker) connectionPool(p *networkingv1alpha3.ConnectionPoolSettings, p
 	c.notNegative(h.GetHttp2MaxRequests(), path+".http.http2MaxRequests")
 	c.notNegative(h.GetMaxRequestsPerConnection(), path+".http.maxRequestsPerConnection")
 	c.notNegative(h.GetMaxRetries(), path+".http.maxRetries")
+	c.duration(h.GetHttp2KeepAlive().GetInterval(), path+".http.http2KeepAlive.interval")
+	c.duration(h.GetHttp2KeepAlive().GetTimeout(), path+".http.http2KeepAlive.timeout")
 }
 
 func (c *checker) outlierDetection(o *networkingv1alpha3.OutlierDetection, path string) {
@@ -113,15 +180,13 @@ func (c *checker) outlierDetection(o *networkingv1alpha3.OutlierDetection, path 
 	}
 	c.duration(o.GetInterval(), path+".interval")
 	c.duration(o.GetBaseEjectionTime(), path+".baseEjectionTime")
-	for _, f := range []struct {
-		name  string
-		value int32
-	}{{"maxEjectionPercent", o.GetMaxEjectionPercent()}, {"minHealthPercent", o.GetMinHealthPercent()}} {
-		if f.value < 0 || f.value > 100 {
-			c.errorf(path+"."+f.name, "is %d: a percentage is between 0 and 100", f.value)
-		}
-	}
-	if o.GetConsecutiveLocalOriginFailures() != nil && !o.GetSplitExternalLocalOriginErrors() {
+	c.wholePercent(o.GetMaxEjectionPercent(), path+".maxEjectionPercent")
+	c.wholePercent(o.GetMinHealthPercent(), path+".minHealthPercent")
+	if o.GetConsecutiveLocalOriginFailures().GetValue() > 0 && !o.GetSplitExternalLocalOriginErrors() {
 		c.errorf(path+".consecutiveLocalOriginFailures", "has no effect without splitExternalLocalOriginErrors: write that too, or remove it")
+	}
+	//lint:ignore SA1019 people still write it
+	if o.GetConsecutiveErrors() != 0 {
+		c.warnf(path+".consecutiveErrors", "is the form of old versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors")
 	}
 }

@@ -5,6 +5,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 
@@ -26,31 +27,39 @@ func (c *checker) redirect(r *networkingv1alpha3.HTTPRedirect, path string) {
 		c.errorf(path+".scheme", "is %s: write http or https", quote(s))
 	}
 	if p, ok := r.GetRedirectPort().(*networkingv1alpha3.HTTPRedirect_Port); ok {
-		c.port(p.Port, path+".port")
+		c.optionalPort(p.Port, path+".port")
 	}
 	switch code := r.GetRedirectCode(); code {
 	case 0, http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
 		http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 	default:
-		c.errorf(path+".redirectCode", "is %d: write 301, 302, 303, 307 or 308", code)
+		if code < 300 || code > 399 {
+			c.errorf(path+".redirectCode", "is %d: write 301, 302, 303, 307 or 308", code)
+			return
+		}
+		c.warnf(path+".redirectCode", "is %d, which proxies do not send: 301 is sent; write 301, 302, 303, 307 or 308", code)
 	}
 }
 
-const maxBody = 1 << 20
+const (
+	maxBody   = 1 << 20
+	largeBody = 100 << 10
+)
 
 func (c *checker) directResponse(r *networkingv1alpha3.HTTPDirectResponse, path string) {
 	if r == nil {
 		return
 	}
-	if s := r.GetStatus(); s < 200 || s > 599 {
-		c.errorf(path+".status", "is %d: write a status between 200 and 599", s)
-	}
+	c.httpStatus(int32(min(r.GetStatus(), math.MaxInt32)), path+".status")
 	if size := max(len(r.GetBody().GetString_()), len(r.GetBody().GetBytes())); size > maxBody {
-		c.errorf(path+".body", "has %d bytes: at most %d are allowed", size, maxBody)
+		c.errorf(path+".body", "has %d bytes: at most %d are allowed; serve it from an application", size, maxBody)
+	} else if size > largeBody {
+		c.warnf(path+".body", "has %d bytes, which every proxy gets with its routes: serve more than %d from an application", size, largeBody)
 	}
 }
 
 func (c *checker) rewrite(r *networkingv1alpha3.HTTPRoute, path string) {
+	c.authority(r, path)
 	w := r.GetRewrite()
 	if w == nil {
 		return
@@ -64,12 +73,32 @@ func (c *checker) rewrite(r *networkingv1alpha3.HTTPRoute, path string) {
 		}
 		c.regex(re.GetMatch(), path+".rewrite.uriRegexRewrite.match")
 	}
-	if w.GetAuthority() == "" {
-		return
+	if re := w.GetUriRegexRewrite(); re != nil && re.GetRewrite() == "" {
+		c.errorf(path+".rewrite.uriRegexRewrite.rewrite", "is empty: write what takes the place of what match finds")
 	}
-	for name := range sorted(r.GetHeaders().GetRequest().GetSet()) {
-		if isAuthority(name) {
-			c.errorf(path+".rewrite.authority", "and headers.request.set[%s] set the same thing: remove one", name)
+}
+
+// authority checks that a route sets the host of requests once.
+func (c *checker) authority(r *networkingv1alpha3.HTTPRoute, path string) {
+	first := ""
+	set := func(at string) {
+		if first != "" {
+			c.errorf(path+"."+at, "and %s set the same thing, the host: remove one", first)
+			return
+		}
+		first = at
+	}
+	if r.GetRewrite().GetAuthority() != "" {
+		set("rewrite.authority")
+	}
+	for _, f := range []struct {
+		name   string
+		values map[string]string
+	}{{"set", r.GetHeaders().GetRequest().GetSet()}, {"add", r.GetHeaders().GetRequest().GetAdd()}} {
+		for name := range sorted(f.values) {
+			if isAuthority(name) {
+				set("headers.request." + f.name + "[" + name + "]")
+			}
 		}
 	}
 }
@@ -84,14 +113,19 @@ func (c *checker) headers(h *networkingv1alpha3.Headers, path string) {
 		ops  *networkingv1alpha3.Headers_HeaderOperations
 	}{{"request", h.GetRequest()}, {"response", h.GetResponse()}} {
 		at := path + "." + side.name
-		for name := range sorted(side.ops.GetSet()) {
-			if side.name == "request" && isAuthority(name) {
-				continue
+		for _, f := range []struct {
+			name   string
+			values map[string]string
+		}{{"set", side.ops.GetSet()}, {"add", side.ops.GetAdd()}} {
+			for name, value := range sorted(f.values) {
+				where := at + "." + f.name + "[" + name + "]"
+				if side.name != "request" || !isAuthority(name) {
+					c.operationName(name, where)
+				}
+				if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+					c.errorf(where, "is %s: a header has no control characters; remove them", quote(value))
+				}
 			}
-			c.operationName(name, at+".set["+name+"]")
-		}
-		for name := range sorted(side.ops.GetAdd()) {
-			c.operationName(name, at+".add["+name+"]")
 		}
 		for i, name := range side.ops.GetRemove() {
 			c.operationName(name, index(at+".remove", i))
@@ -126,7 +160,7 @@ func (c *checker) retries(r *networkingv1alpha3.HTTPRetry, path string) {
 		c.errorf(path, "has no attempts, so the other fields have no effect: write attempts or remove them")
 	}
 	c.duration(r.GetBackoff(), path+".backoff")
-	c.durationOrZero(r.GetPerTryTimeout(), path+".perTryTimeout")
+	c.duration(r.GetPerTryTimeout(), path+".perTryTimeout")
 	if r.GetRetryOn() == "" {
 		return
 	}

@@ -4,7 +4,8 @@
 package config
 
 import (
-	"net/netip"
+	"cmp"
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -18,34 +19,17 @@ func validateServiceEntry(c *checker, cfg *model.Config) {
 		return
 	}
 	c.serviceHosts(se)
-	c.exportToAll(se.GetExportTo(), "spec.exportTo")
-	for i, a := range se.GetAddresses() {
-		if _, err := netip.ParsePrefix(a); err != nil && !isIP(a) {
-			c.errorf(index("spec.addresses", i), "is %s: it has to be an IP address or a range such as 10.0.0.0/24", quote(a))
-		}
+	c.exportTo(cfg.Namespace, se.GetExportTo(), "spec.exportTo")
+	if to := se.GetExportTo(); len(to) > 0 && !slices.Contains(to, "*") {
+		c.warnf("spec.exportTo", "has no effect in this version: every namespace sees the service")
 	}
 	c.servicePorts(se)
-	switch r := se.GetResolution(); r {
-	case networkingv1alpha3.ServiceEntry_STATIC, networkingv1alpha3.ServiceEntry_DNS:
-	case networkingv1alpha3.ServiceEntry_NONE:
-		c.errorf("spec.resolution", "is NONE, or missing, which is the same: this version serves STATIC and DNS; write one of them")
-	default:
-		c.errorf("spec.resolution", "is %s: this version serves STATIC and DNS", r)
-	}
-	if se.GetResolution() == networkingv1alpha3.ServiceEntry_DNS {
-		for i, a := range se.GetAddresses() {
-			if _, err := netip.ParsePrefix(a); err == nil {
-				c.errorf(index("spec.addresses", i), "is %s: with resolution DNS only single addresses are allowed", quote(a))
-			}
-		}
-	}
+	c.resolution(se)
 	c.serviceEndpoints(se)
-	if se.GetWorkloadSelector() != nil {
-		c.selector(se.GetWorkloadSelector().GetLabels(), "spec.workloadSelector.labels")
-	}
+	c.selector(se.GetWorkloadSelector() != nil, se.GetWorkloadSelector().GetLabels(), "spec.workloadSelector.labels")
 	for i, san := range se.GetSubjectAltNames() {
 		if san == "" {
-			c.errorf(index("spec.subjectAltNames", i), "is empty: write an identity such as spiffe://cluster.local/ns/default/sa/catalog")
+			c.warnf(index("spec.subjectAltNames", i), "is empty, which no certificate has: write an identity such as spiffe://cluster.local/ns/default/sa/catalog")
 		}
 	}
 }
@@ -56,81 +40,150 @@ func (c *checker) serviceHosts(se *networkingv1alpha3.ServiceEntry) {
 	}
 	for i, h := range se.GetHosts() {
 		path := index("spec.hosts", i)
-		if strings.HasPrefix(h, "*") {
-			c.errorf(path, "is %s: this version serves no wildcards in a ServiceEntry; write the full host", quote(h))
+		if h == "*" {
+			c.errorf(path, "is \"*\": write the host of the service, or a wildcard such as *.example.com")
 			continue
 		}
-		c.fault(path, hostFault(h, false))
+		c.fault(path, hostFault(h, anyWildcard))
+		if strings.HasPrefix(h, "*") && !strings.HasPrefix(h, "*.") {
+			c.warnf(path, "is %s: write a wildcard as the whole first part, as in *.example.com", quote(h))
+		}
 		for j, other := range se.GetHosts()[:i] {
 			if strings.EqualFold(h, other) {
-				c.errorf(path, "is %s, as spec.hosts[%d]: remove one", quote(h), j)
+				c.warnf(path, "is %s, as spec.hosts[%d]: remove one", quote(h), j)
 			}
+		}
+	}
+}
+
+// resolution checks addresses and hosts against the way in which endpoints are
+// found.
+func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry) {
+	r := se.GetResolution()
+	switch r {
+	case networkingv1alpha3.ServiceEntry_NONE:
+		c.warnf("spec.resolution", "is NONE, or missing, which is the same, and has no effect in this version: requests to the hosts are answered with 503; write STATIC with endpoints, or DNS")
+	case networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN, networkingv1alpha3.ServiceEntry_DYNAMIC_DNS:
+		c.warnf("spec.resolution", "is %s, which has no effect in this version: only endpoints with IP addresses are reached; write DNS", r)
+	case networkingv1alpha3.ServiceEntry_STATIC, networkingv1alpha3.ServiceEntry_DNS:
+	}
+	ranges := r == networkingv1alpha3.ServiceEntry_NONE || r == networkingv1alpha3.ServiceEntry_STATIC
+	for i, a := range se.GetAddresses() {
+		path := index("spec.addresses", i)
+		c.ipRange(a, path)
+		if strings.Contains(a, "/") && !ranges {
+			c.errorf(path, "is %s: with resolution %s only single addresses are allowed; write one, or resolution STATIC or NONE", quote(a), r)
+		}
+	}
+	dns := r == networkingv1alpha3.ServiceEntry_DNS || r == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN
+	if !dns || len(se.GetEndpoints()) > 0 {
+		return
+	}
+	for i, h := range se.GetHosts() {
+		path := index("spec.hosts", i)
+		switch {
+		case strings.HasPrefix(h, "*") && h != "*":
+			c.errorf(path, "is %s: with resolution %s and no endpoints the host is looked up, so write its full name, or endpoints", quote(h), r)
+		case !strings.Contains(h, ".") && se.GetWorkloadSelector() == nil:
+			c.warnf(path, "is %s: with resolution %s and no endpoints the host is looked up, so write its full name", quote(h), r)
 		}
 	}
 }
 
 // protocols are the values that port.protocol may have; upper case.
-const protocols = " HTTP HTTP2 GRPC GRPC-WEB HTTPS TLS TCP MONGO REDIS MYSQL HTTP_PROXY "
+const protocols = " HTTP HTTP2 GRPC GRPC-WEB HTTPS TLS TCP UDP MONGO REDIS MYSQL HTTP_PROXY HBONE "
 
 func (c *checker) servicePorts(se *networkingv1alpha3.ServiceEntry) {
 	if len(se.GetPorts()) == 0 {
-		c.errorf("spec.ports", "is empty: write the ports of the service")
+		c.warnf("spec.ports", "is empty, so nothing can be reached: write the ports of the service")
 	}
+	none := se.GetResolution() == networkingv1alpha3.ServiceEntry_NONE
 	names, numbers := map[string]int{}, map[uint32]int{}
 	for i, p := range se.GetPorts() {
 		path := index("spec.ports", i)
 		c.port(p.GetNumber(), path+".number")
-		c.fault(path+".name", portNameFault(p.GetName()))
+		c.fault(path+".name", labelNameFault(p.GetName()))
 		c.optionalPort(p.GetTargetPort(), path+".targetPort")
+		if p.GetTargetPort() != 0 && none {
+			c.warnf(path+".targetPort", "has no effect with resolution NONE: remove it")
+		}
 		c.protocol(p.GetProtocol(), path+".protocol")
 		if first, ok := names[p.GetName()]; ok && p.GetName() != "" {
 			c.errorf(path+".name", "is %s, as in spec.ports[%d]: give each port a name of its own", quote(p.GetName()), first)
+		} else {
+			names[p.GetName()] = i
 		}
 		if first, ok := numbers[p.GetNumber()]; ok && p.GetNumber() != 0 {
 			c.errorf(path+".number", "is %d, as in spec.ports[%d]: each port can stand here once", p.GetNumber(), first)
+		} else {
+			numbers[p.GetNumber()] = i
 		}
-		names[p.GetName()], numbers[p.GetNumber()] = i, i
-		if len(se.GetHosts()) > 1 && !tellsHosts(p.GetProtocol()) {
-			c.errorf(path+".protocol", "is %s, which cannot tell the %d hosts of this object apart: write one ServiceEntry for each host",
+		if len(se.GetHosts()) > 1 && !none && !isHTTP(p.GetProtocol()) && !isTLS(p.GetProtocol()) {
+			c.errorf(path+".protocol", "is %s, which cannot tell the %d hosts of this object apart: write HTTP or TLS, or one ServiceEntry for each host",
 				quote(p.GetProtocol()), len(se.GetHosts()))
 		}
+		protocol := strings.ToUpper(cmp.Or(p.GetProtocol(), p.GetName()))
+		if len(se.GetAddresses()) == 0 && (protocol == "TCP" || p.GetProtocol() == "" && !tellsProtocol(protocol)) {
+			c.warnf(path, "is a port of TCP, and without spec.addresses clients with interception cannot tell the service apart: write the addresses, or the protocol if it is another")
+		}
 	}
+}
+
+// tellsProtocol reports whether the name of a port, such as "http-web", begins
+// with a protocol that is not TCP.
+func tellsProtocol(name string) bool {
+	base, _, _ := strings.Cut(name, "-")
+	return base != "TCP" && protocolFault(base) == ""
 }
 
 // protocol checks a protocol name; empty is fine.
 func (c *checker) protocol(s, path string) {
-	switch known := strings.Contains(protocols, " "+strings.ToUpper(s)+" "); {
-	case s == "" || known:
-	case strings.EqualFold(s, "UDP"):
-		c.errorf(path, "is %s: no mesh feature works with it; remove the port", quote(s))
-	default:
-		c.errorf(path, "is %s: write one of %s", quote(s), strings.Join(strings.Fields(protocols), ", "))
+	if s == "" {
+		return
+	}
+	c.fault(path, protocolFault(s))
+	if strings.EqualFold(s, "UDP") {
+		c.warnf(path, "is %s, which has no effect in this version: the port counts as TCP; remove it", quote(s))
 	}
 }
 
-// tellsHosts reports whether requests of a protocol name their host.
-func tellsHosts(protocol string) bool {
+// protocolFault checks a protocol name, in any case.
+func protocolFault(s string) string {
+	if s != "" && strings.Contains(protocols, " "+strings.ToUpper(s)+" ") {
+		return ""
+	}
+	return "is " + quote(s) + ": write one of " + strings.Join(strings.Fields(protocols), ", ")
+}
+
+// isHTTP reports whether a protocol is HTTP in the clear.
+func isHTTP(protocol string) bool {
 	switch strings.ToUpper(protocol) {
-	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTP_PROXY", "HTTPS", "TLS":
+	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTP_PROXY":
 		return true
 	}
 	return false
 }
 
+// isTLS reports whether connections of a protocol begin with a server name.
+func isTLS(protocol string) bool {
+	return strings.EqualFold(protocol, "HTTPS") || strings.EqualFold(protocol, "TLS")
+}
+
 func (c *checker) serviceEndpoints(se *networkingv1alpha3.ServiceEntry) {
-	endpoints, selector := se.GetEndpoints(), se.GetWorkloadSelector()
-	static := se.GetResolution() == networkingv1alpha3.ServiceEntry_STATIC
+	endpoints, selector, r := se.GetEndpoints(), se.GetWorkloadSelector(), se.GetResolution()
+	static := r == networkingv1alpha3.ServiceEntry_STATIC
 	switch {
 	case len(endpoints) > 0 && selector != nil:
 		c.errorf("spec.endpoints", "and spec.workloadSelector exclude each other: remove one")
+	case len(endpoints) > 0 && r == networkingv1alpha3.ServiceEntry_NONE:
+		c.errorf("spec.endpoints", "is not allowed with resolution NONE, in which clients choose the address: remove it, or write resolution STATIC or DNS")
+	case len(endpoints) > 1 && r == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN:
+		c.errorf("spec.endpoints", "has %d entries: resolution DNS_ROUND_ROBIN takes one at most; write resolution DNS", len(endpoints))
 	case len(endpoints) == 0 && selector == nil && static:
-		c.errorf("spec.endpoints", "is empty: resolution STATIC needs endpoints or a workloadSelector")
-	case len(endpoints) == 0 && selector == nil && se.GetResolution() == networkingv1alpha3.ServiceEntry_DNS:
-		for i, h := range se.GetHosts() {
-			if !strings.Contains(h, ".") {
-				c.errorf(index("spec.hosts", i), "is %s: with resolution DNS and no endpoints the host is looked up, so write its full name", quote(h))
-			}
-		}
+		c.warnf("spec.endpoints", "is empty, so nothing answers: resolution STATIC needs endpoints or a workloadSelector")
+	}
+	if selector != nil && r == networkingv1alpha3.ServiceEntry_NONE {
+		c.warnf("spec.workloadSelector", "has no effect with resolution NONE: write resolution STATIC")
 	}
 	ports := map[string]bool{}
 	for _, p := range se.GetPorts() {
@@ -139,7 +192,13 @@ func (c *checker) serviceEndpoints(se *networkingv1alpha3.ServiceEntry) {
 	for i, e := range endpoints {
 		path := index("spec.endpoints", i)
 		c.workload(e, path)
-		if static && !isIP(e.GetAddress()) && hostFault(e.GetAddress(), false) == "" {
+		unix := strings.HasPrefix(e.GetAddress(), unixScheme)
+		switch {
+		case unix && !static:
+			c.errorf(path+".address", "is %s: only resolution STATIC takes sockets; write an IP address or a host name", quote(e.GetAddress()))
+		case unix && len(se.GetPorts()) != 1:
+			c.errorf(path+".address", "is %s: a socket can serve one port only, and spec.ports has %d", quote(e.GetAddress()), len(se.GetPorts()))
+		case static && !unix && !isIP(e.GetAddress()) && hostFault(e.GetAddress(), noWildcard) == "":
 			c.errorf(path+".address", "is %s: resolution STATIC takes only IP addresses; write one, or write resolution: DNS", quote(e.GetAddress()))
 		}
 		for name := range sorted(e.GetPorts()) {
@@ -159,25 +218,39 @@ func validateWorkloadEntry(c *checker, cfg *model.Config) {
 // workload checks a workload entry, alone or as an endpoint.
 func (c *checker) workload(w *networkingv1alpha3.WorkloadEntry, path string) {
 	switch a := w.GetAddress(); {
+	case a == "" && w.GetNetwork() != "":
+		c.warnf(path+".address", "is missing, and in this version networks have no effect: nothing reaches the workload; write its IP address")
 	case a == "":
 		c.errorf(path+".address", "is missing: write the IP address of the workload")
-	case strings.HasPrefix(a, "unix://"):
-		c.errorf(path+".address", "is %s: Unix sockets are not supported by this version; write an IP address", quote(a))
+	case strings.HasPrefix(a, unixScheme):
+		c.fault(path+".address", unixSocketFault(a))
+		c.warnf(path+".address", "is %s: a socket has no effect in this version; write an IP address", quote(a))
+		if len(w.GetPorts()) > 0 {
+			c.errorf(path+".ports", "is not allowed with the socket %s: remove it", quote(a))
+		}
 	default:
-		c.fault(path+".address", hostFault(a, false))
+		c.fault(path+".address", hostOrIPFault(a, noWildcard))
 	}
 	for name, n := range sorted(w.GetPorts()) {
-		c.fault(path+".ports["+name+"]", portNameFault(name))
+		c.fault(path+".ports["+name+"]", portKeyFault(name))
 		c.port(n, path+".ports["+name+"]")
 	}
 	c.labels(w.GetLabels(), path+".labels")
 	if l := w.GetLocality(); l != "" {
 		parts := strings.Split(l, "/")
 		if len(parts) > 3 || parts[0] == "" {
-			c.errorf(path+".locality", "is %s: write region, region/zone or region/zone/subzone", quote(l))
+			c.warnf(path+".locality", "is %s: write region, region/zone or region/zone/subzone", quote(l))
 		}
 	}
-	if sa := w.GetServiceAccount(); sa != "" {
-		c.fault(path+".serviceAccount", subdomainFault(sa))
+	if sa := w.GetServiceAccount(); sa != "" && subdomainFault(sa) != "" {
+		c.warnf(path+".serviceAccount", "%s; as it stands no identity fits", subdomainFault(sa))
 	}
+}
+
+// portKeyFault checks the name of a port that is the key of a map.
+func portKeyFault(name string) string {
+	if fault := labelNameFault(name); fault != "" {
+		return "has a name that " + fault
+	}
+	return ""
 }

@@ -4,14 +4,11 @@
 package config
 
 import (
-	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
+	"net"
+	"strconv"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -24,13 +21,12 @@ func validateSidecar(c *checker, cfg *model.Config) {
 	if !ok {
 		return
 	}
-	if len(s.GetIngress()) == 0 && len(s.GetEgress()) == 0 && s.GetOutboundTrafficPolicy() == nil {
+	if len(s.GetIngress()) == 0 && len(s.GetEgress()) == 0 && s.GetOutboundTrafficPolicy() == nil && s.GetInboundConnectionPool() == nil {
 		c.errorf("spec", "is without effect: write ingress, egress or outboundTrafficPolicy")
 	}
-	if mode := s.GetOutboundTrafficPolicy().GetMode(); mode != networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY {
-		c.errorf("spec.outboundTrafficPolicy.mode", "is %s, which is not supported by this version: without interception, hosts that are not in the mesh are not reached through it; write REGISTRY_ONLY", mode)
-	}
-	c.selector(s.GetWorkloadSelector().GetLabels(), "spec.workloadSelector.labels")
+	c.outboundTrafficPolicy(s.GetOutboundTrafficPolicy(), "spec.outboundTrafficPolicy")
+	c.connectionPool(s.GetInboundConnectionPool(), "spec.inboundConnectionPool")
+	c.selector(s.GetWorkloadSelector() != nil, s.GetWorkloadSelector().GetLabels(), "spec.workloadSelector.labels")
 	numbers := map[uint32]int{}
 	for i, in := range s.GetIngress() {
 		path := index("spec.ingress", i)
@@ -38,14 +34,41 @@ func validateSidecar(c *checker, cfg *model.Config) {
 		n := in.GetPort().GetNumber()
 		if first, ok := numbers[n]; ok && n != 0 {
 			c.errorf(path+".port.number", "is %d, as in spec.ingress[%d]: each port can stand here once", n, first)
+		} else {
+			numbers[n] = i
 		}
-		numbers[n] = i
 	}
-	for i, e := range s.GetEgress() {
-		c.egress(e, index("spec.egress", i))
+	c.egressListeners(s.GetEgress(), cfg.Namespace)
+}
+
+func (c *checker) outboundTrafficPolicy(p *networkingv1alpha3.OutboundTrafficPolicy, path string) {
+	if p.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
+		c.warnf(path+".mode", "is ALLOW_ANY, which has no effect in this version: without interception, hosts that are not in the mesh are not reached through it; write REGISTRY_ONLY")
 	}
-	if n := len(s.GetEgress()); n > 1 {
-		c.errorf("spec.egress", "has %d entries without port: only one is allowed; write all hosts into it", n)
+	if p.GetEgressProxy() == nil {
+		return
+	}
+	if p.GetMode() != networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
+		c.errorf(path+".egressProxy", "is allowed only with mode ALLOW_ANY: write that, or remove it")
+	}
+	c.destination(p.GetEgressProxy(), path+".egressProxy")
+	if h := p.GetEgressProxy().GetHost(); h != "*" && strings.HasPrefix(h, "*") {
+		c.errorf(path+".egressProxy.host", "is %s: write the full host", quote(h))
+	}
+	if p.GetEgressProxy().GetPort() == nil {
+		c.errorf(path+".egressProxy.port", "is missing: write the number of the port")
+	}
+}
+
+// sidecarPort checks the port of a listener but for its number.
+func (c *checker) sidecarPort(p *networkingv1alpha3.SidecarPort, path string) {
+	c.protocol(p.GetProtocol(), path+".protocol")
+	if p.GetName() != "" {
+		c.fault(path+".name", labelNameFault(p.GetName()))
+	}
+	//lint:ignore SA1019 people still write it
+	if p.GetTargetPort() != 0 {
+		c.warnf(path+".targetPort", "has no effect on a sidecar: remove it")
 	}
 }
 
@@ -54,18 +77,42 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 		c.errorf(path+".port", "is missing: write the number, protocol and name of the port")
 	} else {
 		c.port(in.GetPort().GetNumber(), path+".port.number")
-		c.protocol(in.GetPort().GetProtocol(), path+".port.protocol")
-		if name := in.GetPort().GetName(); name != "" {
-			c.fault(path+".port.name", portNameFault(name))
-		}
+		c.sidecarPort(in.GetPort(), path+".port")
 	}
 	if b := in.GetBind(); b != "" && !isIP(b) {
 		c.errorf(path+".bind", "is %s: it has to be an IP address", quote(b))
 	}
 	if in.GetCaptureMode() == networkingv1alpha3.CaptureMode_IPTABLES {
-		c.errorf(path+".captureMode", "is IPTABLES: this version serves DEFAULT and NONE")
+		c.warnf(path+".captureMode", "is IPTABLES, which has no effect in this version: the port is listened on; write DEFAULT or NONE")
 	}
 	c.defaultEndpoint(in.GetDefaultEndpoint(), path+".defaultEndpoint")
+	c.connectionPool(in.GetConnectionPool(), path+".connectionPool")
+	if in.GetConnectionPool().GetHttp() != nil && !isHTTP(in.GetPort().GetProtocol()) {
+		c.warnf(path+".connectionPool.http", "has no effect on a port whose protocol is %s: write the protocol HTTP, or remove it", quote(in.GetPort().GetProtocol()))
+	}
+	tls := in.GetTls()
+	if tls == nil {
+		return
+	}
+	c.warnf(path+".tls", "is not served in this version: the port takes no connections, rather than connections without it; remove tls, or use a PeerAuthentication")
+	switch mode := tls.GetMode(); mode {
+	case networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
+		c.errorf(path+".tls.mode", "is %s: it is not allowed in a Sidecar; write SIMPLE or MUTUAL", mode)
+	default:
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"subjectAltNames", len(tls.GetSubjectAltNames()) > 0},
+		{"httpsRedirect", tls.GetHttpsRedirect()},
+		{"credentialName", tls.GetCredentialName() != ""},
+	} {
+		if f.set {
+			c.errorf(path+".tls."+f.name, "is not allowed in a Sidecar: remove it")
+		}
+	}
+	c.serverTLS(tls, path+".tls")
 }
 
 // defaultEndpoint checks where requests go from the sidecar: the loopback
@@ -76,53 +123,90 @@ func (c *checker) defaultEndpoint(s, path string) {
 	if s == "" {
 		return
 	}
-	if socket, ok := strings.CutPrefix(s, "unix://"); ok {
-		if socket == "" {
-			c.errorf(path, "is %s: %s", quote(s), cure)
-		}
+	if strings.HasPrefix(s, unixScheme) {
+		c.fault(path, unixSocketFault(s))
 		return
 	}
-	addr, err := netip.ParseAddrPort(s)
-	if err != nil || addr.Port() == 0 {
+	host, port, err := net.SplitHostPort(s)
+	n, errPort := strconv.ParseUint(port, 10, 16)
+	if err != nil || errPort != nil || n == 0 {
 		c.errorf(path, "is %s: %s", quote(s), cure)
 		return
 	}
-	switch addr.Addr() {
-	case netip.IPv4Unspecified(), netip.IPv6Unspecified(), netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1}):
+	switch host {
+	case "", "127.0.0.1", "0.0.0.0", "::1", "::":
 	default:
 		c.errorf(path, "is %s, another machine or address: %s", quote(s), cure)
 	}
 }
 
-func (c *checker) egress(e *networkingv1alpha3.IstioEgressListener, path string) {
-	if len(e.GetHosts()) == 0 {
-		c.errorf(path+".hosts", "is empty: write hosts such as \"./*\" or \"*/catalog.default.svc.cluster.local\"")
+func (c *checker) egressListeners(list []*networkingv1alpha3.IstioEgressListener, namespace string) {
+	ports, sockets := map[uint32]int{}, map[string]int{}
+	for i, e := range list {
+		path := index("spec.egress", i)
+		c.egressHosts(e.GetHosts(), namespace, path+".hosts")
+		n := e.GetPort().GetNumber()
+		switch {
+		case e.GetPort() == nil:
+			if i < len(list)-1 {
+				c.errorf(path+".port", "is missing: only the last entry may be without port; write one, or move the entry to the end")
+			}
+			continue
+		case n == 0:
+			if !strings.HasPrefix(e.GetBind(), unixScheme) {
+				c.errorf(path+".port.number", "is 0 or missing: write a port between 1 and 65535, or a bind of unix:// and the path of a socket")
+			} else {
+				c.fault(path+".bind", unixSocketFault(e.GetBind()))
+			}
+			if e.GetCaptureMode() == networkingv1alpha3.CaptureMode_IPTABLES {
+				c.errorf(path+".captureMode", "is IPTABLES: a socket cannot be intercepted; write DEFAULT or NONE")
+			}
+			if first, ok := sockets[e.GetBind()]; ok {
+				c.errorf(path+".bind", "is %s, as in spec.egress[%d]: each socket can stand here once", quote(e.GetBind()), first)
+			}
+			sockets[e.GetBind()] = i
+		default:
+			c.port(n, path+".port.number")
+			if b := e.GetBind(); b != "" && !isIP(b) {
+				c.errorf(path+".bind", "is %s: with a port it has to be an IP address", quote(b))
+			}
+			if first, ok := ports[n]; ok {
+				c.errorf(path+".port.number", "is %d, as in spec.egress[%d]: each port can stand here once", n, first)
+			}
+			ports[n] = i
+		}
+		c.sidecarPort(e.GetPort(), path+".port")
+		c.warnf(path+".port", "has no effect in this version: the sidecar listens on no port of its own, and the hosts are reached through its HTTP proxy")
 	}
-	for i, h := range e.GetHosts() {
-		at := index(path+".hosts", i)
+}
+
+func (c *checker) egressHosts(hosts []string, namespace, path string) {
+	if len(hosts) == 0 {
+		c.errorf(path, "is empty: write hosts such as \"./*\" or \"*/catalog.default.svc.cluster.local\"")
+	}
+	type entry struct{ namespace, host, text string }
+	seen := make([]entry, 0, len(hosts))
+	for i, h := range hosts {
+		at := index(path, i)
 		ns, host, ok := strings.Cut(h, "/")
 		if !ok {
 			c.errorf(at, "is %s: write namespace/host, for example \"*/%s\"", quote(h), h)
 			continue
 		}
-		if ns != "*" && ns != "." && ns != "~" && dnsLabelFault(ns) != "" {
+		if ns != "*" && ns != "." && ns != "~" && labelNameFault(ns) != "" {
 			c.errorf(at, "is %s: the part in front of \"/\" has to be a namespace, \".\", \"*\" or \"~\"", quote(h))
 		}
-		c.fault(at, hostFault(host, true))
-	}
-}
-
-func validatePeerAuthentication(c *checker, cfg *model.Config) {
-	pa, ok := cfg.Spec.(*securityv1beta1.PeerAuthentication)
-	if !ok {
-		return
-	}
-	c.selector(pa.GetSelector().GetMatchLabels(), "spec.selector.matchLabels")
-	if len(pa.GetPortLevelMtls()) > 0 && len(pa.GetSelector().GetMatchLabels()) == 0 {
-		c.errorf("spec.portLevelMtls", "needs a selector that names the workloads: write selector, or remove it")
-	}
-	for _, n := range slices.Sorted(maps.Keys(pa.GetPortLevelMtls())) {
-		c.port(n, fmt.Sprintf("spec.portLevelMtls[%d]", n))
+		c.fault(at, fullHostFault(h, host))
+		if ns == "." && namespace != "" {
+			ns = namespace
+		}
+		for _, s := range seen {
+			if (s.namespace == ns || s.namespace == "*") && (s.host == "*" || strings.EqualFold(s.host, host)) {
+				c.warnf(at, "is %s, which an entry in front of it includes (%s): remove one", quote(h), quote(s.text))
+				break
+			}
+		}
+		seen = append(seen, entry{ns, host, h})
 	}
 }
 

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -11,35 +12,77 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+// meshGateway is the name under which a VirtualService means the sidecars.
+const meshGateway = "mesh"
+
+// snatPrefix begins the server names that gateways of one mesh use between
+// each other: outbound_.PORT_.SUBSET_.HOST.
+const snatPrefix = "outbound_."
+
 func validateVirtualService(c *checker, cfg *model.Config) {
 	vs, ok := cfg.Spec.(*networkingv1alpha3.VirtualService)
 	if !ok {
 		return
 	}
-	c.virtualHosts(vs.GetHosts())
-	c.gateways(vs.GetGateways(), "spec.gateways")
-	c.exportTo(vs.GetExportTo(), "spec.exportTo")
+	sidecars := len(vs.GetGateways()) == 0 || slices.Contains(vs.GetGateways(), meshGateway)
+	delegate := len(vs.GetHosts()) == 0
+	if delegate {
+		c.delegate(vs)
+	}
+	c.virtualHosts(vs.GetHosts(), sidecars)
+	c.gatewayNames(vs.GetGateways(), "spec.gateways")
+	c.exportTo(cfg.Namespace, vs.GetExportTo(), "spec.exportTo")
 	if len(vs.GetHttp()) == 0 && len(vs.GetTcp()) == 0 && len(vs.GetTls()) == 0 {
-		c.errorf("spec.http", "is empty: write at least one route")
+		c.errorf("spec.http", "is empty, as tls and tcp are: write at least one route")
 	}
 	for i, r := range vs.GetHttp() {
-		c.httpRoute(r, index("spec.http", i))
+		path := index("spec.http", i)
+		c.httpRoute(r, path)
+		if delegate && r.GetDelegate() != nil {
+			c.errorf(path+".delegate", "stands in an object that is a delegate itself, because it has no hosts: write the routes here")
+		}
+		if sidecars {
+			c.claimMatches(r, path)
+		}
+	}
+	for i, r := range vs.GetTls() {
+		c.tlsRoute(r, vs.GetHosts(), index("spec.tls", i))
+	}
+	for i, r := range vs.GetTcp() {
+		c.tcpRoute(r, index("spec.tcp", i))
+	}
+	c.shadowedRoutes(vs)
+}
+
+// delegate checks an object without hosts, which only lends its routes to
+// others.
+func (c *checker) delegate(vs *networkingv1alpha3.VirtualService) {
+	c.warnf("spec.hosts", "is empty, so the object is a delegate: that has no effect in this version; write hosts")
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{{"gateways", len(vs.GetGateways()) > 0}, {"tls", len(vs.GetTls()) > 0}, {"tcp", len(vs.GetTcp()) > 0}} {
+		if f.set {
+			c.errorf("spec."+f.name, "is not allowed without hosts: an object without hosts is a delegate, which has only http; write hosts, or remove %s", f.name)
+		}
 	}
 }
 
 // virtualHosts checks the hosts of a virtual service against each other.
-func (c *checker) virtualHosts(hosts []string) {
-	if len(hosts) == 0 {
-		c.errorf("spec.hosts", "is empty: write the hosts whose requests the routes are for")
-	}
+func (c *checker) virtualHosts(hosts []string, sidecars bool) {
 	for i, h := range hosts {
 		path := index("spec.hosts", i)
-		if h == "*" {
+		if h == "*" && sidecars {
 			c.errorf(path, "is \"*\": it is not allowed inside the mesh; write the hosts, or a wildcard such as *.example.com")
 			continue
 		}
-		c.fault(path, hostFault(h, true))
+		if sidecars || !strings.HasPrefix(h, snatPrefix) {
+			c.fault(path, hostOrIPFault(h, anyWildcard))
+		}
 		for j, other := range hosts[:i] {
+			if other == "*" && sidecars {
+				continue // refused already
+			}
 			if hostCovers(h, other) || hostCovers(other, h) {
 				c.errorf(path, "is %s and overlaps with spec.hosts[%d], %s: remove one", quote(h), j, quote(other))
 			}
@@ -49,171 +92,60 @@ func (c *checker) virtualHosts(hosts []string) {
 
 // hostCovers reports whether host, perhaps a wildcard, includes another.
 func hostCovers(host, other string) bool {
-	if suffix, ok := strings.CutPrefix(host, "*"); ok && suffix != "" {
+	host, other = strings.ToLower(host), strings.ToLower(other)
+	if suffix, ok := strings.CutPrefix(host, "*"); ok {
 		return strings.HasSuffix(strings.TrimPrefix(other, "*"), suffix)
 	}
-	return strings.EqualFold(host, other)
+	return host == other
 }
 
-func (c *checker) httpRoute(r *networkingv1alpha3.HTTPRoute, path string) {
-	var actions []string
-	if len(r.GetRoute()) > 0 {
-		actions = append(actions, "route")
+// gatewayNames checks the gateways that routes are for.
+func (c *checker) gatewayNames(names []string, path string) {
+	if len(names) > 0 && !slices.Contains(names, meshGateway) {
+		c.warnf(path, "names no mesh, and gateways have no effect in this version: add mesh, or remove gateways, for routes of the sidecars")
 	}
-	if r.GetRedirect() != nil {
-		actions = append(actions, "redirect")
-	}
-	if r.GetDirectResponse() != nil {
-		actions = append(actions, "directResponse")
-	}
-	switch {
-	case len(actions) == 0 && r.GetDelegate() == nil:
-		c.errorf(path, "does nothing: write one of route, redirect or directResponse")
-	case len(actions) > 1:
-		c.errorf(path, "has %s: only one of them is allowed in a route", strings.Join(actions, " and "))
-	}
-	if r.GetRewrite() != nil && len(r.GetRoute()) == 0 {
-		c.errorf(path+".rewrite", "has no effect without route: remove it")
-	}
-	for i, m := range r.GetMatch() {
-		c.httpMatch(m, index(path+".match", i))
-	}
-	c.routeDestinations(r.GetRoute(), path+".route")
-	c.redirect(r.GetRedirect(), path+".redirect")
-	c.directResponse(r.GetDirectResponse(), path+".directResponse")
-	c.durationOrZero(r.GetTimeout(), path+".timeout")
-	c.retries(r.GetRetries(), path+".retries")
-	c.headers(r.GetHeaders(), path+".headers")
-	c.rewrite(r, path)
-	c.mirrors(r, path)
-}
-
-// mirrors checks where copies of the requests go.
-func (c *checker) mirrors(r *networkingv1alpha3.HTTPRoute, path string) {
-	if r.GetMirror() != nil {
-		c.destination(r.GetMirror(), path+".mirror")
-		if len(r.GetMirrors()) > 0 {
-			c.errorf(path+".mirror", "and mirrors exclude each other: write all into mirrors")
-		}
-	} else if r.GetMirrorPercentage() != nil {
-		c.errorf(path+".mirrorPercentage", "has no effect without mirror: remove it")
-	}
-	c.percent(r.GetMirrorPercentage(), path+".mirrorPercentage.value")
-	for i, m := range r.GetMirrors() {
-		at := index(path+".mirrors", i)
-		if m.GetDestination() == nil {
-			c.errorf(at+".destination", "is missing: write the host that gets the copies")
-		} else {
-			c.destination(m.GetDestination(), at+".destination")
-		}
-		c.percent(m.GetPercentage(), at+".percentage.value")
-	}
-	if len(r.GetRoute()) == 0 && (r.GetMirror() != nil || len(r.GetMirrors()) > 0) {
-		c.errorf(path, "copies requests and has no route: write route too, or remove the mirrors")
-	}
-}
-
-func (c *checker) percent(p *networkingv1alpha3.Percent, path string) {
-	if v := p.GetValue(); v < 0 || v > 100 || v > 0 && v < 0.0001 {
-		c.errorf(path, "is %v: a percentage is 0, or between 0.0001 and 100", v)
-	}
-}
-
-// gateways allows the sidecars only.
-func (c *checker) gateways(names []string, path string) {
 	for i, g := range names {
-		if g != "mesh" {
-			c.errorf(index(path, i), "is %s: this version serves no gateways; write mesh or remove gateways", quote(g))
-		}
-	}
-}
-
-func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string) {
-	for _, f := range []struct {
-		name  string
-		match *networkingv1alpha3.StringMatch
-	}{
-		{"uri", m.GetUri()}, {"scheme", m.GetScheme()}, {"method", m.GetMethod()}, {"authority", m.GetAuthority()},
-	} {
-		if f.match != nil {
-			c.stringMatch(f.match, path+"."+f.name)
-		}
-	}
-	for name, match := range sorted(m.GetHeaders()) {
-		c.headerMatch(name, match, path+".headers["+name+"]")
-	}
-	for name, match := range sorted(m.GetWithoutHeaders()) {
-		c.headerMatch(name, match, path+".withoutHeaders["+name+"]")
-	}
-	for name, match := range sorted(m.GetQueryParams()) {
-		if name == "" {
-			c.errorf(path+".queryParams", "has an empty name: write the name of the parameter")
-		}
-		c.presentOrMatch(match, path+".queryParams["+name+"]")
-	}
-	c.optionalPort(m.GetPort(), path+".port")
-	c.labels(m.GetSourceLabels(), path+".sourceLabels")
-	c.gateways(m.GetGateways(), path+".gateways")
-	if ns := m.GetSourceNamespace(); ns != "" {
-		c.fault(path+".sourceNamespace", dnsLabelFault(ns))
-	}
-}
-
-func (c *checker) headerMatch(name string, m *networkingv1alpha3.StringMatch, path string) {
-	c.headerName(name, path)
-	c.presentOrMatch(m, path)
-}
-
-// presentOrMatch checks a match that, when empty, asks only that something
-// is there.
-func (c *checker) presentOrMatch(m *networkingv1alpha3.StringMatch, path string) {
-	if m.GetMatchType() != nil {
-		c.stringMatch(m, path)
-	}
-}
-
-func (c *checker) headerName(name, path string) {
-	switch {
-	case name == "":
-		c.errorf(path, "has an empty name: write the name of the header")
-	case strings.HasPrefix(name, ":"):
-		c.errorf(path, "names a pseudo header: use uri, method, authority or scheme instead")
-	case strings.HasPrefix(name, "@request.auth.claims"):
-		c.errorf(path, "matches a claim: claims are not supported by this version; remove it")
-	case !headerName.MatchString(name):
-		c.errorf(path, "is no header name: write letters, digits and \"-\"")
-	}
-}
-
-func (c *checker) routeDestinations(routes []*networkingv1alpha3.HTTPRouteDestination, path string) {
-	var total int64
-	for i, d := range routes {
 		at := index(path, i)
-		if d.GetDestination() == nil {
-			c.errorf(at+".destination", "is missing: write the host that gets the requests")
-		} else {
-			c.destination(d.GetDestination(), at+".destination")
+		if g == meshGateway {
+			continue
 		}
-		if d.GetWeight() < 0 {
-			c.errorf(at+".weight", "is %d: a weight is 0 or more", d.GetWeight())
+		if namespace, name, ok := strings.Cut(g, "/"); ok {
+			if namespace != "." && labelNameFault(namespace) != "" || labelNameFault(name) != "" {
+				c.errorf(at, "is %s: write namespace/name, or the name of a gateway of the same namespace", quote(g))
+			}
+		} else if fault := hostFault(g, noWildcard); fault != "" {
+			c.errorf(at, "is %s: write namespace/name, or the name of a gateway of the same namespace", quote(g))
+		} else if parts := strings.Split(g, "."); len(parts) > 1 {
+			c.warnf(at, "is %s, the form of old versions: write %q", quote(g), parts[1]+"/"+parts[0])
 		}
-		total += int64(max(d.GetWeight(), 0))
-		c.headers(d.GetHeaders(), at+".headers")
-	}
-	if len(routes) > 1 && total == 0 {
-		c.errorf(path, "has %d destinations and no weight: write a weight for each", len(routes))
-	}
-	if total > 1<<32-1 {
-		c.errorf(path, "has weights that sum up to %d: the sum may be 4294967295 at most", total)
+		if slices.Contains(names, meshGateway) {
+			c.warnf(at, "is %s: a gateway has no effect in this version", quote(g))
+		}
 	}
 }
 
-func (c *checker) destination(d *networkingv1alpha3.Destination, path string) {
-	c.fault(path+".host", hostFault(d.GetHost(), false))
-	if d.GetSubset() != "" {
-		c.fault(path+".subset", dnsLabelFault(d.GetSubset()))
+// claimMatches refuses matches of claims where no gateway has read a token.
+func (c *checker) claimMatches(r *networkingv1alpha3.HTTPRoute, path string) {
+	for i, m := range r.GetMatch() {
+		for _, f := range []struct {
+			name    string
+			matches map[string]*networkingv1alpha3.StringMatch
+		}{{"headers", m.GetHeaders()}, {"withoutHeaders", m.GetWithoutHeaders()}} {
+			for name := range sorted(f.matches) {
+				if isClaim(name) {
+					c.errorf(index(path+".match", i)+"."+f.name+"["+name+"]",
+						"matches a claim of a token, which only gateways can: name the gateways in spec.gateways, without mesh, or remove it")
+				}
+			}
+		}
 	}
-	if d.GetPort() != nil {
-		c.port(d.GetPort().GetNumber(), path+".port.number")
+}
+
+// isClaim reports whether a header name stands for a claim of a token.
+func isClaim(name string) bool {
+	const prefix = "@request.auth.claims"
+	if len(name) <= len(prefix) || !strings.EqualFold(name[:len(prefix)], prefix) {
+		return false
 	}
+	return name[len(prefix)] == '.' || name[len(prefix)] == '['
 }

@@ -83,6 +83,18 @@ func (c chunk) parse() ([]*yaml.Node, []fault) {
 		docs   []*yaml.Node
 		faults []fault
 	)
+	add := func(root *yaml.Node) {
+		r := &resolver{base: c.base, sizes: map[*yaml.Node]int{}}
+		r.resolve(root, 0)
+		faults = append(faults, r.faults...)
+		if len(r.faults) == 0 && !isNull(root) {
+			docs = append(docs, root)
+		}
+	}
+	if n := jsonNode(c.text); n != nil {
+		add(n)
+		return docs, faults
+	}
 	dec := yaml.NewDecoder(bytes.NewReader(c.text))
 	for {
 		var doc yaml.Node
@@ -93,17 +105,8 @@ func (c chunk) parse() ([]*yaml.Node, []fault) {
 		if err != nil {
 			return docs, append(faults, c.syntaxFault(err))
 		}
-		if len(doc.Content) == 0 {
-			continue
-		}
-		root, r := doc.Content[0], &resolver{base: c.base, sizes: map[*yaml.Node]int{}}
-		r.resolve(root, 0)
-		if len(r.faults) > 0 {
-			faults = append(faults, r.faults...)
-			continue
-		}
-		if !isNull(root) {
-			docs = append(docs, root)
+		if len(doc.Content) > 0 {
+			add(doc.Content[0])
 		}
 	}
 }

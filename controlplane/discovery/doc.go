@@ -22,6 +22,10 @@
 // proxy that has shown who it is and may have them. What it may not have, is
 // missing or broken is not answered, and told in the log and a metric.
 //
+// Questions of people, types that begin with istio.io/debug, are answered on the
+// stream that they come on, if it has shown who it is: about all of the mesh to
+// the root namespace, to others about their own namespace. Keys are in no answer.
+//
 // The package reads no configuration and builds no snapshot. Goroutines: Run
 // owns the push workers; each stream has its handler, a reader, and for a moment
 // one that asks for the right to secrets, which end with the stream.

@@ -91,7 +91,9 @@ func (g *table) set(typeURL string, content map[string]string) {
 type harness struct {
 	*table
 	server *Server
-	client discoveryv3.AggregatedDiscoveryServiceClient
+	// address is where it listens.
+	address string
+	client  discoveryv3.AggregatedDiscoveryServiceClient
 }
 
 func start(t *testing.T, auth authn.Authenticator) *harness {
@@ -115,6 +117,7 @@ func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, serv
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.address = l.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- h.server.Run(ctx) }()

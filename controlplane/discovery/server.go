@@ -53,6 +53,8 @@ type Config struct {
 	// Workers is how many connections are prepared for a push at a time.
 	Workers int
 	Secrets SecretsConfig
+	// MCP is what other control planes may take.
+	MCP MCPConfig
 	// OnHealth takes what an agent says of its application; nil for nobody. It
 	// is called in the order of the reports of a stream, and must not wait. The
 	// message is the agent's, for people.
@@ -60,7 +62,10 @@ type Config struct {
 	// OnGone takes a proxy whose stream has ended, after its last report; nil
 	// for nobody. It must not wait.
 	OnGone func(proxy *model.Proxy)
-	Logger *slog.Logger
+	// OnProgress hears that [Server.Distribution] may have changed; nil for
+	// nobody. It must not wait.
+	OnProgress func()
+	Logger     *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -74,9 +79,12 @@ type Server struct {
 	queue   *push.Queue[*stream]
 	shared  *shared
 	secrets *secrets
+	objects *objects // nil if there are none
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
 	onGone   func(proxy *model.Proxy) // may be nil
+	// onProgress may be nil.
+	onProgress func()
 	// secretRetry is when a refused proxy is looked at again.
 	secretRetry time.Duration
 	// mesh is the newest snapshot; nil until the first Push.
@@ -113,8 +121,9 @@ func New(cfg Config) (*Server, error) {
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
-		onHealth: cfg.OnHealth, onGone: cfg.OnGone, secretRetry: secretRetry,
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, onProgress: cfg.OnProgress, secretRetry: secretRetry,
 	}
+	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.secrets.onChange(s.secretChanged)
 	return s, nil
 }
@@ -158,6 +167,7 @@ func (s *Server) Connected() int {
 // Push publishes a snapshot and queues every stream. It does not wait.
 func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.shared.reset()
+	s.objects.changed(change)
 	s.mesh.Store(&published{Mesh: mesh, since: time.Now()})
 	s.spoilt.forget(mesh.Sequence)
 	s.mu.Lock()
@@ -172,6 +182,10 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 // sends: a proxy that reads slowly holds up nobody.
 func (s *Server) Run(ctx context.Context) error {
 	return s.queue.Run(ctx, s.workers, func(st *stream, _ model.Change) {
+		if st.objects != nil {
+			st.notify() // objects are the same for all who take them
+			return
+		}
 		mesh := s.mesh.Load()
 		for _, typeURL := range generate.Types {
 			s.generate(mesh.Mesh, st.proxy, typeURL)
@@ -252,10 +266,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	if err != nil {
 		return err
 	}
-	proxy, err := proxyOf(first.node)
-	if err == nil {
-		err = checkIdentity(proxy, caller)
-	}
+	proxy, objects, err := s.server.peerOf(first.node, caller, caller != nil && private(ctx))
 	if err != nil {
 		s.server.log.Warn("refused a stream", "err", err)
 		return err
@@ -265,10 +276,10 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	if err := g.SendHeader(nil); err != nil {
 		return err
 	}
-	if report != nil {
+	if report != nil && objects == nil {
 		s.server.health(proxy, report)
 	}
-	st := s.server.newStream(g, proxy, caller)
+	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta = delta
 	defer s.server.remove(st)
 	requests := make(chan *request) // unbuffered: flow control reaches the proxy
@@ -317,23 +328,24 @@ func firstRequest(recv func() (*request, error)) (first, report *request, err er
 // with error_detail if it is not healthy.
 const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
 
-// ignored are the requests that are no subscriptions: health reports and
-// debug questions, which have no answer here.
+// ignored are the requests that are no subscriptions: health reports, and
+// questions of people, which are answered once it is known who asks.
 func ignored(typeURL string) bool {
 	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
 }
 
 // newStream enters a stream into the server's list.
-func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller) *stream {
+func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller, objects *objects) *stream {
 	st := &stream{
-		server: s, proxy: proxy, caller: caller, secure: caller != nil && private(g.Context()), sendMsg: g.SendMsg,
+		server: s, proxy: proxy, objects: objects, caller: caller, secure: caller != nil && private(g.Context()), sendMsg: g.SendMsg,
 		subs: map[string]*subscription{},
 		wake: make(chan struct{}, 1),
 		// What was pushed before is not what this proxy waits for.
 		pushed: s.mesh.Load().since,
+		number: s.count.Add(1), connected: time.Now(),
 	}
-	id := fmt.Sprintf("%s-%d", proxy.ID, s.count.Add(1))
-	st.log = s.log.With("proxy", proxy.ID, "stream", id)
+	st.log = s.log.With("proxy", proxy.ID, "stream", st.id())
+	objects.opened()
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
@@ -360,9 +372,11 @@ func (s *Server) remove(st *stream) {
 	delete(s.watching, st)
 	s.mu.Unlock()
 	s.queue.Remove(st)
+	st.objects.closed()
 	if s.onGone != nil {
 		s.onGone(st.proxy)
 	}
+	s.progressed()
 	s.metrics.connected.Dec()
 	st.log.Info("proxy disconnected")
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -20,6 +22,10 @@ import (
 type stream struct {
 	server *Server
 	proxy  *model.Proxy
+	// objects is what another control plane gets, of kinds, in the order in
+	// which it asked; nil for a proxy.
+	objects *objects
+	kinds   []string
 	// caller is who opened the stream; nil if the port takes everybody. secure
 	// is true if it was proved, and nobody listens.
 	caller  *authn.Caller
@@ -41,6 +47,15 @@ type stream struct {
 	secrets secretView
 	// named is true once the proxy asked for names: workers prepare them.
 	named atomic.Bool
+	// progress is for questions of people; questions bounds those of this
+	// stream, and is nil before the first.
+	progress progress
+	// standing is for the distribution of snapshots.
+	standing  standing
+	questions *rate.Limiter
+	// number and connected are of the stream for people.
+	number    uint64
+	connected time.Time
 }
 
 // order is the order in which types are pushed: what makes up Envoy's
@@ -87,9 +102,19 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 
 // handle takes one request: a subscription, an answer to a response, or both.
 func (s *stream) handle(q *request) error {
+	if isDebug(q.typeURL) {
+		return s.answerDebug(q)
+	}
 	if ignored(q.typeURL) {
-		s.server.health(s.proxy, q)
+		if s.objects == nil {
+			s.server.health(s.proxy, q)
+		}
 		return nil
+	}
+	if s.objects != nil {
+		if err := s.admitType(q.typeURL); err != nil {
+			return err
+		}
 	}
 	sub := s.subs[q.typeURL]
 	if q.rejected != "" {
@@ -100,6 +125,10 @@ func (s *stream) handle(q *request) error {
 	if sub != nil && q.nonce != "" {
 		if current = q.nonce == sub.nonce; current {
 			sub.waiting, sub.refused = false, q.rejected != ""
+			s.progress.answered(q.typeURL, q.rejected)
+			if s.standing.answered(q.typeURL, q.rejected) {
+				s.server.progressed()
+			}
 		} else {
 			s.server.metrics.staleNonces.WithLabelValues(shortType(q.typeURL)).Inc()
 		}
@@ -186,6 +215,7 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 func (s *stream) subscribe(typeURL string) *subscription {
 	sub := newSubscription(typeURL, s.server.shared)
 	s.subs[typeURL] = sub
+	s.standing.follow(typeURL)
 	switch typeURL {
 	case generate.TypeNameTable:
 		s.named.Store(true)
@@ -228,7 +258,7 @@ func (s *stream) answer(sub *subscription) error {
 // any more. The answer to each response brings push here again.
 func (s *stream) push() error {
 	settled := s.routesSettled()
-	for _, typeURL := range order {
+	for _, typeURL := range s.types() {
 		sub := s.subs[typeURL]
 		if sub == nil || sub.waiting || s.waitsForClusters(typeURL) {
 			continue
@@ -256,6 +286,7 @@ func (s *stream) push() error {
 			sub.at = nil
 		}
 	}
+	s.noteProgress()
 	if !s.waiting() && s.pushed != s.mesh.since {
 		s.pushed = s.mesh.since
 		s.server.metrics.convergence.Observe(time.Since(s.pushed).Seconds())
@@ -301,6 +332,9 @@ func (s *stream) waiting() bool {
 }
 
 func (s *stream) generate(typeURL string) *generate.Set {
+	if s.objects != nil {
+		return s.objects.set(s.mesh.Mesh, typeURL)
+	}
 	if typeURL == generate.TypeSecret {
 		return s.secretSet()
 	}
@@ -329,6 +363,8 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}
+	s.progress.sent(sub.typeURL, s.nonces)
+	s.standing.sent(sub.typeURL, s.mesh.Sequence)
 	sub.sent(set, u, r.nonce)
 	if sub.typeURL == generate.TypeCluster {
 		s.resendEndpoints(u.changed)

@@ -103,7 +103,12 @@ func (b *routeBuilder) cluster(dest *networkingv1alpha3.Destination, h *virtualH
 func (b *routeBuilder) mirrors(in *networkingv1alpha3.HTTPRoute, h *virtualHost) []*routev3.RouteAction_RequestMirrorPolicy {
 	mirrors := in.GetMirrors()
 	if dest := in.GetMirror(); dest != nil && len(mirrors) == 0 {
-		mirrors = []*networkingv1alpha3.HTTPMirrorPolicy{{Destination: dest, Percentage: in.GetMirrorPercentage()}}
+		share := in.GetMirrorPercentage()
+		//lint:ignore SA1019 people still write it
+		if old := in.GetMirrorPercent(); share == nil && old != nil {
+			share = &networkingv1alpha3.Percent{Value: float64(old.GetValue())}
+		}
+		mirrors = []*networkingv1alpha3.HTTPMirrorPolicy{{Destination: dest, Percentage: share}}
 	}
 	var out []*routev3.RouteAction_RequestMirrorPolicy
 	for _, m := range mirrors {
@@ -135,9 +140,9 @@ func rewritePath(action *routev3.RouteAction, in *networkingv1alpha3.HTTPRewrite
 	action.PrefixRewrite = in.GetUri()
 }
 
-// redirect answers with another URL. Ports that the scheme implies are not
-// written.
-func redirect(in *networkingv1alpha3.HTTPRedirect) *routev3.Route_Redirect {
+// redirect answers requests to a port with another URL. Ports that the scheme
+// implies are not written.
+func redirect(in *networkingv1alpha3.HTTPRedirect, requested uint32) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.GetAuthority()}
 	switch {
 	case in.GetPrefixRewrite() != "":
@@ -149,6 +154,9 @@ func redirect(in *networkingv1alpha3.HTTPRedirect) *routev3.Route_Redirect {
 		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: in.GetScheme()}
 	}
 	port := in.GetPort()
+	if in.GetDerivePort() == networkingv1alpha3.HTTPRedirect_FROM_REQUEST_PORT {
+		port = requested // Envoy's own default is the port of the scheme
+	}
 	if !(port == 80 && in.GetScheme() == "http") && !(port == 443 && in.GetScheme() == "https") {
 		out.PortRedirect = port
 	}

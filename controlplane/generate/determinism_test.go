@@ -9,8 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -28,7 +26,7 @@ func TestBytesAreEqual(t *testing.T) {
 				objects := make([]*model.Config, len(c.objects))
 				for i, o := range c.objects {
 					copied := *o
-					copied.Spec = proto.Clone(o.Spec)
+					copied.Spec = model.CloneSpec(o.Spec)
 					objects[i] = &copied
 				}
 				rnd.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })

@@ -46,6 +46,11 @@ func ingressOf(s *scope) *ingress {
 		if port == 0 || port > 65535 || seen[port] {
 			continue
 		}
+		if l.GetTls() != nil {
+			// Certificates of its own are not served: no listener is better
+			// than one that takes plaintext where the author wants TLS.
+			continue
+		}
 		target, own, ok := in.target(l.GetDefaultEndpoint(), port)
 		if !ok {
 			continue // validation tells the author
@@ -86,7 +91,7 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 	if i < 0 {
 		return nil, false, false
 	}
-	ip, err := netip.ParseAddr(strings.Trim(endpoint[:i], "[]"))
+	ip, err := netip.ParseAddr(cmp.Or(strings.Trim(endpoint[:i], "[]"), "127.0.0.1"))
 	n, errPort := strconv.ParseUint(endpoint[i+1:], 10, 16)
 	if err != nil || errPort != nil || n == 0 {
 		return nil, false, false

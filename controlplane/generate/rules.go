@@ -106,7 +106,7 @@ func (b *routeBuilder) route(h *virtualHost, in *networkingv1alpha3.HTTPRoute, m
 	b.applyHeaders(route, in.GetHeaders())
 	switch {
 	case in.GetRedirect() != nil:
-		route.Action = redirect(in.GetRedirect())
+		route.Action = redirect(in.GetRedirect(), h.port)
 	case in.GetDirectResponse() != nil:
 		route.Action = directResponse(in.GetDirectResponse())
 	case in.GetDelegate() != nil || len(in.GetRoute()) == 0:

@@ -9,8 +9,11 @@
 // verdicts into the next snapshot. A proxy speaks only for entries of its own
 // namespace and service account. An entry of which nobody spoke is healthy. A
 // verdict outlives the stream that brought it; it ends with the entry, or when
-// the entry no longer is the one that was spoken of. Nothing is written to disk:
-// after a restart the agents repeat their last report.
+// the entry no longer is the one that was spoken of.
 //
-// The package does no I/O, reads no clock and runs no goroutine.
+// Who writes the status of objects asks for the verdicts, and what stands in the
+// status counts where no agent has spoken to this replica: after a restart, and
+// where the agent is connected to another replica.
+//
+// The package does no I/O and runs no goroutine.
 package health

@@ -15,10 +15,14 @@ import (
 
 // entry is one WorkloadEntry, as far as it matters here.
 type entry struct {
-	key     model.Key
-	account string
+	key              model.Key
+	account, address string
 	// verdict is the newest report that concerns it; nil if there is none.
 	verdict *report
+	// told is what its status says, nil for nothing; deaf means that it is asked
+	// not to count.
+	told *told
+	deaf bool
 }
 
 // place is an address of a service account in a namespace.
@@ -40,7 +44,7 @@ func newIndex(objects []*model.Config) index {
 		if !ok || spec == nil {
 			continue
 		}
-		e := &entry{key: c.Key, account: spec.GetServiceAccount()}
+		e := &entry{key: c.Key, account: spec.GetServiceAccount(), address: spec.GetAddress(), told: toldBy(c), deaf: isDeaf(c)}
 		x.byKey[c.Key] = e
 		if address, ok := canonical(spec.GetAddress()); ok {
 			at := place{c.Namespace, e.account, address}

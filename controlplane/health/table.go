@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,15 +23,19 @@ type Config struct {
 	// OnChange takes the WorkloadEntry objects that go out of service or come
 	// back. It is called by whoever calls Report, and must not wait.
 	OnChange func(model.Change)
-	Logger   *slog.Logger
+	// OnVerdict hears of the entries of which an agent said something new, which
+	// [Table.Verdict] gives; nil for nobody. It must not wait.
+	OnVerdict func([]model.Key)
+	Logger    *slog.Logger
 	// Registerer takes the metric; nil for none.
 	Registerer prometheus.Registerer
 }
 
 // Table holds the last reports. It is safe for concurrent use.
 type Table struct {
-	onChange func(model.Change)
-	log      *slog.Logger
+	onChange  func(model.Change)
+	onVerdict func([]model.Key) // may be nil
+	log       *slog.Logger
 
 	mu sync.Mutex // guards what follows
 	// entries are the objects, as they were at the last Update.
@@ -40,7 +45,7 @@ type Table struct {
 	live map[*model.Proxy]*report
 	// count numbers the reports: of two on one entry the later one counts.
 	count uint64
-	// down are the entries whose verdict is unhealthy.
+	// down are the entries that are out of service.
 	down map[model.Key]struct{}
 }
 
@@ -50,6 +55,7 @@ type report struct {
 	healthy bool
 	message string
 	number  uint64
+	at      time.Time
 }
 
 // New checks the configuration and gives a table that knows of no entry.
@@ -61,7 +67,7 @@ func New(cfg Config) (*Table, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	t := &Table{
-		onChange: cfg.OnChange, log: cfg.Logger,
+		onChange: cfg.OnChange, onVerdict: cfg.OnVerdict, log: cfg.Logger,
 		entries: newIndex(nil), live: map[*model.Proxy]*report{}, down: map[model.Key]struct{}{},
 	}
 	if cfg.Registerer == nil {
@@ -88,7 +94,7 @@ func (t *Table) countDown() float64 {
 func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 	t.mu.Lock()
 	t.count++
-	r := &report{proxy: proxy, healthy: healthy, message: message, number: t.count}
+	r := &report{proxy: proxy, healthy: healthy, message: message, number: t.count, at: time.Now().UTC()}
 	t.live[proxy] = r
 	concerned := t.entries.of(proxy)
 	changed := t.apply(r, concerned)
@@ -99,13 +105,32 @@ func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 				"correct spec.address and spec.serviceAccount of the entry")
 	}
 	t.tell(changed)
-	if len(changed) > 0 {
-		keys := make([]model.Key, len(changed))
-		for i, c := range changed {
-			keys[i] = c.key
-		}
-		t.onChange(model.NewChange(keys...))
+	t.changed(changed)
+	t.spokenOf(concerned)
+}
+
+// changed tells of entries that went out of service or came back.
+func (t *Table) changed(list []verdict) {
+	if len(list) == 0 {
+		return
 	}
+	keys := make([]model.Key, len(list))
+	for i, c := range list {
+		keys[i] = c.key
+	}
+	t.onChange(model.NewChange(keys...))
+}
+
+// spokenOf tells of entries that have a new verdict.
+func (t *Table) spokenOf(entries []*entry) {
+	if t.onVerdict == nil || len(entries) == 0 {
+		return
+	}
+	keys := make([]model.Key, len(entries))
+	for i, e := range entries {
+		keys[i] = e.key
+	}
+	t.onVerdict(keys)
 }
 
 // Gone takes a proxy whose stream has ended. Its verdicts stay.
@@ -118,27 +143,41 @@ func (t *Table) Gone(proxy *model.Proxy) {
 // Update takes all WorkloadEntry objects. Verdicts that it changes are told to
 // nobody: who calls it builds a snapshot next.
 func (t *Table) Update(objects []*model.Config) {
+	var changed []verdict
+	var spoken []*entry
 	t.mu.Lock()
 	old := t.entries
 	t.entries = newIndex(objects)
-	t.down = map[model.Key]struct{}{}
-	for key, before := range old.byKey {
-		e := t.entries.byKey[key]
-		if e == nil || before.verdict == nil || !t.entries.concerns(before.verdict.proxy, e) {
+	for key, e := range t.entries.byKey {
+		before := old.byKey[key]
+		if before == nil {
 			continue
 		}
-		e.verdict = before.verdict
-		if !e.verdict.healthy {
-			t.down[key] = struct{}{}
+		if before.verdict != nil && t.entries.concerns(before.verdict.proxy, e) {
+			e.verdict = before.verdict
+		}
+		if e.told == nil && before.account == e.account && before.address == e.address && !e.deaf {
+			e.told = before.told
+		}
+		t.hear(e, e.told)
+	}
+	for key := range t.down {
+		if t.entries.byKey[key] == nil {
+			delete(t.down, key)
 		}
 	}
-	var changed []verdict
+	for _, e := range t.entries.byKey {
+		changed = append(changed, t.settle(e)...)
+	}
 	newestFirst := func(a, b *report) int { return cmp.Compare(b.number, a.number) }
 	for _, r := range slices.SortedFunc(maps.Values(t.live), newestFirst) { // so that none is overruled
-		changed = append(changed, t.apply(r, t.entries.of(r.proxy))...)
+		concerned := slices.DeleteFunc(t.entries.of(r.proxy), func(e *entry) bool { return e.verdict != nil && e.verdict.number >= r.number })
+		spoken = append(spoken, concerned...)
+		changed = append(changed, t.apply(r, concerned)...)
 	}
 	t.mu.Unlock()
 	t.tell(changed)
+	t.spokenOf(spoken)
 }
 
 // Unhealthy gives the entries that are out of service. The map is the caller's.
@@ -150,8 +189,10 @@ func (t *Table) Unhealthy() map[model.Key]struct{} {
 
 // verdict is one entry that went out of service, or came back.
 type verdict struct {
-	key model.Key
-	by  *report
+	key  model.Key
+	down bool
+	why  string
+	by   *report // nil if its status says so
 }
 
 // apply makes a report the verdict of entries, and gives those for which it
@@ -162,27 +203,41 @@ func (t *Table) apply(r *report, entries []*entry) (changed []verdict) {
 			continue
 		}
 		e.verdict = r
-		if _, down := t.down[e.key]; down != r.healthy {
-			continue // as before
-		}
-		if r.healthy {
-			delete(t.down, e.key)
-		} else {
-			t.down[e.key] = struct{}{}
-		}
-		changed = append(changed, verdict{e.key, r})
+		changed = append(changed, t.settle(e)...)
 	}
 	return changed
+}
+
+// settle brings an entry into or out of down, and gives it if that is new. The
+// caller holds mu.
+func (t *Table) settle(e *entry) []verdict {
+	_, was := t.down[e.key]
+	down, why := e.isDown()
+	if was == down {
+		return nil
+	}
+	if down {
+		t.down[e.key] = struct{}{}
+	} else {
+		delete(t.down, e.key)
+	}
+	return []verdict{{e.key, down, why, e.verdict}}
 }
 
 // tell logs what changed.
 func (t *Table) tell(changed []verdict) {
 	for _, c := range changed {
-		log := t.log.With("kind", c.key.Kind, "namespace", c.key.Namespace, "name", c.key.Name, "proxy", c.by.proxy.ID)
-		if c.by.healthy {
+		log := t.log.With("kind", c.key.Kind, "namespace", c.key.Namespace, "name", c.key.Name)
+		if c.by != nil {
+			log = log.With("proxy", c.by.proxy.ID)
+		}
+		switch {
+		case c.down && c.by == nil:
+			log.Warn("a workload gets no requests, because its status says that it is not healthy", "reason", c.why)
+		case c.down:
+			log.Warn("a workload is unhealthy and gets no more requests", "reason", c.why)
+		default:
 			log.Info("a workload is healthy again and takes requests")
-		} else {
-			log.Warn("a workload is unhealthy and gets no more requests", "reason", c.by.message)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -38,6 +39,7 @@ type Client struct {
 	api     kubernetes.Interface
 	reviews kubernetes.Interface // with a higher limit
 	signing kubernetes.Interface // with a limit of its own: a thousand certificates do not hold up a lease
+	objects dynamic.Interface    // what has no Go type here: configuration
 	log     *slog.Logger
 	metrics *Metrics
 	access  *accessCache
@@ -79,6 +81,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := newClient(cfg, api, reviews)
 	c.signing = signing
+	if c.objects, err = untyped(restConfig, transport, cfg.QPS, cfg.Burst); err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
 	return c, nil
 }
 
@@ -114,6 +119,12 @@ func limited(cfg *rest.Config, transport *http.Client, qps float32, burst int) (
 	c := rest.CopyConfig(cfg)
 	c.QPS, c.Burst = qps, burst
 	return kubernetes.NewForConfigAndClient(c, transport)
+}
+
+func untyped(cfg *rest.Config, transport *http.Client, qps float32, burst int) (dynamic.Interface, error) {
+	c := dynamic.ConfigFor(cfg)
+	c.QPS, c.Burst = qps, burst
+	return dynamic.NewForConfigAndClient(c, transport)
 }
 
 // UseLogger sends what the Kubernetes libraries log to a logger. It is for main,

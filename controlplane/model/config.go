@@ -6,23 +6,49 @@ package model
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"reflect"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 )
 
-// Kind is the Kubernetes kind of a user object, for example "VirtualService".
+// Kind is the kind of a user object, for example "VirtualService". It is the
+// Kubernetes kind, but for [KubernetesGateway], whose Kubernetes kind is taken
+// by Istio's own [Gateway].
 type Kind string
 
-// The kinds that this control plane serves, and their Istio API groups:
-// networking.istio.io and security.istio.io.
+// Istio's kinds.
 const (
-	VirtualService     Kind = "VirtualService"
-	DestinationRule    Kind = "DestinationRule"
-	ServiceEntry       Kind = "ServiceEntry"
-	WorkloadEntry      Kind = "WorkloadEntry"
-	Sidecar            Kind = "Sidecar"
-	PeerAuthentication Kind = "PeerAuthentication"
+	AuthorizationPolicy   Kind = "AuthorizationPolicy"
+	DestinationRule       Kind = "DestinationRule"
+	EnvoyFilter           Kind = "EnvoyFilter"
+	Gateway               Kind = "Gateway"
+	PeerAuthentication    Kind = "PeerAuthentication"
+	ProxyConfig           Kind = "ProxyConfig"
+	RequestAuthentication Kind = "RequestAuthentication"
+	ServiceEntry          Kind = "ServiceEntry"
+	Sidecar               Kind = "Sidecar"
+	Telemetry             Kind = "Telemetry"
+	VirtualService        Kind = "VirtualService"
+	WasmPlugin            Kind = "WasmPlugin"
+	WorkloadEntry         Kind = "WorkloadEntry"
+	WorkloadGroup         Kind = "WorkloadGroup"
+)
+
+// Kinds of the Gateway API and of Kubernetes that are configuration too.
+const (
+	BackendTLSPolicy  Kind = "BackendTLSPolicy"
+	GRPCRoute         Kind = "GRPCRoute"
+	GatewayClass      Kind = "GatewayClass"
+	HTTPRoute         Kind = "HTTPRoute"
+	Ingress           Kind = "Ingress"
+	IngressClass      Kind = "IngressClass"
+	KubernetesGateway Kind = "KubernetesGateway"
+	ReferenceGrant    Kind = "ReferenceGrant"
+	TCPRoute          Kind = "TCPRoute"
+	TLSRoute          Kind = "TLSRoute"
+	UDPRoute          Kind = "UDPRoute"
 )
 
 // MeshConfigKind names the mesh wide settings in a [Change]. It is no user
@@ -41,22 +67,70 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s/%s/%s", k.Kind, k.Namespace, k.Name)
 }
 
-// Config is one user object of the mesh: an Istio resource as it was read
-// from a store.
+// Config is one user object of the mesh as it was read from a store. What a
+// store gives is shared: nobody may write to it; [Config.Clone] gives a copy
+// that may be changed.
 type Config struct {
 	Key
+	// APIVersion is the group and version in which the object was written,
+	// for example "networking.istio.io/v1"; empty means the recommended one.
+	APIVersion  string
 	Labels      map[string]string
 	Annotations map[string]string
 	// ResourceVersion is an opaque token that changes with the object.
 	ResourceVersion string
+	// Generation counts the versions of Spec, from 1; 0 when the store does
+	// not count.
+	Generation int64
+	// UID tells an object from a later one of the same name; empty when the
+	// store gives none.
+	UID string
 	// Created orders objects that compete; see [Older].
 	Created time.Time
 	// Source says where a person finds the object, for example
 	// "config/catalog.yaml:12". Only for messages.
 	Source string
-	// Spec is the message of the kind from istio.io/api, for example
-	// *networkingv1alpha3.VirtualService.
-	Spec proto.Message
+	// Spec is the message of the kind: of istio.io/api, for example
+	// *networkingv1alpha3.VirtualService, or a pointer to the struct of
+	// gateway-api or k8s.io/api, for example *gatewayv1.HTTPRouteSpec.
+	Spec any
+	// Status is what control planes say of the object; nil when nothing was
+	// said. *metav1alpha1.IstioStatus for Istio's kinds, otherwise a pointer to
+	// the struct of the kind.
+	Status any
+}
+
+// Clone gives a copy that shares nothing with c.
+func (c *Config) Clone() *Config {
+	if c == nil {
+		return nil
+	}
+	out := *c
+	out.Labels, out.Annotations = maps.Clone(c.Labels), maps.Clone(c.Annotations)
+	out.Spec, out.Status = CloneSpec(c.Spec), CloneSpec(c.Status)
+	return &out
+}
+
+// CloneSpec copies a spec or a status: a protobuf message, or a struct with
+// the DeepCopy method that Kubernetes generates.
+func CloneSpec(spec any) any {
+	switch v := spec.(type) {
+	case nil:
+		return nil
+	case proto.Message:
+		return proto.Clone(v)
+	}
+	return reflect.ValueOf(spec).MethodByName("DeepCopy").Call(nil)[0].Interface()
+}
+
+// SameSpec reports whether two specs, or two statuses, say the same.
+func SameSpec(a, b any) bool {
+	x, isMessage := a.(proto.Message)
+	y, both := b.(proto.Message)
+	if isMessage && both {
+		return proto.Equal(x, y)
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // Older compares two objects in the canonical order of Istio: creation time,
@@ -145,6 +219,11 @@ type Problem struct {
 	Source string
 	// Reason is a sentence that names the field, the value and the cure.
 	Reason string
+	// Warning means that the object takes effect all the same, perhaps not in
+	// the way its author meant.
+	Warning bool
+	// Dangling means that the object names another one that does not exist.
+	Dangling bool
 }
 
 // String gives the line that a person reads.

@@ -54,6 +54,15 @@ const (
 	ResolutionDNS
 )
 
+// Kinds that a registry names in a [Change]. They are no configuration.
+const (
+	// KubernetesService is the definition of a service; KubernetesEndpoints
+	// its endpoints alone, under the same name.
+	KubernetesService   Kind = "Service"
+	KubernetesEndpoints Kind = "Endpoints"
+	KubernetesPod       Kind = "Pod"
+)
+
 // Registry says where a service comes from.
 type Registry string
 
@@ -91,6 +100,18 @@ type Service struct {
 	// SubjectAltNames are the identities that the object demands of its
 	// endpoints, beside those that their service accounts give.
 	SubjectAltNames []string
+	// ServiceAccounts are accounts of its namespace that its endpoints may
+	// have, beside those that they are known to have.
+	ServiceAccounts []string
+	// ExportTo are the namespaces that see the service: names, "." for its own,
+	// "*" for all; empty means all.
+	ExportTo []string
+	// NodeLocal is true if requests must stay on the node of the caller.
+	NodeLocal bool
+	// Allocated are an IPv4 and an IPv6 address out of a reserved range for a
+	// service that has none. Nothing listens there: they are for proxies that
+	// answer for the name and catch what is sent to them.
+	Allocated []string
 	// Created and Source come from the object that defines the service.
 	Created time.Time
 	Source  Key
@@ -121,6 +142,9 @@ type Endpoint struct {
 	// Hostname is "<hostname>.<subdomain>" of a pod of a headless service that
 	// has a DNS name of its own; otherwise empty.
 	Hostname string
+	// Cluster is the cluster that the workload runs in, Network the network in
+	// which the address is one, Node the machine; each may be empty.
+	Cluster, Network, Node string
 	// Locality is region/zone/subzone; parts may be missing.
 	Locality string
 	// Weight is relative to the other endpoints; at least 1.

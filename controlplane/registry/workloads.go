@@ -4,72 +4,162 @@
 package registry
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// workloads finds the WorkloadEntry objects of a selector without trying
-// each: it keeps an index for each label key that selectors use.
-type workloads struct {
-	byNamespace map[string][]target
-	byLabel     map[labelKey]map[string][]target
+// The labels of Istio that say something about an endpoint.
+const (
+	tlsModeLabel  = "security.istio.io/tlsMode"
+	localityLabel = "istio-locality"
+)
+
+// workloads are the workloads by namespace. A namespace is copied before it is
+// altered.
+type workloads map[string]*namespace
+
+// namespace finds the workloads of a selector without trying each: it keeps an
+// index for the label keys that selectors use.
+type namespace struct {
+	all    map[model.Key]*Workload
+	byPair map[pair][]*Workload
+	keys   map[string]bool // of labels; shared with all versions
 }
 
-type labelKey struct{ namespace, key string }
+type pair struct{ key, value string }
 
-func newWorkloads(configs []*model.Config) *workloads {
-	w := &workloads{byNamespace: map[string][]target{}, byLabel: map[labelKey]map[string][]target{}}
-	for _, c := range configs {
-		if c == nil {
-			continue
-		}
-		we, ok := c.Spec.(*networkingv1alpha3.WorkloadEntry)
-		if !ok || we == nil {
-			continue
-		}
-		labels := we.GetLabels()
-		if len(c.Labels) > 0 {
-			// The labels of the object win over those of its spec.
-			labels = make(map[string]string, len(we.GetLabels())+len(c.Labels))
-			maps.Copy(labels, we.GetLabels())
-			maps.Copy(labels, c.Labels)
-		}
-		w.byNamespace[c.Namespace] = append(w.byNamespace[c.Namespace],
-			target{entry: we, labels: labels, namespace: c.Namespace, object: c})
-	}
-	return w
+// pairOf gives the one pair of a selector that is enough to find it again. The
+// selector is not empty.
+func pairOf(selector map[string]string) pair {
+	key := slices.Min(slices.Collect(maps.Keys(selector)))
+	return pair{key, selector[key]}
 }
 
-// selected gives the workloads of a namespace that have all the labels.
-func (w *workloads) selected(namespace string, selector map[string]string) []target {
-	candidates := w.byNamespace[namespace]
-	if len(selector) > 0 {
-		key := slices.Min(slices.Collect(maps.Keys(selector)))
-		candidates = w.index(labelKey{namespace, key})[selector[key]]
+// of gives the workloads of a namespace; keys are the label keys to index.
+func (w workloads) of(name string, keys map[string]bool) *namespace {
+	n := w[name]
+	if n == nil {
+		n = &namespace{all: map[model.Key]*Workload{}, byPair: map[pair][]*Workload{}, keys: keys}
+		w[name] = n
 	}
-	var out []target
-	for _, t := range candidates {
-		if model.Selects(selector, t.labels) {
-			out = append(out, t)
+	return n
+}
+
+// clone gives a copy in which a namespace may be altered.
+func (n *namespace) clone() *namespace {
+	return &namespace{all: maps.Clone(n.all), byPair: maps.Clone(n.byPair), keys: n.keys}
+}
+
+// set replaces the workload of a key; nil removes it.
+func (n *namespace) set(key model.Key, w *Workload) {
+	if before := n.all[key]; before != nil {
+		for p := range n.pairs(before) {
+			list := slices.DeleteFunc(slices.Clone(n.byPair[p]), func(o *Workload) bool { return o == before })
+			if n.byPair[p] = list; len(list) == 0 {
+				delete(n.byPair, p)
+			}
+		}
+		delete(n.all, key)
+	}
+	if w == nil {
+		return
+	}
+	n.all[key] = w
+	for p := range n.pairs(w) {
+		n.byPair[p] = append(slices.Clip(n.byPair[p]), w)
+	}
+}
+
+// add enters a workload that is not there into a namespace that nobody else has
+// yet.
+func (n *namespace) add(w *Workload) {
+	n.all[w.Object] = w
+	for p := range n.pairs(w) {
+		n.byPair[p] = append(n.byPair[p], w)
+	}
+}
+
+// pairs gives the labels of a workload that the index has.
+func (n *namespace) pairs(w *Workload) func(func(pair) bool) {
+	return func(yield func(pair) bool) {
+		for k, v := range w.Labels {
+			if n.keys[k] && !yield(pair{k, v}) {
+				return
+			}
 		}
 	}
+}
+
+// selected gives the workloads that have all the labels, the oldest first.
+func (n *namespace) selected(selector map[string]string, pods bool) []*Workload {
+	if n == nil {
+		return nil
+	}
+	var out []*Workload
+	take := func(w *Workload) {
+		if model.Selects(selector, w.Labels) && (pods || w.Object.Kind != model.KubernetesPod) {
+			out = append(out, w)
+		}
+	}
+	if len(selector) == 0 {
+		for _, w := range n.all {
+			take(w)
+		}
+	} else {
+		for _, w := range n.byPair[pairOf(selector)] {
+			take(w)
+		}
+	}
+	slices.SortFunc(out, olderWorkload)
 	return out
 }
 
-func (w *workloads) index(k labelKey) map[string][]target {
-	if known, ok := w.byLabel[k]; ok {
-		return known
+// workloadOf reads a WorkloadEntry; nil if it is none.
+func workloadOf(c *model.Config) *Workload {
+	if c == nil {
+		return nil
 	}
-	index := map[string][]target{}
-	for _, t := range w.byNamespace[k.namespace] {
-		if v, ok := t.labels[k.key]; ok {
-			index[v] = append(index[v], t)
-		}
+	we, ok := c.Spec.(*networkingv1alpha3.WorkloadEntry)
+	if !ok || we == nil {
+		return nil
 	}
-	w.byLabel[k] = index
-	return index
+	labels := we.GetLabels()
+	if len(c.Labels) > 0 {
+		// The labels of the object win over those of its spec.
+		labels = make(map[string]string, len(we.GetLabels())+len(c.Labels))
+		maps.Copy(labels, we.GetLabels())
+		maps.Copy(labels, c.Labels)
+	}
+	w := entryWorkload(we, labels, c.Namespace)
+	w.Object, w.Source, w.Created = c.Key, c.Source, c.Created
+	return w
+}
+
+// entryWorkload reads what a person wrote of a workload.
+func entryWorkload(we *networkingv1alpha3.WorkloadEntry, labels map[string]string, namespace string) *Workload {
+	return &Workload{
+		Address: we.GetAddress(), Ports: we.GetPorts(), Labels: labels, Namespace: namespace,
+		ServiceAccount: we.GetServiceAccount(), Network: cmp.Or(we.GetNetwork(), labels[networkLabel]),
+		// A label value has no slashes, so dots stand for them.
+		Locality: cmp.Or(we.GetLocality(), strings.ReplaceAll(labels[localityLabel], ".", "/")),
+		Weight:   max(we.GetWeight(), 1), MutualTLS: mutualTLS(labels, we.GetServiceAccount()),
+	}
+}
+
+// networkLabel names the network of a workload.
+const networkLabel = "topology.istio.io/network"
+
+// mutualTLS decides whether an endpoint speaks mesh mutual TLS: its label
+// says so, or else an identity of its own does.
+func mutualTLS(labels map[string]string, serviceAccount string) bool {
+	if mode, ok := labels[tlsModeLabel]; ok {
+		return mode == "istio"
+	}
+	return serviceAccount != ""
 }

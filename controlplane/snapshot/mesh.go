@@ -60,6 +60,9 @@ type Mesh struct {
 	// Problems is what the authors of the objects must hear of.
 	Problems []model.Problem
 
+	// gateways are the Gateway objects, as namespace/name.
+	gateways map[string]struct{}
+
 	registryProblems  []model.Problem
 	referenceProblems []model.Problem
 }
@@ -96,6 +99,9 @@ func Build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.PeerAuthentications = rebuild(old.PeerAuthentications, st, model.PeerAuthentication, newPeerAuthentications)
 	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
 	m.Trust = newTrust(old.Trust, in.Roots)
+	if m.gateways = old.gateways; old.gateways == nil || change.Touches(model.Gateway) {
+		m.gateways = gatewayNames(in.List(model.Gateway))
+	}
 	m.collectProblems(old)
 	return m
 }
@@ -160,5 +166,5 @@ func canonical(objs []*model.Config) []*model.Config {
 // sameConfig reports whether two objects mean the same. The place is compared
 // too, so that problems never name an old line.
 func sameConfig(a, b *model.Config) bool {
-	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) && proto.Equal(a.Spec, b.Spec)
+	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) && model.SameSpec(a.Spec, b.Spec)
 }

@@ -94,7 +94,7 @@ func TestBuildKeepsWhatDidNotChange(t *testing.T) {
 	t.Parallel()
 	vs := object(model.VirtualService, "default", "catalog", 0, &networkingv1alpha3.VirtualService{Hosts: []string{"catalog", "c"}})
 	dr := object(model.DestinationRule, "default", "catalog", 0, &networkingv1alpha3.DestinationRule{Host: "catalog", TrafficPolicy: &networkingv1alpha3.TrafficPolicy{}})
-	dns := proto.Clone(shop()[9].Spec).(*networkingv1alpha3.ServiceEntry)
+	dns := model.CloneSpec(shop()[9].Spec).(*networkingv1alpha3.ServiceEntry)
 	dns.Endpoints[0].Address = "two.example.com"
 	tests := []struct {
 		name    string

@@ -5,6 +5,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -16,7 +17,7 @@ import (
 // each other is looked at again only when one of the indexes changed.
 func (m *Mesh) collectProblems(old *Mesh) {
 	m.referenceProblems = old.referenceProblems
-	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules {
+	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || !maps.Equal(m.gateways, old.gateways) {
 		c := &checker{mesh: m}
 		for _, obj := range m.VirtualServices.objects() {
 			c.virtualService(obj)
@@ -39,9 +40,19 @@ func (c *checker) report(obj *model.Config, format string, args ...any) {
 	c.found = append(c.found, model.Problem{Object: obj.Key, Source: obj.Source, Reason: fmt.Sprintf(format, args...)})
 }
 
+// dangling reports that an object names one that does not exist.
+func (c *checker) dangling(obj *model.Config, format string, args ...any) {
+	c.report(obj, format, args...)
+	c.found[len(c.found)-1].Dangling = true
+}
+
 func (c *checker) virtualService(obj *model.Config) {
 	spec, ok := obj.Spec.(*networkingv1alpha3.VirtualService)
-	if !ok || !forMesh(spec.GetGateways()) {
+	if !ok {
+		return
+	}
+	c.gateways(obj, spec)
+	if !forMesh(spec.GetGateways()) {
 		return
 	}
 	c.duplicateHosts(obj, spec)
@@ -93,19 +104,19 @@ func (c *checker) destination(obj *model.Config, at string, dest *networkingv1al
 	host := c.mesh.ResolveHost(dest.GetHost(), obj.Namespace)
 	svc := c.mesh.Services.ForHost(host, obj.Namespace)
 	if svc == nil {
-		c.report(obj, "%s.host: no service has the host %q: requests that go there are answered with 503; correct the host or add a ServiceEntry", at, host)
+		c.dangling(obj, "%s.host: no service has the host %q: requests that go there are answered with 503; correct the host or add a ServiceEntry", at, host)
 		return
 	}
 	if number := dest.GetPort().GetNumber(); number != 0 &&
 		!slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == number }) {
-		c.report(obj, "%s.port.number: the service %q has no port %d: requests that go there are answered with 503; use one of its ports", at, host, number)
+		c.dangling(obj, "%s.port.number: the service %q has no port %d: requests that go there are answered with 503; use one of its ports", at, host, number)
 	}
 	subset := dest.GetSubset()
 	if subset == "" {
 		return
 	}
 	if c.mesh.DestinationRules.For(svc.ServiceKey, obj.Namespace, nil).Subset(subset) == nil {
-		c.report(obj, "%s.subset: no DestinationRule for %q has the subset %q: requests that go there are answered with 503; add the subset to a DestinationRule",
+		c.dangling(obj, "%s.subset: no DestinationRule for %q has the subset %q: requests that go there are answered with 503; add the subset to a DestinationRule",
 			at, host, subset)
 	}
 }
@@ -117,7 +128,7 @@ func (c *checker) destinationRule(obj *model.Config) {
 	}
 	host := c.mesh.ResolveHost(spec.GetHost(), obj.Namespace)
 	if !isWildcard(host) && c.mesh.Services.ForHost(host, obj.Namespace) == nil {
-		c.report(obj, "spec.host: no service has the host %q, so the rule has no effect; correct the host or add a ServiceEntry", host)
+		c.dangling(obj, "spec.host: no service has the host %q, so the rule has no effect; correct the host or add a ServiceEntry", host)
 	}
 	c.duplicateSubsets(obj, spec, host)
 	c.policy(obj, "spec.trafficPolicy", spec.GetTrafficPolicy())

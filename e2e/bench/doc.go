@@ -11,7 +11,8 @@
 // all of it, also on Ctrl-C. The peers of those processes, a control plane, a
 // proxy or a thousand of them, are this program: relay.go times single
 // responses, push.go a change that goes to all proxies, status.go probes and
-// scrapes of an application. floor.go is the
+// scrapes of an application, coldstart.go a request over mutual TLS to agents
+// that start without a control plane. floor.go is the
 // control plane that does nothing but send bytes; it is this program again, as
 // a process of its own, so that its CPU time can be told.
 package main

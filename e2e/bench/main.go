@@ -26,9 +26,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
-	if len(os.Args) > 1 && os.Args[1] == floorCommand {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == floorCommand:
 		err = runFloor(ctx, os.Args[2:], os.Stdin)
-	} else {
+	case len(os.Args) > 1 && os.Args[1] == sourceCommand:
+		err = runSource(ctx, os.Args[2:], os.Stdin)
+	case len(os.Args) > 1 && os.Args[1] == copyCommand:
+		err = runCopy(ctx, os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == dnsFloorCommand:
+		err = runDNSFloor(ctx, os.Args[2:])
+	default:
 		err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	}
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -46,6 +53,7 @@ type options struct {
 	starts     int
 	responses  int
 	restarts   int
+	coldStarts int
 	probeTime  time.Duration
 	json       string
 	only       string
@@ -63,17 +71,17 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, hotrestart, identity, relay, push, status (default: all)")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns (default: all)")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&short, "short", false, "a quick run: 100 proxies, fewer rounds")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	o.rounds, o.starts, o.responses, o.restarts = 5, 5, 50, 10
+	o.rounds, o.starts, o.responses, o.restarts, o.coldStarts = 5, 5, 50, 10, 100
 	o.probeTime = time.Minute
 	if short {
-		o.rounds, o.starts, o.restarts, o.probeTime = 3, 3, 3, 10*time.Second
+		o.rounds, o.starts, o.restarts, o.coldStarts, o.probeTime = 3, 3, 3, 10, 10*time.Second
 		o.proxies = min(o.proxies, 100)
 	}
 	var err error
@@ -135,7 +143,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := writeMesh(b.path("config"), o.services); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}}
 	var all []figure
 	for _, p := range parts {
 		if o.only != "" && !strings.Contains(","+o.only+",", ","+p.name+",") {

@@ -108,10 +108,15 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 // wait asks a URL every millisecond until it answers 200 with the wanted text,
 // and gives the time since the program's start.
 func (p *process) wait(ctx context.Context, url, want string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 2 * time.Second}
 	defer client.CloseIdleConnections()
+	return p.waitAnswer(ctx, client, url, want)
+}
+
+// waitAnswer is wait with a client.
+func (p *process) waitAnswer(ctx context.Context, client *http.Client, url, want string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {

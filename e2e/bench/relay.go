@@ -42,50 +42,67 @@ func sizesOfResponses() []struct {
 	}{{"10 kB", 10e3, 2}, {"1 MB", 1e6, 1.7}, {"10 MB", 10e6, 1.7}}
 }
 
+// smallResponse is a size, in bytes, below which the noise of one response is
+// as large as what is measured: there are manyMore times as many.
+const (
+	smallResponse = 100e3
+	manyMore      = 8
+)
+
 // relay times responses from a control plane to a proxy, straight over a Unix
-// socket and through an agent. Both ends are here and do what such ends do:
-// one encodes the response, the other decodes it.
+// socket, through an agent and through a program that only copies bytes. Both
+// ends do what such ends do: one encodes the response, the other decodes it.
+// They are two processes, as in a mesh: inside one, Go's scheduler would hand
+// the response over straight without the wake-up that the kernel takes for it.
 func (b *bench) relay(ctx context.Context) (figures []figure, err error) {
-	b.say("relay: responses straight and through an agent")
+	b.say("relay: responses straight, through an agent and through a program that only copies")
 	fake := b.path("fake-envoy")
 	if err := os.WriteFile(fake, []byte(fakeEnvoy), 0o700); err != nil {
 		return nil, fmt.Errorf("write the program that takes Envoy's place: %w", err)
 	}
-	source := &source{streams: make(chan *sourceStream)}
-	stop, err := source.serve(relayHost+plaintext, b.path("s"))
+	far, err := b.startSource(relayHost+plaintext, b.path("s"))
 	if err != nil {
 		return nil, err
 	}
-	defer stop()
+	defer far.stop()
 	p, err := b.startAgent("relay", agentSpec{address: agentNet + "200", discovery: relayHost + plaintext, binary: fake, plaintext: true})
 	if err != nil {
 		return nil, err
 	}
 	defer p.stop()
-	socket := b.path("relay", "etc", "istio", "proxy", "XDS")
-	if err := waitForSocket(ctx, p, socket); err != nil {
+	copier, err := b.startCopy(b.path("copy"), relayHost+plaintext)
+	if err != nil {
+		return nil, err
+	}
+	defer copier.stop()
+	agentSocket := b.path("relay", "etc", "istio", "proxy", "XDS")
+	if err := errors.Join(waitForSocket(ctx, far, b.path("s")), waitForSocket(ctx, p, agentSocket), waitForSocket(ctx, copier, b.path("copy"))); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	straight, err := source.open(ctx, b.path("s"))
-	if err != nil {
-		return nil, fmt.Errorf("straight: %w", err)
+	var paths []*path
+	for _, socket := range []string{agentSocket, b.path("copy"), b.path("s")} {
+		way, err := open(ctx, far, socket)
+		if err != nil {
+			return nil, err
+		}
+		defer way.close()
+		paths = append(paths, way)
 	}
-	defer straight.close()
-	through, err := source.open(ctx, socket)
-	if err != nil {
-		return nil, fmt.Errorf("through the agent: %w", err)
-	}
-	defer through.close()
 	for _, size := range sizesOfResponses() {
-		a, s, err := compare(ctx, through, straight, size.bytes, b.responses)
+		times := b.responses
+		if size.bytes < smallResponse {
+			times *= manyMore
+		}
+		took, err := b.compare(ctx, paths, size.bytes, times)
 		if err != nil {
 			return figures, err
 		}
-		figures = append(figures, figure{
-			Name: "relay: one response of " + size.name, Unit: milliseconds, Ours: a, Straight: s, TargetRatio: size.target,
-		})
+		figures = append(figures,
+			figure{Name: "relay: one response of " + size.name, Unit: milliseconds, Ours: took[0], Straight: took[2], TargetRatio: size.target},
+			figure{Name: "  through a program that only copies bytes", Unit: milliseconds, Ours: took[1], Straight: took[2]},
+		)
 	}
 	_, anonymous, err := memory(p.pid())
 	return append(figures, figure{
@@ -93,30 +110,70 @@ func (b *bench) relay(ctx context.Context) (figures []figure, err error) {
 	}), err
 }
 
-// compare sends a response straight and through the agent in turns, so that
-// noise meets both, and gives the medians in seconds.
-func compare(ctx context.Context, through, straight *path, size, times int) (ours, floor float64, err error) {
-	response := response(size)
-	var samples [2][]float64
-	for i := range times {
-		for j, p := range []*path{through, straight} {
-			response.Nonce = strconv.Itoa(i)
-			t, err := p.time(response)
+// compare sends a response along each path in turns, so that noise meets all,
+// and gives the medians in seconds.
+func (b *bench) compare(ctx context.Context, paths []*path, size, times int) ([]float64, error) {
+	samples := make([][]float64, len(paths))
+	for range times {
+		for j, p := range paths {
+			t, err := p.time(b.path(fmt.Sprintf("response-%d", size)), size)
 			if err != nil {
-				return 0, 0, err
+				return nil, err
 			}
 			samples[j] = append(samples[j], t.Seconds())
 			if err := sleep(ctx, 5*time.Millisecond); err != nil {
-				return 0, 0, err
+				return nil, err
 			}
 		}
 	}
-	ours, err = median(samples[0])
-	if err != nil {
-		return 0, 0, err
+	medians := make([]float64, len(paths))
+	for j := range paths {
+		var err error
+		if medians[j], err = median(samples[j]); err != nil {
+			return nil, err
+		}
 	}
-	floor, err = median(samples[1])
-	return ours, floor, err
+	return medians, nil
+}
+
+// path is one way from the source to a proxy.
+type path struct {
+	name   string
+	far    *process // the source
+	conn   *grpc.ClientConn
+	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+}
+
+// open opens a stream over a socket and waits for the source's answer, which
+// tells that it knows the path.
+func open(ctx context.Context, far *process, socket string) (*path, error) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", socket, err)
+	}
+	p := &path{name: filepath.Base(socket), far: far, conn: conn}
+	p.stream, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err == nil {
+		node := &corev3.Node{Id: "sidecar~127.0.0.1~bench.default~default.svc.cluster.local", Cluster: p.name}
+		err = p.stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, Node: node})
+	}
+	if err == nil {
+		_, err = p.receive()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open a stream over %s: %w", socket, err), conn.Close())
+	}
+	return p, nil
+}
+
+// time has the source send one response along the path and waits for it at its
+// end.
+func (p *path) time(file string, size int) (time.Duration, error) {
+	if err := p.order(file, func() *discoveryv3.DiscoveryResponse { return response(size) }); err != nil {
+		return 0, err
+	}
+	return p.receive()
 }
 
 // response makes a response of about a size, of resources like clusters.
@@ -129,114 +186,27 @@ func response(size int) *discoveryv3.DiscoveryResponse {
 	return r
 }
 
-// source is the control plane at the far end: it hands its streams to open.
-type source struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	streams chan *sourceStream
-}
-
-type sourceStream struct {
-	push chan *discoveryv3.DiscoveryResponse
-	sent chan time.Time
-}
-
-// serve listens on a TCP address and on a Unix socket.
-func (s *source) serve(address, socket string) (stop func(), err error) {
-	server := grpc.NewServer()
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
-	for network, at := range map[string]string{"tcp": address, "unix": socket} {
-		l, err := net.Listen(network, at)
-		if err != nil {
-			server.Stop()
-			return nil, fmt.Errorf("listen for the agent: %w", err)
-		}
-		go func() { _ = server.Serve(l) }() // it ends with Stop
-	}
-	return server.Stop, nil
-}
-
-// StreamAggregatedResources sends what a path pushes.
-func (s *source) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	if _, err := stream.Recv(); err != nil {
-		return err
-	}
-	go func() {
-		for {
-			if _, err := stream.Recv(); err != nil {
-				return
-			}
-		}
-	}()
-	own := &sourceStream{push: make(chan *discoveryv3.DiscoveryResponse), sent: make(chan time.Time, 1)}
-	select {
-	case s.streams <- own:
-	case <-stream.Context().Done():
-		return nil
-	}
-	for {
-		select {
-		case <-stream.Context().Done():
-			return nil
-		case r := <-own.push:
-			own.sent <- time.Now()
-			if err := stream.Send(r); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// path is one way from the source to a proxy: both ends of it.
-type path struct {
-	conn   *grpc.ClientConn
-	from   *sourceStream
-	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-}
-
-// open opens a stream over a socket and waits until it arrives at the source.
-func (s *source) open(ctx context.Context, socket string) (*path, error) {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", socket, err)
-	}
-	p := &path{conn: conn}
-	p.stream, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
-	if err == nil {
-		node := &corev3.Node{Id: "sidecar~127.0.0.1~bench.default~default.svc.cluster.local"}
-		err = p.stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, Node: node})
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open a stream over %s: %w", socket, err), conn.Close())
-	}
-	select {
-	case p.from = <-s.streams:
-		return p, nil
-	case <-ctx.Done():
-		return nil, errors.Join(fmt.Errorf("stream over %s did not arrive: %w", socket, ctx.Err()), conn.Close())
-	}
-}
-
-// time sends one response along the path and waits for it at its end.
-func (p *path) time(r *discoveryv3.DiscoveryResponse) (time.Duration, error) {
-	select {
-	case p.from.push <- r:
-	case <-p.stream.Context().Done():
-		return 0, p.stream.Context().Err()
-	}
-	began := <-p.from.sent
+// receive takes a response, tells how long it was on its way, and acknowledges
+// it.
+func (p *path) receive() (time.Duration, error) {
 	got, err := p.stream.Recv()
 	if err != nil {
 		return 0, fmt.Errorf("receive a response: %w", err)
 	}
-	took := time.Since(began)
-	ack := &discoveryv3.DiscoveryRequest{TypeUrl: got.GetTypeUrl(), ResponseNonce: got.GetNonce()}
-	return took, p.stream.Send(ack)
+	now, err := monotonic()
+	if err != nil {
+		return 0, err
+	}
+	sent, err := strconv.ParseInt(got.GetNonce(), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read when a response was sent: %w", err)
+	}
+	return now - time.Duration(sent), p.stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: got.GetTypeUrl(), ResponseNonce: got.GetNonce()})
 }
 
 func (p *path) close() { _ = p.conn.Close() } // all is said
 
-// waitForSocket waits until the agent listens.
+// waitForSocket waits until a program listens.
 func waitForSocket(ctx context.Context, p *process, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -246,9 +216,9 @@ func waitForSocket(ctx context.Context, p *process, socket string) error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("the agent ended: %s", p.lastWords())
+			return fmt.Errorf("%s ended: %s", p.cmd.Path, p.lastWords())
 		case <-ctx.Done():
-			return fmt.Errorf("the agent does not listen on %s: %s", filepath.Base(socket), p.lastWords())
+			return fmt.Errorf("%s does not listen on %s: %s", p.cmd.Path, filepath.Base(socket), p.lastWords())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

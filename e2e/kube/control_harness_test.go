@@ -159,7 +159,7 @@ func newControl(t *testing.T, kubeconfig string, env []string, args ...string) *
 		name: "outrigger-control", path: programs.program(t, "outrigger-control"), dir: c.dir,
 		args: append([]string{
 			"discovery", "--configDir", "config", "--kubeconfig", kubeconfig, "--grpcAddr", "", "--monitoringAddr", "",
-			"--secureGRPCAddr", c.secure(), "--httpAddr", c.host + ":8080", "--log_output_level", "debug",
+			"--secureGRPCAddr", c.secure(), "--httpAddr", c.host + ":8080", "--httpsAddr", c.host + ":15017", "--log_output_level", "debug",
 		}, args...),
 		env:   append([]string{"POD_NAME=control-" + c.host}, env...),
 		ready: answers("http://" + c.host + ":8080/ready"),

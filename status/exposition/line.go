@@ -46,6 +46,34 @@ func splitSample(line []byte) (s sample, err error) {
 	return s, nil
 }
 
+// valid tells whether a parser takes a line for a sample.
+func valid(line []byte) bool {
+	line = bytes.TrimLeft(line, " \t")
+	if len(line) > 0 && line[0] == '#' {
+		return true // a comment that is indented
+	}
+	s, err := splitSample(line)
+	if err != nil || len(s.name) == 0 && len(s.labels) < len(`{"a"}`) { // the name is among the labels then
+		return false
+	}
+	for i, c := range s.name {
+		if c != '_' && c != ':' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return number(s.value) && (len(s.time) == 0 || number(s.time))
+}
+
+// number tells whether text is a number. What looks like one is taken for one:
+// most are, and nothing is allocated.
+func number(b []byte) bool {
+	if bytes.ContainsAny(b, "0123456789") && len(bytes.Trim(b, "0123456789+-.eE")) == 0 {
+		return true
+	}
+	_, err := strconv.ParseFloat(string(b), 64)
+	return err == nil || errors.Is(err, strconv.ErrRange)
+}
+
 // closing finds the brace that ends the labels, -1 if there is none.
 func closing(b []byte) int {
 	quoted := false

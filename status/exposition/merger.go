@@ -137,7 +137,9 @@ func (m *Merger) copyLines(src io.Reader, from kind) error {
 }
 
 // block hands on the samples at the front of what has been read, as they are
-// and all at once: most of what comes is as it should go out.
+// and all at once: most of what comes is as it should go out. Its first and its
+// last line are looked at: a source that answers with a page of text, or ends
+// with the words of an error, must not spoil the answer for the others.
 func (m *Merger) block(in *bufio.Reader, f *family, from kind) error {
 	if m.format.kind != from {
 		return nil
@@ -151,6 +153,11 @@ func (m *Merger) block(in *bufio.Reader, f *family, from kind) error {
 	// empty lines, which OpenMetrics does not know.
 	if len(b) == 0 || b[0] == '\n' || bytes.IndexByte(b, '\r') >= 0 || from == openMetrics && bytes.Contains(b, []byte("\n\n")) {
 		return nil
+	}
+	first, _, _ := bytes.Cut(b, []byte("\n"))
+	last := bytes.TrimRight(b, "\n")
+	if !valid(first) || !valid(last[bytes.LastIndexByte(last, '\n')+1:]) {
+		return errSample
 	}
 	if err := m.begin(f); err != nil {
 		return err
@@ -232,6 +239,9 @@ func (m *Merger) begin(f *family) error {
 // sample writes one line with a value.
 func (m *Merger) sample(line []byte, from kind) error {
 	if m.format.kind == from {
+		if !valid(line) {
+			return errSample
+		}
 		if err := m.write(line); err != nil {
 			return err
 		}

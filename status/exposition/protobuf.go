@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// maxMessage is how large a family may be that has to be decoded.
-	maxMessage = 16 << 20
+	// maxMessage is how large a family may be that has to be decoded, which takes
+	// many times that: of a source that answers in protobuf, which it was not asked for.
+	maxMessage = 4 << 20
 	// maxWhole is up to where a message is read before it is handed on: one
 	// that breaks off then harms nobody. Larger ones are handed on as they come.
 	maxWhole = 1 << 20

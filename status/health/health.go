@@ -22,12 +22,17 @@ const (
 	defaultFailureThreshold = 3
 )
 
+// envoyPatience is for how long an Envoy that was ready may take to answer: its
+// main thread is busy with new configuration then, and what it serves goes on.
+const envoyPatience = 10 * time.Second
+
 // Config is what a Checker needs.
 type Config struct {
 	// Probe is readinessProbe of ProxyConfig. Required.
 	Probe *networkingv1alpha3.ReadinessProbe
 	// EnvoyReady answers nil when Envoy serves; while it does not, the application
-	// counts as failing. nil: there is no Envoy.
+	// counts as failing. One that was ready may be silent for 10 s: that is a
+	// context.DeadlineExceeded. nil: there is no Envoy.
 	EnvoyReady func(ctx context.Context) error
 	// Address is the host to ask when the probe names none: the proxy's first
 	// address. Empty: localhost.
@@ -53,6 +58,8 @@ type Checker struct {
 	timeout            time.Duration
 	period             time.Duration
 	successes, failure int
+	silent             time.Time // since when Envoy, which was ready, does not answer; zero: it does, or never was
+	served             bool      // Envoy's last answer was that it is ready
 }
 
 // New checks the configuration. It starts nothing.
@@ -136,15 +143,32 @@ func (c *Checker) Run(ctx context.Context) error {
 // check asks once: Envoy first, because nobody reaches the application without it.
 func (c *Checker) check(ctx context.Context) error {
 	if c.cfg.EnvoyReady != nil {
-		envoy, cancel := context.WithTimeout(ctx, c.timeout)
-		defer cancel()
-		if err := c.cfg.EnvoyReady(envoy); err != nil {
+		if err := c.askEnvoy(ctx); err != nil {
 			return fmt.Errorf("envoy is not ready: %w", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return c.ask(ctx)
+}
+
+// askEnvoy has the last answer stand in for one that does not come.
+func (c *Checker) askEnvoy(ctx context.Context) error {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	err := c.cfg.EnvoyReady(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		c.served, c.silent = err == nil, time.Time{}
+		return err
+	}
+	if c.silent.IsZero() {
+		c.silent = begun
+	}
+	if c.served && time.Since(c.silent) <= envoyPatience {
+		return nil
+	}
+	return err
 }
 
 func (c *Checker) report(err error) {
@@ -196,7 +220,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "outrigger_agent_health_checks_total", Help: "Checks of the application's readiness on a machine, by result: success, failure.",
 		}, []string{"result"}),
 		healthy: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_agent_health_ready", Help: "Whether the application of a machine is ready, as it was last reported.",
+			Name: "outrigger_agent_health_ready", Help: "1 while the application of a machine is ready, as it was last reported, else 0; 0 before the first verdict.",
 		}),
 	}
 	if reg == nil {

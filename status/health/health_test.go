@@ -92,6 +92,21 @@ func runFor(t *testing.T, cfg Config, life time.Duration, ask func(ctx context.C
 	return events
 }
 
+// busy is an Envoy that does not answer for a while, counted from the first question.
+func busy(from, to time.Duration) func(context.Context) error {
+	var first time.Time
+	return func(ctx context.Context) error {
+		if first.IsZero() {
+			first = time.Now()
+		}
+		if at := time.Since(first); at < from || at >= to {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
 func TestRun(t *testing.T) {
 	t.Parallel()
 	ill := errors.New("ill")
@@ -104,6 +119,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	never := func(ctx context.Context, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }
+	everySecond := tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.PeriodSeconds, p.FailureThreshold = 1, 1 })
 	for name, c := range map[string]struct {
 		cfg  Config
 		ask  func(context.Context, time.Duration) error
@@ -144,6 +160,17 @@ func TestRun(t *testing.T) {
 			between(0, 0),
 			[]event{{time.Second, false, "envoy is not ready: context deadline exceeded"}},
 		},
+		"an envoy that is busy": {Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 29*time.Second)}, between(0, 0), []event{{0, true, ""}}},
+		"an envoy that is busy, and the application ill": {
+			Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 29*time.Second)},
+			between(25*time.Second, 40*time.Second),
+			[]event{{0, true, ""}, {25 * time.Second, false, "ill"}, {40 * time.Second, true, ""}},
+		},
+		"an envoy that is busy for too long": {
+			Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 40*time.Second)},
+			between(0, 0),
+			[]event{{0, true, ""}, {31 * time.Second, false, "envoy is not ready: context deadline exceeded"}, {40 * time.Second, true, ""}},
+		},
 		"the end within the delay": {Config{Probe: tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.InitialDelaySeconds = 100 })}, between(0, 0), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +206,7 @@ func TestMetrics(t *testing.T) {
 # TYPE outrigger_agent_health_checks_total counter
 outrigger_agent_health_checks_total{result="failure"} 1
 outrigger_agent_health_checks_total{result="success"} 3
-# HELP outrigger_agent_health_ready Whether the application of a machine is ready, as it was last reported.
+# HELP outrigger_agent_health_ready 1 while the application of a machine is ready, as it was last reported, else 0; 0 before the first verdict.
 # TYPE outrigger_agent_health_ready gauge
 outrigger_agent_health_ready 1
 `))

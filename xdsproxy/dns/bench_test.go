@@ -5,6 +5,7 @@ package dns
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -54,6 +55,29 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTableMemory bounds what a large table takes while it is in force.
+func TestTableMemory(t *testing.T) {
+	const size, most = 100_000, 600 // hosts, bytes for each
+	s := offline(t, &nds.Table{})
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	func() {
+		table, _ := mesh(size)
+		s.Update(table)
+	}()
+	took := (heap() - before) / size
+	t.Logf("%d bytes for each of %d hosts", took, size)
+	if took > most {
+		t.Errorf("it takes %d bytes for each host, more than %d", took, most)
+	}
+	runtime.KeepAlive(s)
 }
 
 // BenchmarkAnswer is one answer without the system's part.

@@ -3,7 +3,7 @@
 
 // Package dns is the agent's local DNS server: names of the mesh are answered
 // from the name table that the control plane sends, all others by the servers
-// of resolv.conf.
+// of resolv.conf, which is read again when it changes.
 //
 // The agent's main function binds its sockets, creates and runs it; the relay
 // gives each name table to [Server.Update]. A table becomes an immutable lookup
@@ -17,6 +17,7 @@
 // recursively, never changes its table by itself and never asks itself.
 //
 // Goroutines: Run has one for each UDP socket, which answers from the table by
-// itself, one for each TCP listener and connection, and up to maxForwards
-// queries at upstream, each with one for each attempt. All end with Run.
+// itself, one for each TCP listener and connection, one that looks at
+// resolv.conf, and up to maxForwards queries at upstream, each with one for
+// each attempt. All end with Run.
 package dns

@@ -99,6 +99,13 @@ func (f *flights) ended(key flightKey, answered bool, now time.Time) (changed bo
 	return changed
 }
 
+// revive forgets that upstream did not answer.
+func (f *flights) revive() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.deadUntil = time.Time{}
+}
+
 func (f *flights) dead(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

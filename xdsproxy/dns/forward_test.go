@@ -305,8 +305,8 @@ func TestLoop(t *testing.T) {
 		cfg := config(t)
 		cfg.Upstream.Servers = []string{cfg.Sockets[0].UDP.LocalAddr().String()}
 		s := start(t, cfg, hosts())
-		if len(s.servers) != 0 {
-			t.Errorf("servers are %v", s.servers)
+		if len(s.upstream.Load().servers) != 0 {
+			t.Errorf("servers are %v", s.upstream.Load().servers)
 		}
 		if r := exchange(t, s, "udp", request(outsideName, miekg.TypeA, 0)); r.Rcode != miekg.RcodeServerFailure {
 			t.Errorf("got %v", r)

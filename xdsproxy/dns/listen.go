@@ -4,17 +4,12 @@
 package dns
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
-
-	miekg "github.com/miekg/dns"
 )
 
 const (
@@ -55,32 +50,6 @@ func Place(address string, root bool) Placement {
 	default:
 		return Placement{Address: address, ResolvConf: []string{ownResolvConf, resolvConf}}
 	}
-}
-
-// ReadResolvConf reads servers and search domains from the first of the files
-// that exists.
-func ReadResolvConf(paths ...string) (Upstream, error) {
-	var missing error
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			missing = err
-			continue
-		}
-		var conf *miekg.ClientConfig
-		if err == nil {
-			conf, err = miekg.ClientConfigFromReader(bytes.NewReader(text))
-		}
-		if err != nil {
-			return Upstream{}, fmt.Errorf("read the DNS servers of %s: %w", path, err)
-		}
-		u := Upstream{Search: conf.Search}
-		for _, server := range conf.Servers {
-			u.Servers = append(u.Servers, net.JoinHostPort(server, conf.Port))
-		}
-		return u, nil
-	}
-	return Upstream{}, fmt.Errorf("read the DNS servers: %w", missing)
 }
 
 // Socket is where the server listens: both have the same address.

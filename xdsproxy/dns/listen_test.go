@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	miekg "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -51,7 +52,7 @@ func TestReadResolvConf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Upstream{})); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
@@ -160,8 +161,8 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.servers) != 2 || len(s.zone.search) != 1 || s.zone.domain != "svc.cluster.local" {
-		t.Errorf("got %v, %q, %q", s.servers, s.zone.search, s.zone.domain)
+	if len(s.upstream.Load().servers) != 2 || len(s.zone.search) != 1 || s.zone.domain != "svc.cluster.local" {
+		t.Errorf("got %v, %q, %q", s.upstream.Load().servers, s.zone.search, s.zone.domain)
 	}
 	tests := map[string]func(*Config){
 		"no socket":        func(c *Config) { c.Sockets = nil },

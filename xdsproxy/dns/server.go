@@ -51,18 +51,22 @@ type Upstream struct {
 	Parallel bool
 	// Timeout is how long upstream may take in all. 0: five seconds.
 	Timeout time.Duration
+
+	files []string // that it was read from, nil for none
 }
 
 // Server is the local DNS server.
 type Server struct {
 	cfg     Config
 	log     *slog.Logger
-	zone    zone
-	servers []string // upstream, without ourselves
 	metrics *metrics
 
-	table  atomic.Pointer[table]     // nil before the first one
-	source atomic.Pointer[nds.Table] // what the table was built from
+	upstream atomic.Pointer[resolvers]
+	building sync.Mutex // guards zone, and is held while a table is made
+	zone     zone
+
+	table  atomic.Pointer[table]  // nil before the first one
+	source atomic.Pointer[[]byte] // what the table was built from, encoded: a third of the memory
 
 	slots   chan struct{} // one for each request that waits for upstream
 	flights flights
@@ -94,41 +98,33 @@ func New(cfg Config) (*Server, error) {
 		cfg.MaxStale = defaultMaxStale
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, zone: newZone(cfg.Domain, cfg.Namespace, cfg.Upstream.Search),
+		cfg: cfg, log: cfg.Logger,
 		metrics: newMetrics(cfg.Registerer), slots: make(chan struct{}, maxForwards),
 		flights: flights{byKey: map[flightKey]*flight{}}, sent: sentIDs{ids: map[sentID]int{}}, stale: newStaleAnswers(cfg.MaxStale),
 	}
-	s.pickServers()
+	s.setUpstream(cfg.Upstream.Servers, cfg.Upstream.Search)
 	return s, nil
 }
 
-// pickServers leaves ourselves out of the upstream servers: such a request
-// would never end.
-func (s *Server) pickServers() {
-	for _, server := range s.cfg.Upstream.Servers {
-		if isOurs(server, s.cfg.Sockets) {
-			s.log.Error("an upstream DNS server is this server itself, and is left out: name the real one in resolv.conf, or in "+
-				"/var/lib/istio/resolv.conf when this server listens on port 53", "address", server)
-			continue
-		}
-		s.servers = append(s.servers, server)
-	}
-	if len(s.servers) == 0 {
-		s.log.Error("there is no upstream DNS server: only names of the mesh are answered")
-	}
-}
-
-// Update puts a table in the place of the last one. The table must not change
-// any more. It may be called at any time, also before Run.
+// Update puts a table in the place of the last one. It may be called at any
+// time, also before Run.
 func (s *Server) Update(from *nds.Table) {
 	if from == nil {
 		from = &nds.Table{}
 	}
+	s.building.Lock()
+	defer s.building.Unlock()
+	s.build(from)
+	encoded := from.Marshal()
+	s.source.Store(&encoded)
+	s.log.Debug("the name table has changed", "count", len(from.Hosts))
+}
+
+// build makes the lookup of a table.
+func (s *Server) build(from *nds.Table) {
 	t, unusable := s.zone.build(from)
 	s.table.Store(t)
-	s.source.Store(from)
 	s.metrics.hosts.Set(float64(len(from.Hosts) - unusable))
-	s.log.Debug("the name table has changed", "count", len(from.Hosts))
 	if unusable > 0 {
 		s.log.Debug("hosts without a usable name or address are left to upstream", "count", unusable)
 	}
@@ -138,7 +134,17 @@ func (s *Server) Update(from *nds.Table) {
 func (s *Server) Ready() bool { return s.table.Load() != nil }
 
 // Table gives the table as it came, nil before the first one.
-func (s *Server) Table() *nds.Table { return s.source.Load() }
+func (s *Server) Table() *nds.Table {
+	encoded := s.source.Load()
+	if encoded == nil {
+		return nil
+	}
+	t, err := nds.Unmarshal(*encoded)
+	if err != nil {
+		return &nds.Table{} // names that are not UTF-8, which no control plane can send
+	}
+	return t
+}
 
 // Run answers until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
@@ -147,6 +153,9 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Info("DNS is served", "address", socket.UDP.LocalAddr().String())
 		g.Go(func() error { return s.serveUDP(ctx, socket.UDP) })
 		g.Go(func() error { return s.serveTCP(ctx, socket.TCP) })
+	}
+	if files := s.cfg.Upstream.files; files != nil {
+		s.running.Go(func() { s.follow(ctx, files) })
 	}
 	err := g.Wait()
 	s.running.Wait()

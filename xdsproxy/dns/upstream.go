@@ -33,7 +33,7 @@ type attempt struct {
 // once. One that says that it cannot, or cannot be reached, is followed by the
 // next at once. When none answers, what one has said instead is the outcome.
 func (s *Server) askUpstream(ctx context.Context, a *ask) ([]byte, error) {
-	servers := s.servers
+	servers := s.upstream.Load().servers
 	if len(servers) == 0 {
 		return nil, errNoServers
 	}

@@ -112,6 +112,9 @@ func (v *server) answer(t *served, a answer) error {
 		}
 	}
 	slices.SortFunc(locs, func(a, b loc) int { return cmp.Compare(a.at, b.at) })
+	if single(t.typeURL) {
+		return v.answerEach(t, locs, a)
+	}
 	if !a.whole {
 		size = min(size, chunk)
 	}
@@ -140,6 +143,96 @@ func (v *server) answer(t *served, a answer) error {
 		}
 	}
 	return v.send(v.end(b, t, removed))
+}
+
+// single says whether Envoy waits for each resource of a type by itself, and
+// takes no answer without it for one.
+func single(typeURL string) bool { return typeURL == secretType || typeURL == extensionType }
+
+// answerEach sends resources of a single type. Those that are missing are
+// refused in responses of their own: the first that Envoy rejects of a response
+// ends its work on it.
+func (v *server) answerEach(t *served, locs []loc, a answer) error {
+	var found []*put
+	for _, l := range locs {
+		p, err := v.readPut(&v.buffers, l)
+		if err != nil {
+			return err
+		}
+		p.body = slices.Clone(p.body)
+		found = append(found, p)
+	}
+	missing := a.missing
+	if t.typeURL == extensionType {
+		found, missing = v.convert(found, missing)
+	}
+	var b []byte
+	for _, p := range found {
+		b = v.appendResource(b, p)
+	}
+	if len(found) > 0 || len(missing) == 0 {
+		if err := v.send(v.end(slices.Clone(b), t, a.removed)); err != nil {
+			return err
+		}
+	}
+	for _, name := range missing {
+		var again []byte
+		if !v.delta {
+			again = b // what is not repeated would be gone
+		}
+		v.store.log.Warn("envoy starts without a resource that is not in the last good configuration", "type_url", t.typeURL, "resource", name)
+		if err := v.send(v.end(v.appendRefusal(slices.Clone(again), t.typeURL, name), t, nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// convert makes extension configurations what Envoy can use. Those that cannot
+// be had are missing.
+func (v *server) convert(found []*put, missing []string) (rest []*put, _ []string) {
+	if v.extensions == nil || len(found) == 0 {
+		return found, missing
+	}
+	anys := make([][]byte, len(found))
+	for i, p := range found {
+		_ = eachField(p.body, func(n protowire.Number, _, value []byte) error { // it was read before it was written
+			if n == resourceAny {
+				anys[i] = value
+			}
+			return nil
+		})
+	}
+	for i, b := range v.extensions(anys) {
+		if b == nil {
+			missing = append(missing, found[i].name)
+			continue
+		}
+		found[i].body = appendField(nil, resourceAny, b)
+		rest = append(rest, found[i])
+	}
+	return rest, missing
+}
+
+// unknown is the name of what stands for a missing resource: Envoy rejects it
+// and goes on without, which for a filter means that it lets nothing pass.
+const unknown = "not in the last good configuration"
+
+// appendRefusal appends what Envoy rejects in place of a resource: one that
+// bears another name than its wrapper says.
+func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
+	content := appendField(nil, firstName, unknown)
+	if typeURL == extensionType {
+		content = appendField(content, extensionConfig, appendField(nil, anyTypeURL, rbacType)) // there has to be one
+	}
+	wrapper := appendField(nil, resourceAny, appendField(appendField(nil, anyTypeURL, typeURL), anyValue, content))
+	p := &put{typeURL: typeURL, name: name, body: wrapper}
+	if v.delta {
+		return v.appendResource(b, p)
+	}
+	wrapper = appendField(appendField(nil, resourceName, name), resourceVersion, servedVersion)
+	wrapper = append(wrapper, p.body...)
+	return appendField(b, respResources, appendField(appendField(nil, anyTypeURL, wrapperType), anyValue, wrapper))
 }
 
 // placeholder is what is sent in place of a resource that is not there, if

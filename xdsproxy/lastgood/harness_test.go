@@ -296,6 +296,8 @@ func detailOf(t testing.TB, a *anypb.Any) string {
 		t.Fatal(err)
 	}
 	switch m := m.(type) {
+	case *discoveryv3.Resource:
+		return detailOf(t, m.GetResource())
 	case *clusterv3.Cluster:
 		return m.GetAltStatName()
 	case *listenerv3.Listener:
@@ -312,7 +314,12 @@ func detailOf(t testing.TB, a *anypb.Any) string {
 		return m.GetEndpoints()[0].GetLocality().GetZone()
 	case *routev3.VirtualHost:
 		return m.GetDomains()[0]
+	case *corev3.TypedExtensionConfig:
+		return m.GetName()
 	case *secretv3.Secret:
+		if m.GetName() == unknown {
+			return unknown
+		}
 		return m.GetGenericSecret().GetSecret().GetInlineString()
 	}
 	return "?"

@@ -5,6 +5,7 @@ package lastgood
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,8 +41,12 @@ func (s *Store) forgetIdentity() {
 }
 
 // PutIdentity keeps the workload's identity. Without consent it does nothing.
+// One that is kept already gets no younger.
 func (s *Store) PutIdentity(chain, key, roots []byte) error {
 	if s.off != nil || !s.cfg.KeepIdentity {
+		return nil
+	}
+	if old, err := s.loadIdentity(); err == nil && bytes.Equal(old.Chain, chain) && bytes.Equal(old.Key, key) && bytes.Equal(old.Roots, roots) {
 		return nil
 	}
 	seal, err := s.owner.newSealer(kindIdentity)
@@ -73,28 +78,42 @@ func (s *Store) Identity() (*Identity, error) {
 	if !s.cfg.KeepIdentity {
 		return nil, refuse(reasonOff, "the workload's identity is not kept")
 	}
+	id, err := s.loadIdentity()
+	if err == nil {
+		// A certificate that lives long is kept once. What the control plane
+		// said since then tells as well that somebody knew this workload.
+		from := id.From
+		if last := s.From(); last.After(from) {
+			from = last
+		}
+		err = s.tooOld(filepath.Join(s.cfg.Dir, identityFile), from)
+	}
+	if err == nil {
+		return id, nil
+	}
+	if reasonOf(err) != reasonNone {
+		s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
+		s.log.Warn("the workload's identity that was kept is refused", "reason", err.Error())
+	}
+	return nil, err
+}
+
+// loadIdentity returns the identity that was kept, however old it is.
+func (s *Store) loadIdentity() (*Identity, error) {
 	path := filepath.Join(s.cfg.Dir, identityFile)
 	f, err := openOwn(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, refuse(reasonNone, "no identity was kept so far")
 	}
 	if err != nil {
-		return nil, s.refusedIdentity(about(path, err))
+		return nil, about(path, err)
 	}
 	defer func() { _ = f.Close() }() // it was only read from
 	id, err := s.readIdentity(f)
 	if err != nil {
-		return nil, s.refusedIdentity(about(path, err))
-	}
-	if err := s.tooOld(path, id.From); err != nil {
-		return nil, s.refusedIdentity(err)
+		return nil, about(path, err)
 	}
 	return id, nil
-}
-
-func (s *Store) refusedIdentity(err error) error {
-	s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
-	return err
 }
 
 func (s *Store) readIdentity(f *os.File) (*Identity, error) {

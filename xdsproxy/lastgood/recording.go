@@ -78,6 +78,10 @@ type subscription struct {
 // basic says whether an Envoy waits for a type before it starts.
 func basic(typeURL string) bool { return typeURL == clusterType || typeURL == listenerType }
 
+// needed says whether nothing of a type is no answer: an Envoy without clusters
+// or listeners is of no use, and the agent would take it that there are no names.
+func needed(typeURL string) bool { return basic(typeURL) || agents(typeURL) }
+
 // answered says whether the control plane is expected to answer each name.
 func answered(typeURL string) bool { return typeURL == endpointType || typeURL == routeType }
 
@@ -207,7 +211,10 @@ func (t *subscription) covers(k key) bool {
 // accept notes that Envoy has a batch.
 func (t *subscription) accept(b *batch, delta bool) {
 	flags := byte(0)
-	if !b.merge && (!delta && whole(t.typeURL) || t.fresh && !t.replaced) {
+	switch {
+	case b.merge, agents(t.typeURL) && len(b.changes) == 0:
+		// It changes something, or nothing, of what was before.
+	case !delta && whole(t.typeURL), t.fresh && !t.replaced, agents(t.typeURL):
 		flags = flagReplace
 	}
 	t.full, t.replaced = true, true
@@ -255,7 +262,7 @@ func (t *subscription) settled(now time.Time, atEnd bool) bool {
 		return false
 	case basic(t.typeURL):
 		return t.full
-	case answered(t.typeURL) && (!t.full || len(t.need) > 0):
+	case (answered(t.typeURL) || agents(t.typeURL)) && (!t.full || len(t.need) > 0):
 		return now.Sub(t.since) >= patience
 	}
 	return true

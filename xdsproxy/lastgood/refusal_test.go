@@ -390,6 +390,83 @@ func TestIdentityAge(t *testing.T) {
 	})
 }
 
+// TestIdentityStays: an identity does not become younger by being kept once
+// more, as by an agent that starts with it again and again. It is not too old
+// while the control plane still speaks to the workload.
+func TestIdentityStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, config(t, func(c *Config) { c.KeepIdentity = true }))
+		stop := run(t, store)
+		defer stop()
+		put := func(key string) {
+			t.Helper()
+			if err := store.PutIdentity([]byte("chain"), []byte(key), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("key")
+		time.Sleep(50 * time.Minute)
+		put("key")
+		time.Sleep(11 * time.Minute)
+		if _, err := store.Identity(); err == nil || reasonOf(err) != reasonAge {
+			t.Errorf("put again: %v", err)
+		}
+		put("new key")
+		if id, err := store.Identity(); err != nil || string(id.Key) != "new key" {
+			t.Errorf("%v, %v", id, err)
+		}
+		s := newStream(t, store, true)
+		something(s)
+		pass(3 * time.Hour)
+		if _, err := store.Identity(); err != nil {
+			t.Errorf("on a stream that lasts: %v", err)
+		}
+		s.rec.Close()
+		time.Sleep(time.Hour + time.Minute)
+		if _, err := store.Identity(); err == nil || reasonOf(err) != reasonAge {
+			t.Errorf("an hour after the stream: %v", err)
+		}
+	})
+}
+
+// TestClock: what is far ahead of a clock that was set back has no age that
+// anybody knows; a little ahead is as good as new.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	for ahead, usable := range map[time.Duration]bool{-50 * time.Minute: true, 50 * time.Minute: true, 70 * time.Minute: false, 10000 * time.Hour: false} {
+		cfg := config(t, func(c *Config) { c.KeepIdentity = true })
+		synctest.Test(t, func(t *testing.T) { // its clock begins in the year 2000
+			time.Sleep(24*time.Hour + ahead)
+			keep(t, cfg, something)
+			if err := open(t, cfg).PutIdentity([]byte("chain"), []byte("key"), nil); err != nil {
+				t.Fatal(err)
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(24 * time.Hour)
+			store := open(t, cfg)
+			err := store.Usable()
+			if (err == nil) != usable || err != nil && (reasonOf(err) != reasonAge || !strings.Contains(err.Error(), "clock")) {
+				t.Errorf("%s ahead: %v", ahead, err)
+			}
+			if _, err := store.Identity(); (err == nil) != usable {
+				t.Errorf("an identity %s ahead: %v", ahead, err)
+			}
+			if age := store.Age(); age < 0 {
+				t.Errorf("%s ahead: the age is %s", ahead, age)
+			}
+			stop := run(t, store)
+			defer stop()
+			generation(newStream(t, store, true), 1)
+			pass(3 * time.Second)
+			if err := store.Usable(); err != nil || store.From().After(time.Now()) {
+				t.Errorf("%s ahead, kept anew: %v, from %s", ahead, err, store.From())
+			}
+		})
+	}
+}
+
 // TestMetrics looks at the gauge of the age.
 func TestMetrics(t *testing.T) {
 	t.Parallel()

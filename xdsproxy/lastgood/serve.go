@@ -26,7 +26,7 @@ const servedVersion = "last-good"
 //
 // What Envoy says that it has is left alone.
 func (s *Store) Serve(ctx context.Context, delta bool, recv func() ([]byte, error), send func([]byte) error) error {
-	srv, err := s.newServer(delta, send)
+	srv, err := s.newServer(ctx, delta, send)
 	if err != nil {
 		s.refuse(err)
 		return fmt.Errorf("serve the last good configuration: %w", err)
@@ -67,7 +67,7 @@ func (s *Store) Serve(ctx context.Context, delta bool, recv func() ([]byte, erro
 	}
 }
 
-func (s *Store) newServer(delta bool, send func([]byte) error) (*server, error) {
+func (s *Store) newServer(ctx context.Context, delta bool, send func([]byte) error) (*server, error) {
 	if s.off != nil {
 		return nil, s.off
 	}
@@ -79,7 +79,11 @@ func (s *Store) newServer(delta bool, send func([]byte) error) (*server, error) 
 		_ = st.file.Close() // it was only read from
 		return nil, err
 	}
-	return &server{state: st, store: s, delta: delta, send: send, types: map[string]*served{}}, nil
+	srv := &server{state: st, store: s, delta: delta, send: send, types: map[string]*served{}}
+	if convert := s.cfg.Extensions; convert != nil {
+		srv.extensions = func(resources [][]byte) [][]byte { return convert(ctx, resources) }
+	}
+	return srv, nil
 }
 
 // server answers one stream from a state of its own: what is recorded
@@ -89,8 +93,10 @@ type server struct {
 	store *Store
 	delta bool
 	send  func([]byte) error
-	types map[string]*served
-	nonce uint64
+	// extensions is that of the configuration, nil for none.
+	extensions func(resources [][]byte) [][]byte
+	types      map[string]*served
+	nonce      uint64
 	// routes are the route configurations that Envoy asked for. Delta.
 	routes []string
 	buffers
@@ -110,8 +116,8 @@ func (v *server) handle(b []byte) error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(q.typeURL, envoyPrefix) {
-		return nil // the agent asks for itself: an empty answer would be taken for one
+	if !strings.HasPrefix(q.typeURL, envoyPrefix) && !agents(q.typeURL) {
+		return nil // nothing of it is kept
 	}
 	if q.rejected != "" {
 		v.store.log.Warn("envoy rejects a part of the last good configuration", "type_url", q.typeURL, "reason", q.rejected)
@@ -147,8 +153,8 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 	kept, ok := v.sets[t.typeURL]
 	switch {
 	case whole(t.typeURL):
-		if !ok && basic(t.typeURL) || first && q.version != "" && q.version != servedVersion {
-			return nil // with none Envoy would be of no use; or it has those of the control plane
+		if !ok && needed(t.typeURL) || first && q.version != "" && q.version != servedVersion {
+			return nil // with none there is no answer; or it has those of the control plane
 		}
 		if !first && len(added) == 0 && !again {
 			return nil
@@ -159,6 +165,8 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 		return v.answer(t, all(kept))
 	case first && len(q.names) == 0:
 		return v.answer(t, all(kept))
+	case len(added) > 0 && single(t.typeURL):
+		return v.answer(t, v.find(t, q.names)) // what is not repeated would be gone
 	case len(added) > 0:
 		return v.answer(t, v.find(t, added))
 	case again && len(q.names) > 0 && len(q.names) == len(old):
@@ -184,8 +192,8 @@ func (v *server) handleDelta(t *served, q request, first bool) error {
 	kept, ok := v.sets[t.typeURL]
 	var found answer
 	if wildcard {
-		if !ok && basic(t.typeURL) {
-			return nil // with none of them Envoy would be ready, and of no use
+		if !ok && needed(t.typeURL) {
+			return nil
 		}
 		found, t.wildcard = all(kept), true
 		if t.typeURL == virtualHostType {

@@ -88,7 +88,7 @@ func TestServeStateOfTheWorld(t *testing.T) {
 	d.send(&discoveryv3.DiscoveryRequest{TypeUrl: listenerType, VersionInfo: "of the control plane"})
 	d.silent()
 	ask(extensionType, "", "e")
-	want("an extension that is missing", map[string]string{})
+	want("an extension that is missing, to be rejected", map[string]string{"e": unknown})
 	close(d.requests)
 	if err := <-d.end; err != nil {
 		t.Errorf("at the end of the stream: %v", err)
@@ -159,7 +159,7 @@ func TestServeDelta(t *testing.T) {
 		{
 			"a type that is not kept",
 			[]*discoveryv3.DeltaDiscoveryRequest{delta(secretType, "", []string{"s"}, nil)},
-			[]answer{{map[string]string{}, []string{"s"}}},
+			[]answer{{map[string]string{"s": unknown}, nil}},
 		},
 		{
 			"with an asterisk",

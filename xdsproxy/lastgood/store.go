@@ -4,6 +4,7 @@
 package lastgood
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,7 +45,11 @@ type Config struct {
 	Secrets bool
 	// KeepIdentity consents to keep the workload's private key.
 	KeepIdentity bool
-	Logger       *slog.Logger
+	// Extensions gives what Envoy is served in place of extension
+	// configurations, each a serialized google.protobuf.Any: nil for what
+	// cannot be had. Envoy's start waits for it. Optional.
+	Extensions func(ctx context.Context, resources [][]byte) [][]byte
+	Logger     *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -179,9 +184,15 @@ func (s *Store) Usable() error {
 	return s.tooOld(filepath.Join(s.cfg.Dir, stateFile), from)
 }
 
-// tooOld refuses what is older than MaxAge.
+// tooOld refuses what is older than MaxAge, and what is so far ahead of a clock
+// that was set back that nobody knows how old it is.
 func (s *Store) tooOld(path string, from time.Time) error {
-	if age := time.Since(from); age > s.cfg.MaxAge {
+	age := time.Since(from)
+	if age < -s.cfg.MaxAge {
+		return about(path, refuse(reasonAge, "it is from %s, which is %s ahead of this machine's clock; set the clock right",
+			from.UTC().Format(time.RFC3339), (-age).Round(time.Second)))
+	}
+	if age > s.cfg.MaxAge {
 		return about(path, refuse(reasonAge, "it is from %s and %s old, at most %s are allowed",
 			from.UTC().Format(time.RFC3339), age.Round(time.Second), s.cfg.MaxAge))
 	}

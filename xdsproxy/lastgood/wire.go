@@ -20,6 +20,7 @@ import (
 const (
 	typePrefix      = "type.googleapis.com/"
 	envoyPrefix     = typePrefix + "envoy."
+	ownPrefix       = typePrefix + "istio."
 	wrapperType     = typePrefix + "envoy.service.discovery.v3.Resource"
 	clusterType     = typePrefix + "envoy.config.cluster.v3.Cluster"
 	endpointType    = typePrefix + "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -29,6 +30,7 @@ const (
 	scopedRouteType = typePrefix + "envoy.config.route.v3.ScopedRouteConfiguration"
 	extensionType   = typePrefix + "envoy.config.core.v3.TypedExtensionConfig"
 	runtimeType     = typePrefix + "envoy.service.runtime.v3.Runtime"
+	rbacType        = typePrefix + "envoy.extensions.filters.http.rbac.v3.RBAC"
 	secretType      = typePrefix + "envoy.extensions.transport_sockets.tls.v3.Secret"
 )
 
@@ -66,6 +68,8 @@ const (
 	anyTypeURL = 1 // google.protobuf.Any
 	anyValue   = 2
 
+	extensionConfig = 2 // TypedExtensionConfig
+
 	firstName = 1 // the name of each resource that namedFirst names
 )
 
@@ -84,8 +88,13 @@ func namedFirst(typeURL string) bool {
 // whole says whether a response for the state of the world has all resources
 // of a type. Those of other types have some, by name.
 func whole(typeURL string) bool {
-	return typeURL == clusterType || typeURL == listenerType || typeURL == scopedRouteType
+	return typeURL == clusterType || typeURL == listenerType || typeURL == scopedRouteType || agents(typeURL)
 }
+
+// agents says whether a type is one that the agent asks for itself, such as the
+// name table and the mesh's roots. It goes by the first resource, which needs no
+// name, of the newest response that has any.
+func agents(typeURL string) bool { return strings.HasPrefix(typeURL, ownPrefix) }
 
 // eachField calls fn for every length-delimited field of a message, with its
 // tag and its content.
@@ -253,8 +262,11 @@ func (r *resource) readAny(b []byte, typeURL string) error {
 	}
 	r.there = true
 	r.body = appendField(r.body, resourceAny, b)
+	if !namedFirst(typeURL) {
+		return nil
+	}
 	return eachField(value, func(n protowire.Number, _, v []byte) error {
-		if n == firstName && namedFirst(typeURL) {
+		if n == firstName {
 			r.name = string(v)
 		}
 		return nil

@@ -170,7 +170,7 @@ func (w *worker) gap(r *Recording, now time.Time) {
 
 // recorded says whether a type is kept.
 func (w *worker) recorded(typeURL string) bool {
-	return strings.HasPrefix(typeURL, envoyPrefix) && (typeURL != secretType || w.store.cfg.Secrets)
+	return agents(typeURL) || strings.HasPrefix(typeURL, envoyPrefix) && (typeURL != secretType || w.store.cfg.Secrets)
 }
 
 // sets returns what is kept.
@@ -214,7 +214,7 @@ func (w *worker) request(r *Recording, it item, now time.Time) error {
 				t.out = append(append(before, b), t.out...)
 				return err
 			}
-		case r.delta && t.fresh && !t.full:
+		case r.delta && t.fresh && !t.full && !agents(t.typeURL):
 			w.lose(r, refuse(reasonStep, "envoy rejects the first response of %s", q.typeURL))
 			return nil
 		default:
@@ -373,8 +373,8 @@ func (w *worker) write(r *Recording, t *subscription, h head, it item) (*batch, 
 	var m mark
 	err := eachResource(it.frame, r.delta, h, func(res *resource) error {
 		p := &put{typeURL: t.typeURL, name: res.name, version: digest([]byte(res.version)), body: res.body}
-		if res.name == "" {
-			return nil // it cannot be asked for
+		if res.name == "" && !agents(t.typeURL) || agents(t.typeURL) && len(b.changes)+len(m.keep) > 0 {
+			return nil // it cannot be asked for, or the agent does not go by it
 		}
 		if !r.delta {
 			p.version = 0 // it is of the response, not of the resource
@@ -397,6 +397,9 @@ func (w *worker) write(r *Recording, t *subscription, h head, it item) (*batch, 
 	})
 	if err != nil {
 		return nil, err
+	}
+	if agents(t.typeURL) {
+		h.removed = nil // the agent goes on with what it has
 	}
 	for _, name := range h.removed {
 		m.drop = append(m.drop, keyOf(name))

@@ -42,7 +42,7 @@ func (s *store) load() {
 			continue
 		}
 		info, err := os.Lstat(s.path(m.moduleKey))
-		if err != nil || !info.Mode().IsRegular() || info.Size() != m.Size {
+		if !isRealDir(filepath.Dir(s.path(m.moduleKey))) || err != nil || !info.Mode().IsRegular() || info.Size() != m.Size {
 			continue
 		}
 		m.used = info.ModTime()
@@ -93,6 +93,10 @@ func (s *store) sweep() {
 	for _, path := range append(files, parts...) {
 		k := moduleKey{Module: filepath.Base(filepath.Dir(path)), Checksum: strings.TrimSuffix(filepath.Base(path), ".wasm")}
 		if _, ok := s.modules[k]; ok {
+			continue
+		}
+		if dir := filepath.Dir(path); dir != s.dir && !isRealDir(dir) {
+			_ = os.Remove(dir) // the link, and nothing behind it
 			continue
 		}
 		if err := os.Remove(path); err != nil {
@@ -168,6 +172,9 @@ func (s *store) add(d *download, k moduleKey) error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
+	if !isRealDir(dir) {
+		return fmt.Errorf("%s is no directory of the cache: remove it", dir)
+	}
 	if err := s.finish(d.file, s.path(k), fileMode, nil); err != nil {
 		return err
 	}
@@ -180,6 +187,13 @@ func (s *store) add(d *download, k moduleKey) error {
 	s.use(k)
 	s.save()
 	return nil
+}
+
+// isRealDir reports whether a path is a directory, and no link to one: what
+// somebody else put there must not decide where modules are written.
+func isRealDir(dir string) bool {
+	info, err := os.Lstat(dir)
+	return err == nil && info.IsDir()
 }
 
 // makeDir makes a directory that Envoy can enter, whatever the umask.

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,10 +32,8 @@ const ecdsType = "type.googleapis.com/" + extensionType
 //   - one of them breaks while the other changes: Envoy keeps the one and
 //     takes the other
 //   - the broken one says fail_open: Envoy lets requests pass without it
-//   - a plugin that never could be had, and is closed: no request passes
-//
-// In Envoy's old subscriptions a resource that is left out stays as it was. In
-// the unified ones it is gone, so what it was converted to before is sent.
+//   - a plugin that cannot be had, and is closed: no request passes, and the
+//     listener does not wait for it, until the module is there
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -51,32 +50,42 @@ func testEnvoy(t *testing.T, binary string, unified bool) {
 	e := startEnvoy(t, binary, cp.address, unified)
 	first, second := serveBytes(t, testModule("x-first", "1")), serveBytes(t, testModule("x-second", "1"))
 	broken := serve(t, http.NotFoundHandler())
+	late := testModule("x-late", "1")
+	missing := http.Handler(http.NotFoundHandler())
+	var there atomic.Pointer[http.Handler]
+	there.Store(&missing)
+	never := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*there.Load()).ServeHTTP(w, r) }))
 	c := newCache(t, Config{})
 
 	rewritten := c.RewriteResponse(t.Context(), response(t,
 		pluginSpec{name: "first", url: first.URL, env: hints()}.resource(t),
 		pluginSpec{name: "second", url: second.URL, env: hints()}.structured(t, false),
-		pluginSpec{name: "never", url: broken.URL}.resource(t)), false)
+		pluginSpec{name: "never", url: never.URL}.resource(t)), false)
 	if len(rewritten.Failures) != 1 {
 		t.Fatalf("failures: %s", rewritten.Reason())
 	}
 	cp.push(t, rewritten.Frame)
 	e.want(t, "main", "200 x-first=1 x-second=1")
-	e.want(t, "closed", "500")
+	e.want(t, "closed", "403")
 
-	if !unified {
-		c = newCache(t, Config{}) // knows nothing of before: Envoy itself has the last version
-	}
 	changed := serveBytes(t, testModule("x-second", "2"))
 	push := func(failOpen bool) {
 		cp.push(t, c.RewriteResponse(t.Context(), response(t,
 			pluginSpec{name: "first", url: broken.URL, failOpen: failOpen}.resource(t),
-			pluginSpec{name: "second", url: changed.URL}.structured(t, true)), false).Frame)
+			pluginSpec{name: "second", url: changed.URL}.structured(t, true),
+			pluginSpec{name: "never", url: never.URL}.resource(t)), false).Frame)
 	}
 	push(false)
 	e.want(t, "main", "200 x-first=1 x-second=2")
 	push(true)
 	e.want(t, "main", "200 x-second=2")
+	comes := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(late) }))
+	there.Store(&comes)
+	cp.push(t, c.RewriteResponse(t.Context(), response(t,
+		pluginSpec{name: "first", url: broken.URL, failOpen: true}.resource(t),
+		pluginSpec{name: "second", url: changed.URL}.structured(t, true),
+		pluginSpec{name: "never", url: never.URL, sha256: sum(late)}.resource(t)), false).Frame)
+	e.want(t, "closed", "200 x-late=1")
 }
 
 func envoyBinary(t *testing.T) string {
@@ -281,7 +290,7 @@ func (e *runningEnvoy) want(t *testing.T, listener, want string) {
 		}
 		_ = resp.Body.Close()
 		got := fmt.Sprint(resp.StatusCode)
-		for _, h := range []string{"x-first", "x-second"} {
+		for _, h := range []string{"x-first", "x-second", "x-late"} {
 			if v := resp.Header.Get(h); v != "" {
 				got += " " + h + "=" + v
 			}

@@ -34,7 +34,7 @@ func FuzzRewrite(f *testing.F) {
 		if bytes.Contains(b, []byte("http")) || bytes.Contains(b, []byte("oci")) {
 			return // no look-ups
 		}
-		o := c.Rewrite(t.Context(), [][]byte{b}, true)[0]
+		o := c.Rewrite(t.Context(), [][]byte{b})[0]
 		if (o.Err == nil) == (o.Fallback != "") {
 			t.Fatalf("outcome %+v", o)
 		}

@@ -271,7 +271,7 @@ func TestHTTPMerges(t *testing.T) {
 	for i := range 20 {
 		resource := pluginSpec{name: fmt.Sprint("p", i), url: s.URL}.resource(t)
 		wg.Go(func() {
-			if o := c.Rewrite(t.Context(), [][]byte{resource, resource}, false); o[0].Err != nil || o[1].Err != nil {
+			if o := c.Rewrite(t.Context(), [][]byte{resource, resource}); o[0].Err != nil || o[1].Err != nil {
 				t.Errorf("outcomes %v", o)
 			}
 		})
@@ -364,7 +364,7 @@ func TestImpatience(t *testing.T) {
 		<-asked
 		cancel()
 	}()
-	if o := c.Rewrite(ctx, [][]byte{spec.resource(t)}, false)[0]; o.Err == nil {
+	if o := c.Rewrite(ctx, [][]byte{spec.resource(t)})[0]; o.Err == nil {
 		t.Error("a module without an answer")
 	}
 	close(answer)
@@ -401,7 +401,7 @@ func TestRunEndsDownloads(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	spec := pluginSpec{name: "p", url: s.URL, timeout: time.Minute}.resource(t)
 	done := make(chan Outcome, 1)
-	go func() { done <- c.Rewrite(t.Context(), [][]byte{spec}, false)[0] }()
+	go func() { done <- c.Rewrite(t.Context(), [][]byte{spec})[0] }()
 	<-asked
 	cancel()
 	if err := c.Run(ctx); err != nil {
@@ -410,7 +410,7 @@ func TestRunEndsDownloads(t *testing.T) {
 	if o := <-done; o.Err == nil {
 		t.Error("a module without an answer")
 	}
-	if o := c.Rewrite(t.Context(), [][]byte{spec}, false)[0]; o.Err == nil {
+	if o := c.Rewrite(t.Context(), [][]byte{spec})[0]; o.Err == nil {
 		t.Error("a module after the end")
 	}
 }

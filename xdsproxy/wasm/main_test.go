@@ -187,7 +187,7 @@ func unpack(t testing.TB, resource []byte, into proto.Message) (name string) {
 // rewriteOne rewrites one plugin and returns the path of its module.
 func rewriteOne(t *testing.T, c *Cache, s pluginSpec) (string, error) {
 	t.Helper()
-	o := c.Rewrite(t.Context(), [][]byte{s.resource(t)}, false)[0]
+	o := c.Rewrite(t.Context(), [][]byte{s.resource(t)})[0]
 	if o.Err != nil {
 		return "", o.Err
 	}

@@ -57,7 +57,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 2, durationBuckets),
 		}),
 		fallbacks: counter("outrigger_agent_wasm_fallback_total",
-			"Extension configurations that could not be converted, by what Envoy got instead: kept, opened or withheld.", "fallback"),
+			"Extension configurations that could not be converted, by what Envoy got instead: kept, opened, denied or withheld.", "fallback"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.entries, m.bytes, m.lookups, m.fetches, m.conversions, m.duration, m.fallbacks)

@@ -236,9 +236,11 @@ var embedding = []struct {
 	network netip.Prefix
 	at      int
 }{
-	{netip.MustParsePrefix("64:ff9b::/96"), 12}, // NAT64
-	{netip.MustParsePrefix("2002::/16"), 2},     // 6to4
-	{netip.MustParsePrefix("::/96"), 12},        // IPv4-compatible
+	{netip.MustParsePrefix("64:ff9b::/96"), 12},    // NAT64
+	{netip.MustParsePrefix("64:ff9b:1::/48"), 12},  // NAT64 of the local network
+	{netip.MustParsePrefix("::ffff:0:0:0/96"), 12}, // translated by SIIT
+	{netip.MustParsePrefix("2002::/16"), 2},        // 6to4
+	{netip.MustParsePrefix("::/96"), 12},           // IPv4-compatible
 }
 
 func special(ip netip.Addr) bool {

@@ -25,9 +25,9 @@ func TestSpecialAddresses(t *testing.T) {
 		"100.100.100.200": true, "168.63.129.16": true, "192.0.0.192": true, "224.0.0.1": true, "255.255.255.255": true, "240.0.0.1": true,
 		"::1": true, "::": true, "fe80::1": true, "ff02::1": true, "fd00:ec2::254": true, "fd20:ce::254": true,
 		"::ffff:127.0.0.1": true, "::ffff:169.254.169.254": true, "64:ff9b::a9fe:a9fe": true, "64:ff9b::7f00:1": true,
-		"2002:7f00:1::": true, "2002:a9fe:a9fe::1": true, "::127.0.0.1": true, "::169.254.169.254": true,
+		"2002:7f00:1::": true, "2002:a9fe:a9fe::1": true, "::127.0.0.1": true, "::169.254.169.254": true, "64:ff9b:1::a9fe:a9fe": true, "::ffff:0:7f00:1": true,
 		"10.0.0.1": false, "192.168.1.1": false, "172.16.0.1": false, "8.8.8.8": false, "100.64.0.1": false, "168.63.129.17": false,
-		"2001:db8::1": false, "fd00::1": false, "64:ff9b::808:808": false, "2002:808:808::1": false,
+		"2001:db8::1": false, "fd00::1": false, "64:ff9b::808:808": false, "64:ff9b:1::808:808": false, "2002:808:808::1": false,
 	} {
 		if got := special(netip.MustParseAddr(address).Unmap()); got != want {
 			t.Errorf("%s: got %t", address, got)

@@ -6,6 +6,7 @@ package wasm
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,7 +20,14 @@ const (
 	deltaRemoved      = 6 // removed_resources
 	deltaRemovedNames = 8 // removed_resource_names
 	deltaResource     = 2
+	// fieldVersion is that of a response, and of a delta's Resource.
+	fieldVersion = 1
 )
+
+// incomplete is added to the version of what holds a fallback. An Envoy that
+// comes back says by it that it has not got what the control plane sent, and
+// gets that again.
+const incomplete = "+incomplete"
 
 // Response is a rewritten ECDS response.
 type Response struct {
@@ -69,7 +77,7 @@ func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) R
 	if err != nil {
 		return Response{Failures: []Outcome{{Fallback: Withheld, Err: fmt.Errorf("extension configurations: %w", err)}}}
 	}
-	outcomes := c.Rewrite(ctx, anys, !delta)
+	outcomes := c.Rewrite(ctx, anys)
 	out, left, err := assemble(frame, items, outcomes, delta)
 	if err != nil {
 		return Response{Failures: []Outcome{{Fallback: Withheld, Err: fmt.Errorf("extension configurations: %w", err)}}}
@@ -88,6 +96,11 @@ func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) R
 
 // assemble writes the response anew. left counts what Envoy learns from it.
 func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out []byte, left int, err error) {
+	if !delta && slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Err != nil }) {
+		if frame, err = markIncomplete(frame); err != nil {
+			return nil, 0, err
+		}
+	}
 	out = make([]byte, 0, len(frame))
 	next := 0
 	err = eachField(frame, func(f wire.Field) error {
@@ -109,8 +122,20 @@ func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out
 			return nil
 		}
 		item, err := replace(item, deltaResource, o.Resource)
+		if err == nil && o.Err != nil {
+			item, err = markIncomplete(item)
+		}
 		out = appendMessage(out, responseResources, item)
 		return err
 	})
 	return out, left, err
+}
+
+// markIncomplete marks the version of a response, or of a delta's Resource.
+func markIncomplete(b []byte) ([]byte, error) {
+	v, err := text(b, fieldVersion)
+	if err != nil {
+		return nil, err
+	}
+	return replace(b, fieldVersion, []byte(v+incomplete))
 }

@@ -42,8 +42,12 @@ const (
 	Opened Fallback = "opened"
 	// Kept is what the same resource was converted to before.
 	Kept Fallback = "kept"
-	// Withheld is nothing: Envoy keeps what it has, as it does with a resource
-	// that it rejects itself.
+	// Denied is a filter that refuses every request: an RBAC filter whose rules
+	// nothing meets. Without a filter the listener would wait for it, and
+	// requests would pass by what was there before.
+	Denied Fallback = "denied"
+	// Withheld is nothing, as nobody knows what it should be: Envoy keeps what
+	// it has, as it does with a resource that it rejects itself.
 	Withheld Fallback = "withheld"
 )
 
@@ -64,16 +68,14 @@ const maxConversions = 64
 
 // Rewrite converts resources, each a serialized google.protobuf.Any, side by
 // side. The outcomes have the order of the resources. A resource that cannot
-// be converted has no effect on the others. With keep, what a resource was
-// converted to before may take its place; that is for the state of the world,
-// where a resource has no version of its own.
-func (c *Cache) Rewrite(ctx context.Context, resources [][]byte, keep bool) []Outcome {
+// be converted has no effect on the others.
+func (c *Cache) Rewrite(ctx context.Context, resources [][]byte) []Outcome {
 	outcomes := make([]Outcome, len(resources))
 	var g errgroup.Group
 	g.SetLimit(maxConversions)
 	for i, b := range resources {
 		g.Go(func() error {
-			outcomes[i] = c.convert(ctx, b, keep)
+			outcomes[i] = c.convert(ctx, b)
 			return nil
 		})
 	}
@@ -82,7 +84,7 @@ func (c *Cache) Rewrite(ctx context.Context, resources [][]byte, keep bool) []Ou
 }
 
 // convert converts one resource and counts how that went.
-func (c *Cache) convert(ctx context.Context, b []byte, keep bool) Outcome {
+func (c *Cache) convert(ctx context.Context, b []byte) Outcome {
 	start := time.Now()
 	e, result, err := c.rewriteExtension(ctx, b)
 	c.metrics.conversions.WithLabelValues(result).Inc()
@@ -94,26 +96,36 @@ func (c *Cache) convert(ctx context.Context, b []byte, keep bool) Outcome {
 	err = brief(err)
 	o.Err = brief(fmt.Errorf("extension configuration %q: %w", e.name, err))
 	o.Resource, o.Fallback = nil, Withheld
-	if e.failOpen {
-		o.Resource, o.Fallback = e.wrap(openFilter(e.name)), Opened
-	} else if last, ok := c.store.lastGood(e.name); keep && ok {
+	if last, ok := c.store.lastGood(e.name); e.failOpen {
+		o.Resource, o.Fallback = e.wrap(rbacFilter(e.name, nil)), Opened
+	} else if ok {
 		o.Resource, o.Fallback = e.wrap(last), Kept
+	} else if e.isPlugin {
+		o.Resource, o.Fallback = e.wrap(rbacFilter(e.name, noRules)), Denied
+	}
+	if ctx.Err() != nil {
+		return o // nobody waits for it any more
 	}
 	c.metrics.fallbacks.WithLabelValues(string(o.Fallback)).Inc()
 	c.log.Warn("an extension configuration could not be converted", "resource", e.name, "kind", string(o.Fallback), "err", err)
 	return o
 }
 
-// openFilter is an HTTP filter that lets everything pass.
-func openFilter(name string) []byte {
+// noRules is an RBAC filter's config with rules, of which there are none: what
+// no rule allows is refused. Without rules all passes.
+var noRules = []byte{1<<3 | 2, 0}
+
+// rbacFilter is an HTTP filter that lets everything pass, or nothing.
+func rbacFilter(name string, config []byte) []byte {
 	b := appendText(nil, extensionName, name)
-	return newAny(extensionType, appendMessage(b, extensionConfig, newAny(rbacType, nil)))
+	return newAny(extensionType, appendMessage(b, extensionConfig, newAny(rbacType, config)))
 }
 
 // extension is one resource on its way.
 type extension struct {
 	name     string
 	failOpen bool
+	isPlugin bool   // it is a Wasm filter
 	wrapper  []byte // a discovery Resource around it, or nil
 	out      []byte // the Any to send
 }
@@ -164,12 +176,12 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 		return e, noRemoteLoad, nil
 	}
 	p, err := readPlugin(f.encoding, f.plugin)
-	e.failOpen = p.failOpen
+	e.failOpen, e.isPlugin = p.failOpen, true
 	if errors.Is(err, errNoCode) {
 		return e, missRemoteFetchHint, err
 	}
 	if err != nil {
-		e.failOpen = false // nothing that was read is to be trusted
+		e.failOpen, e.isPlugin = false, false // nothing that was read is to be trusted
 		return e, unmarshalFailure, err
 	}
 	if p.local && len(p.hints) == 0 {

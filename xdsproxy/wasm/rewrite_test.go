@@ -14,6 +14,7 @@ import (
 	udpav1 "github.com/cncf/xds/go/udpa/type/v1"
 	xdsv3 "github.com/cncf/xds/go/xds/type/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
@@ -67,7 +68,7 @@ func TestRewrite(t *testing.T) {
 		t.Run("native/"+name, func(t *testing.T) {
 			t.Parallel()
 			c := newCache(t, Config{})
-			o := c.Rewrite(t.Context(), [][]byte{s.resource(t)}, false)[0]
+			o := c.Rewrite(t.Context(), [][]byte{s.resource(t)})[0]
 			if o.Err != nil || o.Name != s.name {
 				t.Fatalf("outcome %+v", o)
 			}
@@ -86,7 +87,7 @@ func TestRewrite(t *testing.T) {
 			t.Run("struct/"+name, func(t *testing.T) {
 				t.Parallel()
 				c := newCache(t, Config{})
-				o := c.Rewrite(t.Context(), [][]byte{s.structured(t, udpa)}, false)[0]
+				o := c.Rewrite(t.Context(), [][]byte{s.structured(t, udpa)})[0]
 				if o.Err != nil {
 					t.Fatal(o.Err)
 				}
@@ -140,7 +141,7 @@ func TestRewriteLeavesAlone(t *testing.T) {
 	for name, b := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{b}, false)[0]
+			o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{b})[0]
 			if o.Err != nil || !cmp.Equal(o.Resource, b) {
 				t.Errorf("outcome %+v", o)
 			}
@@ -154,7 +155,7 @@ func TestRewriteStripsHintsOfLocalCode(t *testing.T) {
 	w := s.want("/etc/m.wasm")
 	withHints := proto.CloneOf(w)
 	withHints.GetConfig().GetVmConfig().EnvironmentVariables = pluginSpec{env: hints()}.wasm().GetConfig().GetVmConfig().GetEnvironmentVariables()
-	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{pack(t, "p", withHints)}, false)[0]
+	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{pack(t, "p", withHints)})[0]
 	got := &wasmfilterv3.Wasm{}
 	unpack(t, o.Resource, got)
 	env := got.GetConfig().GetVmConfig().GetEnvironmentVariables().GetKeyValues()
@@ -174,7 +175,7 @@ func TestRewriteKeepsUnknownFields(t *testing.T) {
 	for _, m := range []proto.Message{w, w.GetConfig(), w.GetConfig().GetVmConfig(), w.GetConfig().GetVmConfig().GetEnvironmentVariables()} {
 		m.ProtoReflect().SetUnknown(unknown)
 	}
-	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{pack(t, "p", w)}, false)[0]
+	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{pack(t, "p", w)})[0]
 	if o.Err != nil {
 		t.Fatal(o.Err)
 	}
@@ -201,23 +202,23 @@ func TestRewriteFailures(t *testing.T) {
 		fallback Fallback
 		err      string
 	}{
-		"closed":         {pluginSpec{name: "p", url: server.URL}.resource(t), Withheld, "404"},
+		"closed":         {pluginSpec{name: "p", url: server.URL}.resource(t), Denied, "404"},
 		"open":           {open.resource(t), Opened, "404"},
 		"open by policy": {pack(t, "open", policy), Opened, "404"},
 		"open, struct":   {open.structured(t, true), Opened, "404"},
 		"no code":        {pack(t, "open", noCode), Opened, "neither remote nor local"},
 		"empty secret": {
-			pluginSpec{name: "p", url: "oci://r.example/x", env: map[string]string{hintPullSecret: ""}}.resource(t), Withheld,
+			pluginSpec{name: "p", url: "oci://r.example/x", env: map[string]string{hintPullSecret: ""}}.resource(t), Denied,
 			"pull secret is empty",
 		},
 		"no secret": {
-			pluginSpec{name: "p", url: "oci://r.example/x", env: map[string]string{hintPullSecret: "null"}}.resource(t), Withheld,
+			pluginSpec{name: "p", url: "oci://r.example/x", env: map[string]string{hintPullSecret: "null"}}.resource(t), Denied,
 			"pull secret does not exist",
 		},
-		"scheme":       {pluginSpec{name: "p", url: "ftp://r.example/x"}.resource(t), Withheld, `scheme "ftp"`},
-		"no host":      {pluginSpec{name: "p", url: "http:///x"}.resource(t), Withheld, "names no host"},
-		"sha256":       {pluginSpec{name: "p", url: server.URL, sha256: "12"}.resource(t), Withheld, "64 hexadecimal digits"},
-		"loopback":     {pluginSpec{name: "p", url: missing}.resource(t), Withheld, "refused"},
+		"scheme":       {pluginSpec{name: "p", url: "ftp://r.example/x"}.resource(t), Denied, `scheme "ftp"`},
+		"no host":      {pluginSpec{name: "p", url: "http:///x"}.resource(t), Denied, "names no host"},
+		"sha256":       {pluginSpec{name: "p", url: server.URL, sha256: "12"}.resource(t), Denied, "64 hexadecimal digits"},
+		"loopback":     {pluginSpec{name: "p", url: missing}.resource(t), Denied, "refused"},
 		"another type": {marshalAny(t, &routerv3.Router{}), Withheld, "is a envoy.extensions.filters.http.router.v3.Router"},
 		"garbage":      {[]byte("\xff\xff\xff"), Withheld, "no such protobuf message"},
 		"bad plugin": {marshalAny(t, &corev3.TypedExtensionConfig{Name: "p", TypedConfig: &anypb.Any{
@@ -230,7 +231,7 @@ func TestRewriteFailures(t *testing.T) {
 			good := testModule("x", "y")
 			beside := pluginSpec{name: "good", url: serveBytes(t, good).URL}
 			c := newCache(t, Config{})
-			os := c.Rewrite(t.Context(), [][]byte{tc.resource, beside.resource(t)}, true)
+			os := c.Rewrite(t.Context(), [][]byte{tc.resource, beside.resource(t)})
 			if os[1].Err != nil || os[1].Resource == nil {
 				t.Errorf("the good plugin suffers: %+v", os[1])
 			}
@@ -242,6 +243,11 @@ func TestRewriteFailures(t *testing.T) {
 			case Opened:
 				rbac := &rbacv3.RBAC{}
 				if n := unpack(t, o.Resource, rbac); n != "open" || !proto.Equal(rbac, &rbacv3.RBAC{}) {
+					t.Errorf("name %q, filter %v", n, rbac)
+				}
+			case Denied:
+				rbac := &rbacv3.RBAC{}
+				if n := unpack(t, o.Resource, rbac); n != "p" || !proto.Equal(rbac, &rbacv3.RBAC{Rules: &rbacconfigv3.RBAC{}}) {
 					t.Errorf("name %q, filter %v", n, rbac)
 				}
 			case Withheld:
@@ -267,7 +273,7 @@ func TestRepeatedMessages(t *testing.T) {
 		body = appendMessage(body, extensionConfig, appendText(nil, anyTypeURL, "type.googleapis.com/"+wasmType))
 	}
 	body = appendMessage(body, extensionConfig, appendMessage(nil, anyValue, config))
-	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{newAny(extensionType, body)}, false)[0]
+	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{newAny(extensionType, body)})[0]
 	if !errors.Is(o.Err, errNoCode) {
 		t.Errorf("error %v", o.Err)
 	}
@@ -279,21 +285,18 @@ func TestKept(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
 	c := newCache(t, Config{})
-	first := c.Rewrite(t.Context(), [][]byte{pluginSpec{name: "p", url: serveBytes(t, module).URL}.resource(t)}, true)[0]
+	first := c.Rewrite(t.Context(), [][]byte{pluginSpec{name: "p", url: serveBytes(t, module).URL}.resource(t)})[0]
 	broken := [][]byte{pluginSpec{name: "p", url: serveBytes(t, []byte("no module")).URL}.resource(t)}
-	o := c.Rewrite(t.Context(), broken, true)[0]
+	o := c.Rewrite(t.Context(), broken)[0]
 	if o.Fallback != Kept || !cmp.Equal(o.Resource, first.Resource) || o.Err == nil {
 		t.Errorf("outcome %+v", o)
-	}
-	if o := c.Rewrite(t.Context(), broken, false)[0]; o.Fallback != Withheld {
-		t.Errorf("under delta: %+v", o)
 	}
 	w := &wasmfilterv3.Wasm{}
 	unpack(t, first.Resource, w)
 	if err := os.Remove(w.GetConfig().GetVmConfig().GetCode().GetLocal().GetFilename()); err != nil {
 		t.Fatal(err)
 	}
-	if o := c.Rewrite(t.Context(), broken, true)[0]; o.Fallback != Withheld {
+	if o := c.Rewrite(t.Context(), broken)[0]; o.Fallback != Denied {
 		t.Errorf("without the file: %+v", o)
 	}
 }
@@ -325,14 +328,14 @@ func TestRewriteResponse(t *testing.T) {
 	if err := proto.Unmarshal(r.Frame, got); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Failures) != 1 || r.Failures[0].Name != "bad" || !strings.Contains(r.Reason(), "withheld") {
+	if len(r.Failures) != 1 || r.Failures[0].Name != "bad" || !strings.Contains(r.Reason(), "denied") {
 		t.Errorf("failures %+v", r.Failures)
 	}
-	if len(got.GetResources()) != 2 || got.GetNonce() != "n" || got.GetVersionInfo() != "1" || got.GetTypeUrl() != "t" {
+	if len(got.GetResources()) != 3 || got.GetNonce() != "n" || got.GetVersionInfo() != "1"+incomplete || got.GetTypeUrl() != "t" {
 		t.Fatalf("response %v", got)
 	}
 	inner := &discoveryv3.Resource{}
-	if err := got.GetResources()[1].UnmarshalTo(inner); err != nil || inner.GetVersion() != "7" || !proto.Equal(inner.GetResource(), got.GetResources()[0]) {
+	if err := got.GetResources()[2].UnmarshalTo(inner); err != nil || inner.GetVersion() != "7" || !proto.Equal(inner.GetResource(), got.GetResources()[1]) {
 		t.Errorf("wrapped resource %v, error %v", inner, err)
 	}
 	delta := &discoveryv3.DeltaDiscoveryResponse{Nonce: "n", Resources: []*discoveryv3.Resource{
@@ -346,19 +349,20 @@ func TestRewriteResponse(t *testing.T) {
 	if err := proto.Unmarshal(r.Frame, gotDelta); err != nil {
 		t.Fatal(err)
 	}
-	if len(gotDelta.GetResources()) != 1 || gotDelta.GetResources()[0].GetVersion() != "2" || len(r.Failures) != 1 {
+	all := gotDelta.GetResources()
+	if len(all) != 2 || all[0].GetVersion() != "1"+incomplete || all[1].GetVersion() != "2" || len(r.Failures) != 1 {
 		t.Errorf("response %v, failures %v", gotDelta, r.Failures)
 	}
 	wantCount(t, reg, "istio_agent_wasm_config_conversion_count", "success", 3)
 	wantCount(t, reg, "istio_agent_wasm_config_conversion_count", "fetch_failure", 2)
-	wantCount(t, reg, "outrigger_agent_wasm_fallback_total", "withheld", 2)
+	wantCount(t, reg, "outrigger_agent_wasm_fallback_total", "denied", 2)
 	wantCount(t, reg, "istio_agent_wasm_cache_entries", "", 1)
 }
 
 func TestRewriteResponseWithNothingLeft(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})
-	bad := pluginSpec{name: "bad", url: "gopher://x"}.resource(t)
+	bad := marshalAny(t, &routerv3.Router{})
 	frame := appendMessage(appendText(nil, 1, "v"), responseResources, bad)
 	if r := c.RewriteResponse(t.Context(), frame, false); r.Frame != nil || len(r.Failures) != 1 {
 		t.Errorf("response %+v", r)
@@ -367,7 +371,7 @@ func TestRewriteResponseWithNothingLeft(t *testing.T) {
 	for range maxReasons + 2 {
 		many = appendMessage(many, responseResources, bad)
 	}
-	if s := c.RewriteResponse(t.Context(), many, false).Reason(); !strings.HasSuffix(s, "; and 2 more") || strings.Count(s, "gopher") != maxReasons {
+	if s := c.RewriteResponse(t.Context(), many, false).Reason(); !strings.HasSuffix(s, "; and 2 more") || strings.Count(s, "not a envoy") != maxReasons {
 		t.Errorf("reason %s", s)
 	}
 	if r := c.RewriteResponse(t.Context(), []byte("\xff"), false); r.Frame != nil || len(r.Failures) != 1 {

@@ -93,6 +93,13 @@ func (u *Up) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if u.mesh.configDir != "" {
+		withdraw, err := announce(os.TempDir(), fileURL(u.mesh.configDir))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = withdraw() }() // what is left behind is found to be stale
+	}
 	if err := u.writeState(s); err != nil {
 		return err
 	}

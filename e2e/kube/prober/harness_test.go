@@ -82,6 +82,12 @@ func agent(t *testing.T, ip string, probes map[string]corev1.Probe) (port int) {
 			TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
 		}{p.ProbeHandler, p.TimeoutSeconds}
 	}
+	return statusServer(t, ip, named)
+}
+
+// statusServer runs a status server with probes and hooks by path, until the test ends.
+func statusServer(t *testing.T, ip string, named map[string]any) (port int) {
+	t.Helper()
 	text, err := json.Marshal(named)
 	if err != nil {
 		t.Fatal(err)

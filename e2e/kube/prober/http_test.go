@@ -93,30 +93,8 @@ func TestHTTPOverIPv6(t *testing.T) {
 
 func (c httpCase) run(t *testing.T, ip string) {
 	saw := &memory{}
-	listener := listen(t, ip)
-	if c.raw != nil {
-		serveRaw(t, listener, func(conn net.Conn) {
-			buffer := make([]byte, 64<<10)
-			if _, err := conn.Read(buffer); err == nil || err == io.EOF {
-				c.raw(conn)
-			}
-		})
-	} else {
-		server := &http.Server{TLSConfig: c.secure, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			saw.note(r)
-			c.handler(w, r)
-		})}
-		if c.http1 {
-			server.Protocols = &http.Protocols{}
-			server.Protocols.SetHTTP1(true)
-			server.TLSConfig.NextProtos = nil
-		}
-		serve(t, server, listener)
-	}
-	action := corev1.HTTPGetAction{Path: c.path, Port: intstr.FromInt(portOf(listener)), Host: c.host, Scheme: c.scheme, HTTPHeaders: c.headers}
-	if action.Scheme == "" && c.secure != nil {
-		action.Scheme = corev1.URISchemeHTTPS
-	}
+	action := c.serve(t, ip, saw)
+
 	timeout := c.timeout
 	if timeout == 0 {
 		timeout = ample
@@ -141,6 +119,36 @@ func (c httpCase) run(t *testing.T, ip string) {
 	if c.raw == nil && c.want == probe.Success && sawStraight == "" {
 		t.Error("the application saw nothing")
 	}
+}
+
+// serve runs the application; the action asks it.
+func (c httpCase) serve(t *testing.T, ip string, saw *memory) corev1.HTTPGetAction {
+	t.Helper()
+	listener := listen(t, ip)
+	if c.raw != nil {
+		serveRaw(t, listener, func(conn net.Conn) {
+			buffer := make([]byte, 64<<10)
+			if _, err := conn.Read(buffer); err == nil || err == io.EOF {
+				c.raw(conn)
+			}
+		})
+	} else {
+		server := &http.Server{TLSConfig: c.secure, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			saw.note(r)
+			c.handler(w, r)
+		})}
+		if c.http1 {
+			server.Protocols = &http.Protocols{}
+			server.Protocols.SetHTTP1(true)
+			server.TLSConfig.NextProtos = nil
+		}
+		serve(t, server, listener)
+	}
+	action := corev1.HTTPGetAction{Path: c.path, Port: intstr.FromInt(portOf(listener)), Host: c.host, Scheme: c.scheme, HTTPHeaders: c.headers}
+	if action.Scheme == "" && c.secure != nil {
+		action.Scheme = corev1.URISchemeHTTPS
+	}
+	return action
 }
 
 // mirror answers with what it sees.

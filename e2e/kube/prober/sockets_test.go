@@ -26,25 +26,42 @@ import (
 	tcpprobe "k8s.io/kubernetes/pkg/probe/tcp"
 )
 
+// socketCase is one TCP or gRPC probe of a pod.
+type socketCase struct {
+	ip      string
+	probe   corev1.Probe
+	timeout time.Duration // the kubelet's
+	want    verdict
+}
+
 // compare holds a verdict of the kubelet's TCP or gRPC prober against the one
 // through the agent, whose message can only tell whether it came in time.
-func compare(t *testing.T, straight verdict, p corev1.Probe, timeout time.Duration, want verdict) {
+func (c socketCase) compare(t *testing.T, straight verdict) {
 	t.Helper()
 	if straight.result == probe.Success {
 		straight.class = "success"
 	}
-	p.TimeoutSeconds = int32((timeout + time.Second - 1) / time.Second)
-	port := agent(t, podIP, map[string]corev1.Probe{"app": p})
-	through := ask(t, readyz("app", port, nil), podIP, timeout)
+	c.probe.TimeoutSeconds = int32((c.timeout + time.Second - 1) / time.Second)
+	port := agent(t, c.ip, map[string]corev1.Probe{"app": c.probe})
+	through := ask(t, readyz("app", port, nil), c.ip, c.timeout)
 	if through.result == probe.Success {
 		through.class = "success"
 	}
-	if straight != want {
-		t.Errorf("straight: %v, want %v", straight, want)
+	if straight != c.want {
+		t.Errorf("straight: %v, want %v", straight, c.want)
 	}
 	if !same(straight, through) {
 		t.Errorf("straight: %v, through the agent: %v", straight, through)
 	}
+}
+
+// tcp and grpcCheck are the probes of a port.
+func tcp(port int, host string) corev1.Probe {
+	return corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(port), Host: host}}}
+}
+
+func grpcCheck(port int, service *string) corev1.Probe {
+	return corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: int32(port), Service: service}}}
 }
 
 var (
@@ -119,9 +136,7 @@ func TestTCP(t *testing.T) {
 				host = podIP
 			}
 			straight := verdictOf(tcpprobe.New().Probe(host, c.port, c.timeout))
-			compare(t, straight, corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-				TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(c.port), Host: c.host},
-			}}, c.timeout, c.want)
+			socketCase{podIP, tcp(c.port, c.host), c.timeout, c.want}.compare(t, straight)
 		})
 	}
 }
@@ -157,7 +172,13 @@ func (checks) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*healt
 // serveGRPC runs a server until the test ends and returns its port.
 func serveGRPC(t *testing.T, checks healthv1.HealthServer, options ...grpc.ServerOption) int {
 	t.Helper()
-	listener := listen(t, podIP)
+	return serveGRPCAt(t, podIP, checks, options...)
+}
+
+// serveGRPCAt is serveGRPC at another address.
+func serveGRPCAt(t *testing.T, ip string, checks healthv1.HealthServer, options ...grpc.ServerOption) int {
+	t.Helper()
+	listener := listen(t, ip)
 	server := grpc.NewServer(options...)
 	if checks != nil {
 		healthv1.RegisterHealthServer(server, checks)
@@ -219,9 +240,28 @@ func TestGRPC(t *testing.T) {
 			if c.service == "" && name != "an empty name of one" {
 				service = nil
 			}
-			compare(t, straight, corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-				GRPC: &corev1.GRPCAction{Port: int32(c.port), Service: service},
-			}}, c.timeout, c.want)
+			socketCase{podIP, grpcCheck(c.port, service), c.timeout, c.want}.compare(t, straight)
 		})
+	}
+}
+
+// TestSocketsOverIPv6: TCP and gRPC in a pod that has only an address of IPv6.
+func TestSocketsOverIPv6(t *testing.T) {
+	t.Parallel()
+	const ip = "::1"
+	if listener, err := net.Listen("tcp", net.JoinHostPort(ip, "0")); err != nil {
+		t.Skipf("there is no IPv6 on this machine: %v", err)
+	} else {
+		_ = listener.Close()
+	}
+	open, closed := listen(t, ip), listen(t, ip)
+	serveRaw(t, open, hold(""))
+	_ = closed.Close()
+	for port, want := range map[int]verdict{portOf(open): success, portOf(closed): failure} {
+		socketCase{ip, tcp(port, ""), ample, want}.compare(t, verdictOf(tcpprobe.New().Probe(ip, port, ample)))
+	}
+	port := serveGRPCAt(t, ip, checks{})
+	for service, want := range map[string]verdict{"well": success, "ill": failure} {
+		socketCase{ip, grpcCheck(port, &service), ample, want}.compare(t, verdictOf(grpcprobe.New().Probe(ip, service, port, ample)))
 	}
 }

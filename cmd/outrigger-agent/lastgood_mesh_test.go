@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// coldMesh is an agent whose control plane comes and goes.
+type coldMesh struct {
+	*goControlPlane
+	t            *testing.T
+	dir, out     string
+	proxyAddress string
+	env          []string
+}
+
+func (m *coldMesh) start() *agent {
+	m.t.Helper()
+	return startAgentIn(m.t, m.dir, m.proxyAddress, `,"terminationDrainDuration":"0s"`, m.controlPlane, m.env...)
+}
+
+func (m *coldMesh) end(a *agent) {
+	m.t.Helper()
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		m.t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+}
+
+// works checks everything that the agent and Envoy are told by the control
+// plane.
+func (m *coldMesh) works(a *agent, generation string) {
+	m.t.Helper()
+	for _, url := range []string{"http://" + m.proxyAddress + ":8080", "https://" + m.proxyAddress + ":8443"} {
+		if got, err := askEnvoy(m.client(), url); err != nil || got != (answer{http.StatusOK, "hello", "1", generation}) {
+			m.t.Errorf("%s: got %+v, %v", url, got, err)
+		}
+	}
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, network, m.proxyAddress+":15053")
+	}}
+	if ips, err := resolver.LookupHost(m.t.Context(), "catalog.default.svc.cluster.local."); err != nil || !slices.Equal(ips, []string{"10.1.2.3"}) {
+		m.t.Errorf("catalog is %q, %v", ips, err)
+	}
+	eventually(m.t, "both roots are written", func() bool {
+		doc, err := os.ReadFile(filepath.Join(m.out, "root-cert.pem"))
+		if err != nil {
+			return false
+		}
+		chain, err := certs.ParseChain(doc)
+		return err == nil && len(chain) == 2
+	})
+}
+
+// What was last good is all that there was: routes, Wasm plugins, names, roots,
+// and with consent the keys of gateways. When the control plane is back, Envoy moves to it without a failed
+// request. A plugin that is not in the cache any more does not hold up the
+// start, and lets nothing pass. The control plane is go-control-plane's.
+func TestProxyColdMesh(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ address, delta string }{
+		"delta": {"127.77.101.1", "true"}, "state of the world": {"127.77.101.2", "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testColdMesh(t, c.address, c.delta)
+		})
+	}
+}
+
+func testColdMesh(t *testing.T, address, delta string) {
+	const hosts = "127.77.101.9"
+	backend := serveOn(t, hosts, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	modules := serveOn(t, hosts, func(w http.ResponseWriter, _ *http.Request) {
+		module, _ := base64.StdEncoding.DecodeString(pluginModule) // it was decoded before
+		_, _ = w.Write(module)
+	})
+	m := &coldMesh{
+		goControlPlane: newGoControlPlane(t, address, backend.Listener.Addr().String(), modules.URL+"/plugin.wasm"),
+		t:              t, dir: t.TempDir(), out: t.TempDir(), proxyAddress: address,
+	}
+	m.env = []string{
+		"OUTRIGGER_LAST_GOOD_IDENTITY=true", "OUTRIGGER_LAST_GOOD_SECRETS=true", "ISTIO_DELTA_XDS=" + delta, "ISTIO_META_DNS_CAPTURE=true", "PROXY_CONFIG_XDS_AGENT=true",
+		"OUTRIGGER_WASM_ALLOWED_HOSTS=" + hosts, "OUTPUT_CERTS=" + m.out, "KUBERNETES_SERVICE_HOST=10.0.0.1",
+	}
+	writeIn(t, m.dir, "var/run/secrets/istio/root-cert.pem", m.rootPEM())
+	writeIn(t, m.dir, "var/run/secrets/tokens/istio-token", []byte("the-token\n"))
+	m.listen(t, hosts+":0")
+	a := m.start()
+	a.waitReady()
+	m.works(a, "1")
+	eventually(t, "it is kept", func() bool {
+		_, body := a.get(15020, "/stats/prometheus")
+		return strings.Contains(body, "\noutrigger_agent_last_good_age_seconds ")
+	})
+	m.end(a)
+	m.stop(t)
+	modules.Close()
+	for _, file := range []string{"root-cert.pem", "cert-chain.pem", "key.pem"} {
+		if err := os.Remove(filepath.Join(m.out, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	began := time.Now()
+	a = m.start()
+	a.waitReady()
+	t.Logf("ready after %s without a control plane", time.Since(began))
+	if _, body := a.get(15020, "/healthz/ready"); !strings.Contains(body, "serving last good from 20") {
+		t.Errorf("readiness says %s", body)
+	}
+	m.works(a, "1")
+
+	l := startLoad("http://" + address + ":8080")
+	// All clients are at it.
+	eventually(t, "there is load", func() bool { return l.asked.Load() > 100 })
+	m.generation(t, "2")
+	m.listen(t, m.address)
+	client := &http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	eventually(t, "Envoy has what the control plane says now", func() bool {
+		got, err := askEnvoy(client, "http://"+address+":8080")
+		return err == nil && got.generation == "2"
+	})
+	eventually(t, "last good is over", func() bool {
+		code, body := a.get(15020, "/healthz/ready")
+		return code == http.StatusOK && !strings.Contains(body, "last good") && strings.Contains(body, "connected")
+	})
+	moved := l.asked.Load()
+	eventually(t, "there is load afterwards", func() bool { return l.asked.Load() > moved+300 })
+	failures := l.stop()
+	t.Logf("%d requests meanwhile", l.asked.Load())
+	if len(failures) > 0 {
+		t.Errorf("%d of %d requests failed while the control plane came back, the first: %s", len(failures), l.asked.Load(), failures[0])
+	}
+	m.works(a, "2")
+	eventually(t, "it is kept", func() bool {
+		_, body := a.get(15020, "/stats/prometheus")
+		var age float64
+		_, after, _ := strings.Cut(body, "\noutrigger_agent_last_good_age_seconds ")
+		_, err := fmt.Sscan(after, &age)
+		return err == nil && age < time.Since(began).Seconds()
+	})
+	m.end(a)
+	m.stop(t)
+
+	m.withoutModule()
+	m.withoutConsent()
+}
+
+// withoutConsent starts after the consent to keep secrets was withdrawn.
+func (m *coldMesh) withoutConsent() {
+	m.t.Helper()
+	m.env = append(m.env, "OUTRIGGER_LAST_GOOD_SECRETS=false")
+	a := m.start()
+	a.waitReady()
+	if got, err := askEnvoy(m.client(), "https://"+m.proxyAddress+":8443"); err == nil {
+		m.t.Errorf("with a key that was not to be kept: %+v", got)
+	}
+	m.end(a)
+}
+
+// withoutModule starts without the cache of Wasm modules.
+func (m *coldMesh) withoutModule() {
+	m.t.Helper()
+	data := filepath.Join(m.dir, dataDir)
+	entries, err := os.ReadDir(data)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	removed := 0
+	for _, e := range entries {
+		if e.Name() != "last-good" {
+			removed++
+			if err := os.RemoveAll(filepath.Join(data, e.Name())); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+	}
+	if removed == 0 {
+		m.t.Fatalf("there is no cache of modules in %s", data)
+	}
+	a := m.start()
+	a.waitReady()
+	if got, err := askEnvoy(m.client(), "http://"+m.proxyAddress+":8080"); err != nil || got.code != http.StatusForbidden {
+		m.t.Errorf("without the plugin: %+v, %v", got, err)
+	}
+	m.end(a)
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// A proxy whose certificate has run out is not ready, whatever its Envoy says,
+// and says so; once it has one again, it is.
+func TestProxyCertificateRunsOut(t *testing.T) {
+	t.Parallel()
+	const life = 6 * time.Second
+	old := newControlPlane(t)
+	a := startAgent(t, "127.77.104.2", `,"terminationDrainDuration":"0s"`, old, "SECRET_TTL="+life.String())
+	a.waitReady()
+	old.server.Stop()
+	ends := time.Now().Add(life) // or before
+	var code int
+	var body string
+	eventually(t, "it is no longer ready", func() bool {
+		code, body = a.get(15020, "/healthz/ready")
+		return code != http.StatusOK
+	})
+	if code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "the workload's certificate ran out at 20") ||
+		!strings.Contains(body, "\ncontrol plane: lost ") || !strings.Contains(body, "\ncertificate: until 20") {
+		t.Errorf("%d %s", code, body)
+	}
+	if late := time.Since(ends); late > time.Second {
+		t.Errorf("it was ready for %s with a certificate that had run out", late)
+	}
+	// What load balancers ask goes through Envoy, which still serves.
+	if code, _ := a.get(15021, "/healthz/ready"); code != http.StatusServiceUnavailable {
+		t.Errorf("through Envoy: %d", code)
+	}
+	if code, body := a.get(15000, "/ready"); code != http.StatusOK {
+		t.Errorf("Envoy itself: %d %s", code, body)
+	}
+	next := newControlPlaneAt(t, old.address)
+	writeIn(t, a.dir, "var/run/secrets/istio/root-cert.pem", next.rootPEM())
+	a.waitReady()
+}
+
+// What Envoy rejects is named, in Envoy's own words, before it was ready and
+// after.
+func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
+	t.Parallel()
+	const clusterType, listenerType = "type.googleapis.com/envoy.config.cluster.v3.Cluster", "type.googleapis.com/envoy.config.listener.v3.Listener"
+	for name, c := range map[string]struct {
+		address, typeURL string
+		want             []string
+	}{
+		"clusters":  {"127.77.104.3", clusterType, []string{"envoy has rejected every configuration of its clusters (CDS) so far", "\nrejected ", ": " + clusterType + ": ", "broken-one"}},
+		"listeners": {"127.77.104.4", listenerType, []string{"envoy has rejected every configuration of its listeners (LDS) so far", "\nrejected ", ": " + listenerType + ": ", "broken-one"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cp := newControlPlane(t)
+			// A name, and nothing else that it would need: an address, or for a
+			// cluster of the type EDS, which is the number 3 in field 2, its source.
+			cp.resources = map[string][]*discoveryv3.Resource{c.typeURL: {{
+				Name: "broken-one", Version: "1", Resource: &anypb.Any{TypeUrl: c.typeURL, Value: append([]byte{2 << 3, 3, 1<<3 | 2, 10}, "broken-one"...)},
+			}}}
+			a := startAgent(t, c.address, `,"terminationDrainDuration":"0s"`, cp)
+			last := ""
+			eventually(t, "the answer names what was rejected", func() bool {
+				code, body := a.get(15020, "/healthz/ready")
+				if code == http.StatusOK {
+					t.Fatalf("it is ready: %s", body)
+				}
+				if body != last {
+					t.Logf("%d %s", code, body)
+					last = body
+				}
+				for _, part := range c.want {
+					if !strings.Contains(body, part) {
+						return false
+					}
+				}
+				return true
+			})
+		})
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/stores"
+)
+
+// openStores opens what the mesh config names; else the directory of
+// --configDir; else the cluster.
+func (s *server) openStores(f flags, env environment, reg prometheus.Registerer) (*config.Aggregate, error) {
+	addresses, err := s.sources(f)
+	if err != nil {
+		return nil, err
+	}
+	drivers := stores.Drivers(stores.Config{
+		Cluster: func() (*kube.Client, error) { return s.kube, nil }, Revision: env.revision, Namespace: env.podNamespace,
+	})
+	cfg := config.OpenConfig{
+		Logger: s.log.With("component", "config"), Registerer: reg, Drivers: drivers,
+		LastGood: filepath.Join(filepath.Dir(f.state(env)), "last-good"),
+	}
+	var list []config.Store
+	var writer config.Store
+	for _, address := range addresses {
+		store, err := config.Open(address, cfg)
+		if errors.Is(err, config.ErrUnknownScheme) {
+			// As pilot-discovery does: the other sources go on.
+			s.log.Warn("a config source is left out", "component", "control", "err", err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if list = append(list, store); writer == nil && !strings.HasPrefix(address, "xds://") {
+			writer = store
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no configuration: none of the %d configSources of the mesh config can be used", len(addresses))
+	}
+	return config.NewAggregate(writer, list...), nil
+}
+
+// sources gives the URLs of the config stores.
+func (s *server) sources(f flags) ([]string, error) {
+	var addresses []string
+	for _, source := range s.mesh.GetConfigSources() {
+		address, err := sourceAddress(source)
+		if err != nil {
+			return nil, err
+		}
+		addresses = append(addresses, address)
+	}
+	switch {
+	case len(addresses) > 0:
+		return addresses, nil
+	case f.configDir != "":
+		abs, err := absolute(f.configDir)
+		if err != nil {
+			return nil, err
+		}
+		return []string{"fs://" + abs}, nil
+	case s.kube != nil:
+		return []string{"k8s://"}, nil
+	}
+	return nil, errors.New("no configuration: name a directory with --configDir, a cluster with --kubeconfig, or sources with configSources in the mesh config")
+}
+
+// sourceAddress gives the URL of a source. Its TLS settings become parameters,
+// as a person writes them where there is only the URL.
+func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
+	tls := source.GetTlsSettings()
+	var values url.Values
+	switch mode := tls.GetMode(); {
+	case tls == nil, mode == networkingv1alpha3.ClientTLSSettings_DISABLE:
+		return source.GetAddress(), nil
+	case mode == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
+		return "", fmt.Errorf("config source %q: tlsSettings.mode ISTIO_MUTUAL: the control plane's own certificate is in no file: write MUTUAL with clientCertificate, privateKey and caCertificates", source.GetAddress())
+	case mode == networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		values = url.Values{"cert": {tls.GetClientCertificate()}, "key": {tls.GetPrivateKey()}}
+	default:
+		values = url.Values{}
+	}
+	values.Set("ca", tls.GetCaCertificates())
+	if tls.GetSni() != "" {
+		values.Set("servername", tls.GetSni())
+	}
+	u, err := url.Parse(source.GetAddress())
+	if err != nil {
+		return "", fmt.Errorf("config source %q is no URL: %w", source.GetAddress(), err)
+	}
+	for name := range u.Query() {
+		values.Set(name, u.Query().Get(name))
+	}
+	u.RawQuery = values.Encode()
+	return u.String(), nil
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/aymanbagabas/go-udiff"
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func newValidateCommand(cfg Config) *cobra.Command {
+	files := fileFlags{cfg: cfg}
+	strict := false
+	cmd := &cobra.Command{
+		Use:   "validate -f FILE",
+		Short: "Check files without a store",
+		Long: "Check the objects of files by every rule that the control plane has, and list all\n" +
+			"that is wrong at once, with file, line, field and cure. Warnings are about objects\n" +
+			"that are valid and perhaps not meant. The exit code is 0, or 1 with errors.",
+		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			objects, problems, err := files.read()
+			if err != nil {
+				return err
+			}
+			failed := sayProblems(cmd.ErrOrStderr(), problems)
+			warnings := len(problems) - failed
+			summary := fmt.Sprintf("%s valid, %s, %s", count(len(objects), "object"), count(failed, "error"), count(warnings, "warning"))
+			if failed > 0 || strict && warnings > 0 {
+				return &ExitError{exitFailed, fmt.Errorf("%s", summary)}
+			}
+			say(cmd, "%s\n", summary)
+			return nil
+		},
+	}
+	files.add(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "warnings fail too")
+	return cmd
+}
+
+func newDiffCommand(cfg Config) *cobra.Command {
+	store, files := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}
+	cmd := &cobra.Command{
+		Use:   "diff -f FILE",
+		Short: "Show what apply would change",
+		Long: "Show, as a unified diff, what apply would change in the store. The exit code is 0\n" +
+			"without differences, 1 with some, and 2 if something failed.",
+		Example: "  outrigger diff -f config/\n  outrigger diff -f route.yaml --store etcd://127.0.0.1:2379",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			objects, problems, err := files.read()
+			if err != nil {
+				return &ExitError{exitUsage, err}
+			}
+			if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
+				return &ExitError{exitUsage, fmt.Errorf("%s: nothing was compared", count(n, "error"))}
+			}
+			differs := false
+			err = store.with(cmd, func(_ context.Context, s config.Store) error {
+				for _, c := range objects {
+					text, err := difference(s.Get(c.Key), c)
+					if err != nil {
+						return err
+					}
+					differs = differs || text != ""
+					say(cmd, "%s", text)
+				}
+				return nil
+			})
+			switch {
+			case err != nil:
+				return &ExitError{exitUsage, err}
+			case differs:
+				return &ExitError{Code: exitFailed}
+			}
+			return nil
+		},
+	}
+	files.add(cmd)
+	store.add(cmd)
+	return cmd
+}
+
+// difference gives what changes from the stored object, nil for none, to
+// another one.
+func difference(stored, next *model.Config) (string, error) {
+	var before, after []byte
+	var err error
+	if stored != nil {
+		if before, err = written(stored); err != nil {
+			return "", err
+		}
+	}
+	if after, err = written(next); err != nil {
+		return "", err
+	}
+	if bytes.Equal(before, after) {
+		return "", nil
+	}
+	name := display(next.Key)
+	return udiff.Unified("stored/"+name, next.Source, string(before), string(after)), nil
+}
+
+// written gives what a person writes of an object, without what stores add.
+func written(c *model.Config) ([]byte, error) {
+	return config.EncodeYAML(&model.Config{Key: c.Key, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
+}

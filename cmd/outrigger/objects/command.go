@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+)
+
+// Config says where the commands find their store.
+type Config struct {
+	// Open opens the store of a URL.
+	Open func(address string) (config.Store, error)
+	// Default gives the URL of the store when --store is not given, or an
+	// error that says what to do.
+	Default func() (string, error)
+	// In is what -f - reads.
+	In io.Reader
+}
+
+// ExitError is an error with an exit code of its own. A nil Err means that
+// everything was said already.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// defaultTimeout bounds the first reading of a store.
+const defaultTimeout = 30 * time.Second
+
+// The exit codes. Differences have the code of failures, as with diff(1).
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Commands gives the commands.
+func Commands(cfg Config) []*cobra.Command {
+	return []*cobra.Command{
+		newWriteCommand(cfg, createVerb), newWriteCommand(cfg, applyVerb), newWriteCommand(cfg, replaceVerb),
+		newGetCommand(cfg), newDescribeCommand(cfg), newDeleteCommand(cfg),
+		newValidateCommand(cfg), newDiffCommand(cfg), newMigrateCommand(cfg),
+	}
+}
+
+// storeFlags are those of the commands that use a store.
+type storeFlags struct {
+	cfg     Config
+	address string
+	timeout time.Duration
+}
+
+func (f *storeFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.address, "store", "", "URL of the config store: fs:///directory, etcd://host:2379/prefix, k8s:// or k8s:///path/of/kubeconfig (default: OUTRIGGER_STORE; else the running outrigger up; else the kubeconfig)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long the store may take to answer")
+}
+
+// with opens the store, waits until it was read, and calls use. The store is
+// followed until use returns.
+func (f *storeFlags) with(cmd *cobra.Command, use func(context.Context, config.Store) error) error {
+	address := f.address
+	if address == "" {
+		var err error
+		if address, err = f.cfg.Default(); err != nil {
+			return &ExitError{exitUsage, err}
+		}
+	}
+	return f.withStore(cmd, address, use)
+}
+
+func (f *storeFlags) withStore(cmd *cobra.Command, address string, use func(context.Context, config.Store) error) error {
+	store, err := f.cfg.Open(address)
+	if err != nil {
+		return err
+	}
+	trouble := make(chan error, 1)
+	store.SetWatchErrorHandler(func(err error) {
+		select { // only the newest counts
+		case <-trouble:
+		default:
+		}
+		trouble <- err
+	})
+	ctx, cancel := context.WithCancel(cmd.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	if err := f.synced(ctx, store, ended, trouble); err != nil {
+		ended <- nil // for the deferred wait, if Run has ended already
+		return err
+	}
+	return use(ctx, store)
+}
+
+// synced waits until the store was read.
+func (f *storeFlags) synced(ctx context.Context, store config.Store, ended, trouble chan error) error {
+	timer := time.NewTimer(f.timeout)
+	defer timer.Stop()
+	select {
+	case <-store.Synced():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-ended:
+		return fmt.Errorf("store %s: %w", store.Name(), err)
+	case <-timer.C:
+	}
+	select {
+	case err := <-trouble:
+		return fmt.Errorf("store %s was not read within %s: %w", store.Name(), f.timeout, err)
+	default:
+		return fmt.Errorf("store %s was not read within %s", store.Name(), f.timeout)
+	}
+}
+
+// report gathers the failures of single objects: one never stops the others.
+type report struct {
+	out    io.Writer
+	failed int
+	done   int
+}
+
+func (r *report) fail(format string, args ...any) {
+	r.failed++
+	_, _ = fmt.Fprintf(r.out, "error: "+format+"\n", args...) // the terminal may be gone
+}
+
+func (r *report) err() error {
+	if r.failed == 0 {
+		return nil
+	}
+	if r.done > 0 {
+		return &ExitError{exitFailed, fmt.Errorf("%d of %d failed; the others are done", r.failed, r.failed+r.done)}
+	}
+	return &ExitError{Code: exitFailed}
+}
+
+// say prints a line of the result.
+func say(cmd *cobra.Command, format string, args ...any) {
+	_, _ = fmt.Fprintf(cmd.OutOrStdout(), format, args...) // the terminal may be gone
+}
+
+// count gives "1 error" or "2 errors".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// noArgs refuses arguments with the exit code of a wrong command line.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &ExitError{exitUsage, fmt.Errorf("%s takes no arguments, and there is %q: name files with -f", cmd.Name(), args[0])}
+	}
+	return nil
+}
+
+var errNothing = errors.New("nothing to do: name files with -f, or objects as KIND NAME")

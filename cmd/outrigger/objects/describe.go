@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func newDescribeCommand(cfg Config) *cobra.Command {
+	store, pick := storeFlags{cfg: cfg}, picker{}
+	cmd := &cobra.Command{
+		Use:     "describe (KIND | KIND NAME... | KIND/NAME...)",
+		Short:   "Print what is known about objects",
+		Long:    "Print objects for people: their spec, their status, and what is wrong with them.",
+		Example: "  outrigger describe vs catalog -n shop\n  outrigger describe dr -A",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &ExitError{exitUsage, fmt.Errorf("what? name a kind: %s, or all", kindsForPeople())}
+			}
+			return store.with(cmd, func(_ context.Context, s config.Store) error {
+				found, missing, err := pick.find(s, args)
+				if err != nil {
+					return err
+				}
+				problems := map[model.Key][]model.Problem{}
+				for _, p := range s.Problems() {
+					problems[p.Object] = append(problems[p.Object], p)
+				}
+				for i, c := range found {
+					if i > 0 {
+						say(cmd, "\n")
+					}
+					if err := describe(cmd.OutOrStdout(), c, problems[c.Key]); err != nil {
+						return err
+					}
+				}
+				r := &report{out: cmd.ErrOrStderr()}
+				for _, key := range missing {
+					r.fail("%s: %v", display(key), config.ErrNotFound)
+					for _, p := range problems[key] {
+						r.fail("%s", p)
+					}
+				}
+				return r.err()
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&pick.namespace, "namespace", "n", "", "namespace of the objects (default \"default\")")
+	pick.add(cmd)
+	store.add(cmd)
+	return cmd
+}
+
+// describe prints one object.
+func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
+	var b strings.Builder
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%-18s%s\n", name+":", value)
+		}
+	}
+	line("Name", c.Name)
+	line("Namespace", c.Namespace)
+	line("Kind", string(c.Kind))
+	line("API version", c.APIVersion)
+	line("Labels", pairs(c.Labels))
+	line("Annotations", pairs(c.Annotations))
+	if !c.Created.IsZero() {
+		line("Created", fmt.Sprintf("%s (%s ago)", c.Created.UTC().Format(time.RFC3339), age(c.Created)))
+	}
+	line("Resource version", c.ResourceVersion)
+	if c.Generation > 0 {
+		line("Generation", fmt.Sprint(c.Generation))
+	}
+	line("Source", c.Source)
+	if err := section(&b, "Spec", c.Spec); err != nil {
+		return err
+	}
+	if c.Status != nil {
+		if err := section(&b, "Status", c.Status); err != nil {
+			return err
+		}
+	}
+	// What a store says of an object holds its warnings; one that says nothing
+	// has checked the object when it was written.
+	if len(problems) == 0 {
+		_, warnings := config.Validate(c)
+		for _, w := range warnings {
+			problems = append(problems, model.Problem{Reason: w.Error(), Warning: true})
+		}
+	}
+	if len(problems) == 0 {
+		line("Problems", "none")
+	} else {
+		b.WriteString("Problems:\n")
+		for _, p := range problems {
+			word := "error"
+			if p.Warning {
+				word = "warning"
+			}
+			fmt.Fprintf(&b, "  %s: %s\n", word, p.Reason)
+		}
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func pairs(m map[string]string) string {
+	var texts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		texts = append(texts, k+"="+m[k])
+	}
+	return strings.Join(texts, ", ")
+}
+
+func section(b *strings.Builder, title string, part any) error {
+	raw, err := config.EncodeSpec(part)
+	if err != nil {
+		return err
+	}
+	text, err := yaml.JSONToYAML(raw)
+	if err != nil {
+		return err
+	}
+	b.WriteString(title + ":\n")
+	for l := range strings.Lines(string(text)) {
+		b.WriteString("  " + l)
+	}
+	return nil
+}

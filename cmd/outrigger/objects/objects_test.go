@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// shell runs commands on stores in memory, as a person does.
+type shell struct {
+	t      *testing.T
+	stores map[string]*config.Memory
+	dir    string
+	in     string
+}
+
+func newShell(t *testing.T) *shell {
+	return &shell{t: t, stores: map[string]*config.Memory{}, dir: t.TempDir()}
+}
+
+func (s *shell) store(address string) *config.Memory {
+	if s.stores[address] == nil {
+		s.stores[address] = config.NewMemory(address)
+	}
+	return s.stores[address]
+}
+
+// file writes a file below the directory of the shell and gives its path.
+func (s *shell) file(name, text string) string {
+	s.t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// run gives the exit code and what was printed. Paths of the shell's directory
+// become relative.
+func (s *shell) run(args ...string) (code int, out, errs string) {
+	s.t.Helper()
+	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands(Config{
+		Open:    func(address string) (config.Store, error) { return s.store(address), nil },
+		Default: func() (string, error) { return "memory://", nil },
+		In:      strings.NewReader(s.in),
+	})...)
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetArgs(args)
+	exit := &ExitError{Code: 1}
+	switch err := root.ExecuteContext(s.t.Context()); {
+	case err == nil:
+		exit.Code = 0
+	case errors.As(err, &exit) && exit.Err == nil:
+	default:
+		fmt.Fprintln(&stderr, "outrigger:", err)
+	}
+	short := strings.NewReplacer(s.dir+"/", "")
+	return exit.Code, short.Replace(stdout.String()), short.Replace(stderr.String())
+}
+
+// want runs a command and compares all that it says.
+func (s *shell) want(command string, code int, out, errs string) {
+	s.t.Helper()
+	args := strings.Fields(strings.ReplaceAll(command, "DIR", s.dir))
+	gotCode, gotOut, gotErrs := s.run(args...)
+	if gotCode != code {
+		s.t.Errorf("outrigger %s: exit code %d, want %d", command, gotCode, code)
+	}
+	if diff := cmp.Diff(out, gotOut); diff != "" {
+		s.t.Errorf("outrigger %s: output (-want +got):\n%s", command, diff)
+	}
+	if diff := cmp.Diff(errs, gotErrs); diff != "" {
+		s.t.Errorf("outrigger %s: errors (-want +got):\n%s", command, diff)
+	}
+}
+
+const entry = `apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: one, labels: {team: web}}
+spec: {address: 10.0.0.1}
+---
+apiVersion: networking.istio.io/v1beta1
+kind: WorkloadEntry
+metadata: {name: two, namespace: shop}
+spec: {address: 10.0.0.2}
+`
+
+func TestWriteAndRead(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("entries.yaml", entry)
+	s.want("create -f DIR/entries.yaml", 0, "workloadentry/one created\nworkloadentry/two in shop created\n", "")
+	s.want("create -f DIR/entries.yaml", 1, "",
+		"error: entries.yaml:1: create WorkloadEntry/default/one: it exists already\n"+
+			"error: entries.yaml:6: create WorkloadEntry/shop/two: it exists already\n")
+	s.want("apply -f DIR/entries.yaml", 0, "workloadentry/one unchanged\nworkloadentry/two in shop unchanged\n", "")
+	s.file("entries.yaml", strings.Replace(entry, "10.0.0.1", "10.0.0.9", 1))
+	s.want("apply -f DIR --dry-run", 0, "workloadentry/one would be applied\nworkloadentry/two in shop would be applied\n", "")
+	s.want("apply -f DIR", 0, "workloadentry/one applied\nworkloadentry/two in shop unchanged\n", "")
+	s.want("get workloadentries -A", 0, "NAMESPACE   NAME   ADDRESS    AGE\ndefault     one    10.0.0.9   0s\nshop        two    10.0.0.2   0s\n", "")
+	s.want("get we -l team=web -A -o name", 0, "workloadentry/one\n", "")
+	s.want("get WorkloadEntry/one", 0, "NAME   ADDRESS    AGE\none    10.0.0.9   0s\n", "")
+	s.want("get we,vs -n elsewhere", 0, "", "no objects found\n")
+	s.want("get we one three", 1, "NAME   ADDRESS    AGE\none    10.0.0.9   0s\n", "error: workloadentry/three: it does not exist\n")
+	code, out, _ := s.run("get", "we", "one", "-o", "yaml")
+	if code != 0 || !strings.HasPrefix(out, "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata:\n  creationTimestamp:") ||
+		!strings.Contains(out, "  address: 10.0.0.9\n") {
+		t.Errorf("get -o yaml: %d\n%s", code, out)
+	}
+	s.want("delete we two", 1, "", "error: workloadentry/two: it does not exist\n")
+	s.want("delete we two --ignore-not-found", 0, "", "")
+	s.want("delete we -l team=web", 0, "workloadentry/one deleted\n", "")
+	s.want("delete -f DIR", 1, "workloadentry/two in shop deleted\n",
+		"error: delete WorkloadEntry/default/one: it does not exist\noutrigger: 1 of 2 failed; the others are done\n")
+}
+
+// What get prints can be given to replace: somebody else's change in between is
+// a conflict.
+func TestReplaceKeepsOthersChanges(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.in = entry
+	s.want("create -f -", 0, "workloadentry/one created\nworkloadentry/two in shop created\n", "")
+	_, mine, _ := s.run("get", "we", "one", "-o", "yaml")
+	s.file("mine.yaml", strings.Replace(mine, "10.0.0.1", "10.0.0.7", 1))
+	if _, err := s.store("memory://").Patch(t.Context(), model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "one"}, func(c *model.Config) error {
+		c.Labels["changed"] = "yes"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"replace", "apply"} {
+		what := "update"
+		s.want(verb+" -f DIR/mine.yaml", 1, "", "error: mine.yaml:1: "+what+
+			" WorkloadEntry/default/one: it was changed by somebody else meanwhile: read it again and repeat the change\n")
+	}
+	_, mine, _ = s.run("get", "we", "one", "-o", "json")
+	s.file("mine.yaml", strings.Replace(mine, "10.0.0.1", "10.0.0.7", 1))
+	s.want("replace -f DIR/mine.yaml", 0, "workloadentry/one replaced\n", "")
+	s.file("none.yaml", "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: none}\nspec: {address: 10.0.0.1}\n")
+	s.want("replace -f DIR/none.yaml", 1, "", "error: none.yaml:1: update WorkloadEntry/default/none: it does not exist\n")
+}
+
+const mistaken = `apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: bad}
+spec: {adress: 10.0.0.1}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualServise
+metadata: {name: bad}
+`
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("good.yaml", entry)
+	s.want("validate -f DIR/good.yaml", 0, "2 objects valid, 0 errors, 0 warnings\n", "")
+	s.file("bad.yaml", mistaken)
+	code, out, errs := s.run("validate", "-f", s.dir)
+	if code != 1 || out != "" || !strings.Contains(errs, `error: bad.yaml:4: WorkloadEntry/default/bad: unknown field "adress" in spec: did you mean "address"?`) ||
+		!strings.Contains(errs, `error: bad.yaml:7: VirtualServise//: kind "VirtualServise" is not known here: did you mean "VirtualService"?`) &&
+			!strings.Contains(errs, `bad.yaml:7: kind "VirtualServise" is not known here: did you mean "VirtualService"?`) ||
+		!strings.Contains(errs, "outrigger: 2 objects valid, ") {
+		t.Errorf("validate: %d\n%s%s", code, out, errs)
+	}
+	// Nothing is written when anything is wrong.
+	if code, out, errs := s.run("apply", "-f", s.dir); code != 1 || out != "" || !strings.Contains(errs, "nothing was written") {
+		t.Errorf("apply: %d\n%s%s", code, out, errs)
+	}
+	s.want("get all -A", 0, "", "no objects found\n")
+	s.file("twice/a.yaml", entry)
+	s.file("twice/b.yaml", entry)
+	s.want("validate -f DIR/twice", 1, "",
+		"error: twice/b.yaml:1: WorkloadEntry/default/one: the same object stands in twice/a.yaml:1 already: remove one of them\n"+
+			"error: twice/b.yaml:6: WorkloadEntry/shop/two: the same object stands in twice/a.yaml:6 already: remove one of them\n"+
+			"outrigger: 4 objects valid, 2 errors, 0 warnings\n")
+}
+
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.in = entry
+	s.want("create -f -", 0, "workloadentry/one created\nworkloadentry/two in shop created\n", "")
+	s.want("diff -f -", 0, "", "")
+	s.in = strings.Replace(entry, "10.0.0.1", "10.0.0.5", 1)
+	s.want("diff -f -", 1, `--- stored/workloadentry/one
++++ standard input:1
+@@ -6,4 +6,4 @@
+   labels:
+     team: web
+ spec:
+-  address: 10.0.0.1
++  address: 10.0.0.5
+`, "")
+	s.in = "what: is this"
+	if code, _, _ := s.run("diff", "-f", "-"); code != 2 {
+		t.Errorf("diff of a bad file: exit code %d, want 2", code)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.in = "apiVersion: networking.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\n"
+	s.in = `apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata: {name: x, labels: {b: "2", a: "1"}}
+spec: {tracing: [{randomSamplingPercentage: 1}]}
+`
+	if code, out, errs := s.run("create", "-f", "-"); code != 0 {
+		t.Fatal(code, out, errs)
+	}
+	code, out, errs := s.run("describe", "telemetry/x")
+	for _, text := range []string{
+		"Name:             x\n", "Labels:           a=1, b=2\n", "Spec:\n  tracing:\n  - randomSamplingPercentage: 1\n",
+		"Problems:\n  warning: a Telemetry has no effect in this version\n",
+	} {
+		if code != 0 || errs != "" || !strings.Contains(out, text) {
+			t.Errorf("describe: %d, %s; without %q:\n%s", code, errs, text, out)
+		}
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	born := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	old := &model.Config{
+		Key:     model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "one"},
+		Created: born, Annotations: map[string]string{kubectlAnnotation: "{}", "keep": "me"},
+		Spec: &networkingv1alpha3.WorkloadEntry{Address: "10.0.0.1"},
+	}
+	if _, err := s.store("memory://from").Create(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	const stores = "migrate --from memory://from --to memory://to"
+	s.want(stores+" --dry-run", 0, "workloadentry/one created\n1 object would be copied (1 new, 0 replaced), 0 unchanged\n", "")
+	s.want(stores, 0, "workloadentry/one created\n1 object copied (1 new, 0 replaced), 0 unchanged\n", "")
+	got := s.store("memory://to").Get(old.Key)
+	if !got.Created.Equal(born) || got.Annotations["keep"] != "me" || len(got.Annotations) != 1 {
+		t.Errorf("copied as %+v", got)
+	}
+	s.want(stores, 0, "0 objects copied (0 new, 0 replaced), 1 unchanged\n", "")
+	if _, err := s.store("memory://from").Patch(t.Context(), old.Key, func(c *model.Config) error {
+		c.Spec.(*networkingv1alpha3.WorkloadEntry).Address = "10.0.0.2"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.want(stores, 1, "0 objects copied (0 new, 0 replaced), 0 unchanged\n",
+		"error: workloadentry/one: it is there already, and different: compare them, or give --overwrite\n")
+	s.want(stores+" --overwrite", 0, "workloadentry/one replaced\n1 object copied (0 new, 1 replaced), 0 unchanged\n", "")
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	for command, text := range map[string]string{
+		"apply":                          "no files: name them with -f FILE",
+		"apply x.yaml":                   `apply takes no arguments, and there is "x.yaml": name files with -f`,
+		"get":                            "what? name a kind",
+		"get sirvices":                   `kind "sirvices" is not known`,
+		"get vs -o xml":                  "-o xml is not known: write table, yaml, json, name",
+		"get vs -l =":                    "-l =: ",
+		"get vs a -A":                    "-A and names exclude each other",
+		"delete":                         "nothing to do",
+		"delete vs":                      "name the objects, or choose them with -l",
+		"migrate --from memory://":       "name both stores",
+		"get vs/a b":                     `"b" is no KIND/NAME`,
+		"validate":                       "no files",
+		"diff":                           "no files",
+		"describe":                       "what? name a kind",
+		"get gateways.example.com":       "is not known",
+		"get vs,gateways.example.com -A": "is not known",
+	} {
+		code, out, errs := s.run(strings.Fields(command)...)
+		if code != 2 || out != "" || !strings.Contains(errs, text) {
+			t.Errorf("outrigger %s: %d %q %q, want 2 and %q", command, code, out, errs, text)
+		}
+	}
+	if code, _, errs := s.run("apply", "-f", filepath.Join(s.dir, "missing")); code != 1 || !strings.Contains(errs, "no such file") {
+		t.Errorf("a missing file: %d %s", code, errs)
+	}
+	if err := os.Mkdir(filepath.Join(s.dir, "empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.want("apply -f DIR/empty", 1, "", "outrigger: empty holds no .yaml, .yml or .json file\n")
+}
+
+// Each kind is found by its kind, its plural and its short name, and Istio's
+// Gateway is told from that of the Gateway API.
+func TestKindNames(t *testing.T) {
+	t.Parallel()
+	for _, schema := range config.Schemas() {
+		names := []string{schema.Plural + "." + schema.Group, strings.ToLower(schema.Name) + "." + schema.Group}
+		if schema.Short != "" {
+			names = append(names, schema.Short)
+		}
+		if string(schema.Kind) == schema.Name {
+			names = append(names, schema.Name, schema.Plural)
+		}
+		for _, name := range names {
+			list, err := kinds(name)
+			if err != nil || len(list) != 1 || list[0].Kind != schema.Kind {
+				t.Errorf("%s gives %v, %v, want %s", name, list, err, schema.Kind)
+			}
+		}
+	}
+	if list, err := kinds("all"); err != nil || len(list) != len(config.Schemas()) {
+		t.Errorf("all gives %d kinds, %v", len(list), err)
+	}
+}

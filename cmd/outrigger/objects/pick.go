@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// picker finds the objects that a command line names.
+type picker struct {
+	namespace string
+	all       bool
+	selector  string
+}
+
+func (p *picker) add(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&p.all, "all-namespaces", "A", false, "objects of all namespaces")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "only objects with these labels: key=value, key!=value, \"key in (a,b)\", key, !key; with commas between")
+}
+
+// kinds gives the kinds of the first argument: one, several with commas
+// between, or all.
+func kinds(text string) ([]config.Schema, error) {
+	if text == "all" {
+		return config.Schemas(), nil
+	}
+	var list []config.Schema
+	for name := range strings.SplitSeq(text, ",") {
+		schema, ok := config.SchemaNamed(name)
+		if !ok {
+			return nil, &ExitError{exitUsage, fmt.Errorf("kind %q is not known: write one of %s", name, kindsForPeople())}
+		}
+		list = append(list, schema)
+	}
+	return list, nil
+}
+
+func kindsForPeople() string {
+	var names []string
+	for _, s := range config.Schemas() {
+		name := strings.ToLower(s.Name)
+		if string(s.Kind) != s.Name {
+			name = s.Plural + "." + s.Group
+		}
+		if s.Short != "" && s.Short != name {
+			name += " (" + s.Short + ")"
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// find gives the objects that KIND NAME..., KIND, or KIND/NAME... name.
+func (p *picker) find(s config.Store, args []string) (found []*model.Config, missing []model.Key, err error) {
+	selector, err := labels.Parse(p.selector)
+	if err != nil {
+		return nil, nil, &ExitError{exitUsage, fmt.Errorf("-l %s: %w", p.selector, err)}
+	}
+	if strings.Contains(args[0], "/") {
+		for _, arg := range args {
+			kind, name, ok := strings.Cut(arg, "/")
+			if !ok {
+				return nil, nil, &ExitError{exitUsage, fmt.Errorf("%q is no KIND/NAME, as the first one is", arg)}
+			}
+			list, absent, err := p.find(s, []string{kind, name})
+			if err != nil {
+				return nil, nil, err
+			}
+			found, missing = append(found, list...), append(missing, absent...)
+		}
+		return found, missing, nil
+	}
+	schemas, err := kinds(args[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, schema := range schemas {
+		namespace := p.where(schema)
+		if len(args) == 1 {
+			for _, c := range s.List(schema.Kind, namespace) {
+				if selector.Matches(labels.Set(c.Labels)) {
+					found = append(found, c)
+				}
+			}
+			continue
+		}
+		if p.all && !schema.Cluster {
+			return nil, nil, &ExitError{exitUsage, fmt.Errorf("-A and names exclude each other: name the namespace with -n")}
+		}
+		for _, name := range args[1:] {
+			key := model.Key{Kind: schema.Kind, Namespace: namespace, Name: name}
+			if c := s.Get(key); c != nil {
+				found = append(found, c)
+			} else {
+				missing = append(missing, key)
+			}
+		}
+	}
+	return found, missing, nil
+}
+
+// where gives the namespace that is looked at; empty means all.
+func (p *picker) where(schema config.Schema) string {
+	switch {
+	case schema.Cluster, p.all:
+		return ""
+	case p.namespace == "":
+		return config.DefaultNamespace
+	}
+	return p.namespace
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// fileFlags are those of the commands that read files.
+type fileFlags struct {
+	cfg       Config
+	files     []string
+	namespace string
+}
+
+func (f *fileFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file, directory (with its subdirectories) or - for standard input; can be repeated")
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
+}
+
+// read gives the valid objects of all files, and the problems with the others.
+func (f *fileFlags) read() (objects []*model.Config, problems []model.Problem, err error) {
+	if len(f.files) == 0 {
+		return nil, nil, &ExitError{exitUsage, fmt.Errorf("no files: name them with -f FILE, -f DIRECTORY or -f -")}
+	}
+	for _, name := range f.files {
+		if name == "-" {
+			data, err := io.ReadAll(io.LimitReader(f.cfg.In, config.MaxFileSize+1))
+			if err != nil {
+				return nil, nil, fmt.Errorf("read standard input: %w", err)
+			}
+			f.take(&objects, &problems, "standard input", data)
+			continue
+		}
+		paths, err := expand(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, path := range paths {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return nil, nil, err
+			}
+			f.take(&objects, &problems, path, data)
+		}
+	}
+	seen := map[model.Key]string{}
+	for _, c := range objects {
+		if first, ok := seen[c.Key]; ok {
+			problems = append(problems, model.Problem{Object: c.Key, Source: c.Source, Reason: "the same object stands in " + first + " already: remove one of them"})
+		}
+		seen[c.Key] = c.Source
+	}
+	return objects, problems, nil
+}
+
+func (f *fileFlags) take(objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) {
+	o, p := config.DecodeWritten(source, data, f.namespace)
+	*objects, *problems = append(*objects, o...), append(*problems, p...)
+}
+
+// expand gives the YAML and JSON files of a directory, or the one file.
+func expand(name string) ([]string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{name}, nil
+	}
+	var paths []string
+	err = filepath.WalkDir(name, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		hidden := strings.HasPrefix(d.Name(), ".") && path != name
+		switch ext := filepath.Ext(path); {
+		case hidden && d.IsDir():
+			return filepath.SkipDir
+		case !hidden && !d.IsDir() && (ext == ".yaml" || ext == ".yml" || ext == ".json"):
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	if err == nil && len(paths) == 0 {
+		err = fmt.Errorf("%s holds no .yaml, .yml or .json file", name)
+	}
+	return paths, err
+}
+
+// sayProblems prints what is wrong, and tells how many are errors.
+func sayProblems(out io.Writer, problems []model.Problem) (errors int) {
+	for _, p := range problems {
+		word := "error"
+		if p.Warning {
+			word = "warning"
+		} else {
+			errors++
+		}
+		_, _ = fmt.Fprintf(out, "%s: %s\n", word, p) // the terminal may be gone
+	}
+	return errors
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// verb is one of the commands that write objects of files.
+type verb struct {
+	name, past  string
+	short, long string
+	write       func(ctx context.Context, s config.Store, c *model.Config) (changed bool, err error)
+}
+
+var (
+	createVerb = verb{
+		"create", "created", "Create objects from files",
+		"Create the objects of the files. An object that exists already is an error.",
+		func(ctx context.Context, s config.Store, c *model.Config) (bool, error) {
+			_, err := s.Create(ctx, c)
+			return true, err
+		},
+	}
+	applyVerb = verb{
+		"apply", "applied", "Create or change objects from files",
+		"Make the objects of the files what the files say: create those that do not\n" +
+			"exist, replace labels, annotations and spec of the others. An object with a\n" +
+			"metadata.resourceVersion is written only if nobody changed it meanwhile.",
+		apply,
+	}
+	replaceVerb = verb{
+		"replace", "replaced", "Replace objects by those of files",
+		"Replace labels, annotations and spec of objects that exist. An object with a\n" +
+			"metadata.resourceVersion is written only if nobody changed it meanwhile.",
+		func(ctx context.Context, s config.Store, c *model.Config) (bool, error) {
+			_, err := s.Update(ctx, c)
+			return true, err
+		},
+	}
+)
+
+// apply makes an object what the file says. Who is faster in between is written
+// over, unless the file names a resource version.
+func apply(ctx context.Context, s config.Store, c *model.Config) (changed bool, err error) {
+	old := s.Get(c.Key)
+	if old != nil && config.SameContent(old, c) && (c.ResourceVersion == "" || c.ResourceVersion == old.ResourceVersion) {
+		return false, nil
+	}
+	for create := old == nil && c.ResourceVersion == ""; ; create = !create {
+		if create {
+			_, err = s.Create(ctx, c)
+		} else {
+			_, err = s.Update(ctx, c)
+		}
+		cameOrWent := errors.Is(err, config.ErrExists) || errors.Is(err, config.ErrNotFound)
+		if !cameOrWent || c.ResourceVersion != "" {
+			return true, err
+		}
+	}
+}
+
+func newWriteCommand(cfg Config, v verb) *cobra.Command {
+	store, files := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}
+	dryRun := false
+	cmd := &cobra.Command{
+		Use:   v.name + " -f FILE",
+		Short: v.short,
+		Long: v.long + "\n\nEach object is checked first: if anything is wrong in any file, every problem is\n" +
+			"listed and nothing is written. The exit code is 0, 1 if something failed, 2 for\na wrong command line.",
+		Example: fmt.Sprintf("  outrigger %[1]s -f route.yaml\n  outrigger %[1]s -f config/ -n shop\n"+
+			"  outrigger %[1]s -f - --store etcd://127.0.0.1:2379 < route.yaml", v.name),
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			objects, problems, err := files.read()
+			if err != nil {
+				return err
+			}
+			if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
+				return &ExitError{exitFailed, fmt.Errorf("%s: nothing was written", count(n, "error"))}
+			}
+			if dryRun {
+				for _, c := range objects {
+					say(cmd, "%s would be %s\n", display(c.Key), v.past)
+				}
+				return nil
+			}
+			return store.with(cmd, func(ctx context.Context, s config.Store) error {
+				r := &report{out: cmd.ErrOrStderr()}
+				for _, c := range objects {
+					changed, err := v.write(ctx, s, c)
+					switch {
+					case err != nil:
+						r.fail("%s: %v", c.Source, err)
+						continue
+					case changed:
+						say(cmd, "%s %s\n", display(c.Key), v.past)
+					default:
+						say(cmd, "%s unchanged\n", display(c.Key))
+					}
+					r.done++
+				}
+				return r.err()
+			})
+		},
+	}
+	files.add(cmd)
+	store.add(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check the files, without a store")
+	return cmd
+}
+
+func newDeleteCommand(cfg Config) *cobra.Command {
+	store, files, pick := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}, picker{}
+	ignoreMissing := false
+	cmd := &cobra.Command{
+		Use:   "delete (KIND NAME... | KIND -l SELECTOR | -f FILE)",
+		Short: "Delete objects",
+		Long:  "Delete objects by name, by label, or all that stand in files.",
+		Example: "  outrigger delete virtualservice catalog -n shop\n  outrigger delete vs -l team=web -A\n" +
+			"  outrigger delete -f route.yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var keys []model.Key
+			if len(files.files) > 0 {
+				objects, problems, err := files.read()
+				if err != nil {
+					return err
+				}
+				if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
+					return &ExitError{exitFailed, fmt.Errorf("%s: nothing was deleted", count(n, "error"))}
+				}
+				for _, c := range objects {
+					keys = append(keys, c.Key)
+				}
+			} else if len(args) == 0 {
+				return &ExitError{exitUsage, errNothing}
+			} else if len(args) == 1 && pick.selector == "" {
+				return &ExitError{exitUsage, fmt.Errorf("delete %s: name the objects, or choose them with -l", args[0])}
+			}
+			pick.namespace = files.namespace
+			return store.with(cmd, func(ctx context.Context, s config.Store) error {
+				r := &report{out: cmd.ErrOrStderr()}
+				if len(args) > 0 {
+					found, missing, err := pick.find(s, args)
+					if err != nil {
+						return err
+					}
+					for _, key := range missing {
+						if !ignoreMissing {
+							r.fail("%s: %v", display(key), config.ErrNotFound)
+						}
+					}
+					for _, c := range found {
+						keys = append(keys, c.Key)
+					}
+				}
+				for _, key := range keys {
+					switch err := s.Delete(ctx, key, ""); {
+					case errors.Is(err, config.ErrNotFound) && ignoreMissing:
+					case err != nil:
+						r.fail("%v", err)
+					default:
+						r.done++
+						say(cmd, "%s deleted\n", display(key))
+					}
+				}
+				return r.err()
+			})
+		},
+	}
+	files.add(cmd)
+	pick.add(cmd)
+	store.add(cmd)
+	cmd.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "an object that does not exist is no error")
+	return cmd
+}

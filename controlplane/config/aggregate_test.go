@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func TestAggregateStore(t *testing.T) {
+	t.Parallel()
+	t.Run("WriterLast", func(t *testing.T) {
+		t.Parallel()
+		storetest.Run(t, func(t *testing.T) config.Store {
+			writer := config.NewMemory("memory://writer")
+			return config.NewAggregate(writer, (&directories{}).open(t), config.NewMemory("memory://"), writer)
+		}, storetest.Options{})
+	})
+	t.Run("WriterFirst", func(t *testing.T) {
+		t.Parallel()
+		d := &directories{}
+		aggregate := func(t *testing.T, dir string) config.Store {
+			writer := d.openDir(t, dir)
+			a := config.NewAggregate(writer, writer, config.NewMemory("memory://"))
+			d.of.Store(config.Store(a), dir)
+			return a
+		}
+		storetest.Run(t, func(t *testing.T) config.Store { return aggregate(t, t.TempDir()) }, storetest.Options{
+			Reopen: func(t *testing.T, s config.Store) config.Store { return aggregate(t, d.dir(s)) },
+		})
+	})
+	t.Run("ReadOnly", func(t *testing.T) {
+		t.Parallel()
+		var sources sync.Map
+		storetest.Run(t, func(*testing.T) config.Store {
+			a, b := config.NewMemory("memory://a"), config.NewMemory("memory://b")
+			s := config.NewAggregate(nil, a, b)
+			sources.Store(config.Store(s), [2]*config.Memory{a, b})
+			return s
+		}, storetest.Options{Fill: func(t *testing.T, s config.Store, objects ...*model.Config) {
+			of, _ := sources.Load(s)
+			fill(t, of.([2]*config.Memory), objects)
+		}})
+	})
+}
+
+// fill makes objects all that two stores hold. Each has its store: what hides
+// what is another test.
+func fill(t *testing.T, stores [2]*config.Memory, objects []*model.Config) {
+	t.Helper()
+	there := map[model.Key]*config.Memory{}
+	for _, c := range objects {
+		m := stores[(len(c.Kind)+int(c.Name[len(c.Name)-1]))%2]
+		there[c.Key] = m
+		_, err := m.Create(t.Context(), c)
+		if errors.Is(err, config.ErrExists) {
+			_, err = m.Update(t.Context(), c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range stores {
+		for _, schema := range m.Schemas() {
+			for _, c := range m.List(schema.Kind, "") {
+				if there[c.Key] == m {
+					continue
+				}
+				if err := m.Delete(t.Context(), c.Key, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+func entry(name, address string) *model.Config {
+	return &model.Config{
+		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: name},
+		Spec: &networkingv1alpha3.WorkloadEntry{Address: address},
+	}
+}
+
+// running runs a store until the test ends.
+func running(t *testing.T, s config.Store) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// An object of the first store hides those of the others: what is told is what
+// counts.
+func TestAggregateHides(t *testing.T) {
+	t.Parallel()
+	first, second := config.NewMemory("memory://first"), config.NewMemory("memory://second")
+	a := config.NewAggregate(second, first, second)
+	told := make(chan string, 100)
+	a.RegisterEventHandler(func(events []config.Event) {
+		for _, e := range events {
+			address := func(c *model.Config) string {
+				if c == nil {
+					return "-"
+				}
+				return c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress()
+			}
+			told <- fmt.Sprintf("%s %s %s %s", e.Type, e.Current().Name, address(e.Old), address(e.New))
+		}
+	})
+	running(t, a)
+	<-a.Synced()
+	ctx := t.Context()
+	var got []string
+	step := func(events int, write func() error) {
+		t.Helper()
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		for range events {
+			got = append(got, <-told)
+		}
+	}
+	create := func(m *config.Memory, name, address string) func() error {
+		return func() error { _, err := m.Create(ctx, entry(name, address)); return err }
+	}
+	key := entry("a", "").Key
+	step(1, create(second, "a", "10.0.0.2"))
+	step(1, create(first, "a", "10.0.0.1"))
+	step(0, func() error { _, err := second.Update(ctx, entry("a", "10.0.0.3")); return err })
+	step(1, create(second, "z", "10.0.0.9")) // the hidden update was heard before
+	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "memory://second: WorkloadEntry/shop/a: the same object stands in memory://first") {
+		t.Errorf("problems: %v", p)
+	}
+	if _, err := a.Update(ctx, entry("a", "10.0.0.4")); !errors.Is(err, config.ErrReadOnly) || !strings.Contains(err.Error(), "memory://first") {
+		t.Errorf("update what the writer does not hold: %v", err)
+	}
+	if _, err := a.Create(ctx, entry("a", "10.0.0.4")); !errors.Is(err, config.ErrExists) {
+		t.Errorf("create what another store holds: %v", err)
+	}
+	step(1, func() error { return first.Delete(ctx, key, "") })
+	step(1, func() error { return a.Delete(ctx, key, "") })
+	want := []string{"add a - 10.0.0.2", "update a 10.0.0.2 10.0.0.1", "add z - 10.0.0.9", "update a 10.0.0.1 10.0.0.3", "delete a 10.0.0.3 -"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+// failing is a store whose source is lost after a while.
+type failing struct {
+	*config.Memory
+	fail chan error
+}
+
+func (f *failing) Run(ctx context.Context) error {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.Memory.Run(inner) }()
+	select {
+	case err := <-f.fail:
+		cancel()
+		return errors.Join(err, <-done)
+	case err := <-done:
+		return err
+	}
+}
+
+func TestAggregateOutlivesAStore(t *testing.T) {
+	t.Parallel()
+	good := config.NewMemory("memory://good")
+	bad := &failing{config.NewMemory("memory://bad"), make(chan error, 1)}
+	a := config.NewAggregate(good, good, bad)
+	errs, told := make(chan error, 10), make(chan []config.Event, 10)
+	a.SetWatchErrorHandler(func(err error) { errs <- err })
+	a.RegisterEventHandler(func(e []config.Event) { told <- e })
+	if _, err := bad.Create(t.Context(), entry("b", "10.0.0.2")); err != nil {
+		t.Fatal(err)
+	}
+	running(t, a)
+	<-a.Synced()
+	<-told
+	lost := errors.New("the wire is cut")
+	bad.fail <- lost
+	if err := <-errs; !errors.Is(err, lost) || !strings.Contains(err.Error(), "memory://bad") {
+		t.Errorf("the watch error handler heard %v", err)
+	}
+	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "the wire is cut; what was read from it stays in force") {
+		t.Errorf("problems: %v", p)
+	}
+	if a.Get(entry("b", "").Key) == nil {
+		t.Error("what was read is lost with its source")
+	}
+	if _, err := a.Create(t.Context(), entry("a", "10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-told; len(e) != 1 || e[0].New.Name != "a" {
+		t.Errorf("the other store tells %v", e)
+	}
+}
+
+// A store that cannot be reached keeps the aggregate waiting and nothing else;
+// when all have ended, Run says why.
+func TestAggregateWaits(t *testing.T) {
+	t.Parallel()
+	good, bad := &failing{config.NewMemory("memory://good"), make(chan error, 1)}, &unreachable{config.NewMemory("memory://bad"), make(chan struct{})}
+	a := config.NewAggregate(nil, bad, good)
+	told := make(chan []config.Event, 10)
+	a.RegisterEventHandler(func(e []config.Event) { told <- e })
+	if diff := cmp.Diff([]string{"memory://bad", "memory://good"}, a.Waiting()); diff != "" {
+		t.Errorf("before Run it waits for (-want +got):\n%s", diff)
+	}
+	if _, err := good.Create(t.Context(), entry("a", "10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(t.Context()) }()
+	<-told
+	<-good.Synced()
+	if diff := cmp.Diff([]string{"memory://bad"}, a.Waiting()); diff != "" || a.HasSynced() {
+		t.Errorf("it has synced: %v, and waits for (-want +got):\n%s", a.HasSynced(), diff)
+	}
+	close(bad.gone)
+	good.fail <- errors.New("cut")
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), "memory://bad: no route") || !strings.Contains(err.Error(), "memory://good: cut") {
+			t.Errorf("Run ends with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Run does not end with its stores")
+	}
+}
+
+// unreachable is a store that never loads.
+type unreachable struct {
+	*config.Memory
+	gone chan struct{}
+}
+
+func (u *unreachable) Run(ctx context.Context) error {
+	select {
+	case <-u.gone:
+		return errors.New("no route")
+	case <-ctx.Done():
+		return nil
+	}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// document is an object as it stands in a file.
+type document struct {
+	APIVersion string          `json:"apiVersion"`
+	Kind       string          `json:"kind"`
+	Metadata   documentMeta    `json:"metadata"`
+	Spec       json.RawMessage `json:"spec"`
+	Status     json.RawMessage `json:"status,omitempty"`
+}
+
+type documentMeta struct {
+	Name              string            `json:"name"`
+	Namespace         string            `json:"namespace,omitempty"`
+	Labels            map[string]string `json:"labels,omitempty"`
+	Annotations       map[string]string `json:"annotations,omitempty"`
+	UID               string            `json:"uid,omitempty"`
+	ResourceVersion   string            `json:"resourceVersion,omitempty"`
+	Generation        int64             `json:"generation,omitempty"`
+	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"`
+}
+
+// EncodeJSON gives an object in one line of JSON, in the form in which
+// Kubernetes writes it, with all that the store knows of it.
+func EncodeJSON(c *model.Config) ([]byte, error) {
+	schema, ok := SchemaOf(c.Kind)
+	if !ok {
+		return nil, keyError("encode", c.Key, ErrNoKind)
+	}
+	doc := document{
+		APIVersion: schema.APIVersion(), Kind: schema.Name,
+		Metadata: documentMeta{
+			Name: c.Name, Namespace: c.Namespace, Labels: c.Labels, Annotations: c.Annotations,
+			UID: c.UID, ResourceVersion: c.ResourceVersion, Generation: c.Generation,
+		},
+	}
+	if schema.Accepts(c.APIVersion) {
+		doc.APIVersion = c.APIVersion
+	}
+	if !c.Created.IsZero() {
+		created := c.Created.UTC()
+		doc.Metadata.CreationTimestamp = &created
+	}
+	var err error
+	if doc.Spec, err = EncodeSpec(c.Spec); err != nil {
+		return nil, keyError("encode", c.Key, err)
+	}
+	if c.Status != nil {
+		if doc.Status, err = EncodeSpec(c.Status); err != nil {
+			return nil, keyError("encode the status of", c.Key, err)
+		}
+	}
+	return json.Marshal(doc)
+}
+
+// EncodeYAML gives an object as YAML, in the form in which people write it.
+func EncodeYAML(c *model.Config) ([]byte, error) {
+	raw, err := EncodeJSON(c)
+	if err != nil {
+		return nil, err
+	}
+	n := jsonNode(raw)
+	if n == nil {
+		return nil, keyError("encode", c.Key, errNotJSON)
+	}
+	out, err := yamlText(n)
+	if err != nil {
+		return nil, keyError("encode", c.Key, err)
+	}
+	return out, nil
+}
+
+// EncodeSpec gives a spec or a status as JSON.
+func EncodeSpec(spec any) ([]byte, error) {
+	if m, ok := spec.(proto.Message); ok {
+		return protojson.Marshal(m)
+	}
+	return json.Marshal(spec)
+}
+
+// DecodeStatus reads a status that [EncodeSpec] or another control plane
+// wrote. Fields that are not known here are left out.
+func (s Schema) DecodeStatus(raw []byte) (any, error) {
+	status := s.NewStatus()
+	if status == nil {
+		return nil, fmt.Errorf("a %s has no status", s.Name)
+	}
+	return status, decodeInto(raw, status)
+}
+
+// DecodeSpec reads a spec that was checked before, as it comes from a store.
+// Fields that are not known here are left out.
+func (s Schema) DecodeSpec(raw []byte) (any, error) {
+	spec := s.NewSpec()
+	return spec, decodeInto(raw, spec)
+}
+
+func decodeInto(raw []byte, into any) error {
+	if m, ok := into.(proto.Message); ok {
+		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw, m)
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// DecodeStored reads one object that [EncodeJSON] wrote. It is not checked
+// again, so that a newer version's rules never hide what is stored.
+func DecodeStored(raw []byte) (*model.Config, error) {
+	var doc document
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return nil, fmt.Errorf("read a stored object: %w", err)
+	}
+	schema, ok := SchemaFor(doc.APIVersion, doc.Kind)
+	if !ok || !schema.Accepts(doc.APIVersion) {
+		return nil, fmt.Errorf("read a stored object: %s %s: %w", doc.APIVersion, doc.Kind, ErrNoKind)
+	}
+	c := &model.Config{
+		Key:        model.Key{Kind: schema.Kind, Namespace: doc.Metadata.Namespace, Name: doc.Metadata.Name},
+		APIVersion: doc.APIVersion, Labels: doc.Metadata.Labels, Annotations: doc.Metadata.Annotations,
+		UID: doc.Metadata.UID, ResourceVersion: doc.Metadata.ResourceVersion, Generation: doc.Metadata.Generation,
+	}
+	if doc.Metadata.CreationTimestamp != nil {
+		c.Created = *doc.Metadata.CreationTimestamp
+	}
+	var err error
+	if c.Spec, err = schema.DecodeSpec(doc.Spec); err != nil {
+		return nil, keyError("read the stored spec of", c.Key, err)
+	}
+	if len(doc.Status) > 0 {
+		if c.Status, err = schema.DecodeStatus(doc.Status); err != nil {
+			return nil, keyError("read the stored status of", c.Key, err)
+		}
+	}
+	return c, nil
+}

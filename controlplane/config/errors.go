@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// What a write to a [Store] can fail with, beside faults of the network. Test
+// with errors.Is; the text of the error names the object and the cure.
+var (
+	// ErrNotFound means that the object does not exist.
+	ErrNotFound = errors.New("it does not exist")
+	// ErrExists means that an object of that key exists already.
+	ErrExists = errors.New("it exists already")
+	// ErrConflict means that the object changed since it was read.
+	ErrConflict = errors.New("it was changed by somebody else meanwhile: read it again and repeat the change")
+	// ErrReadOnly means that the store takes no writes.
+	ErrReadOnly = errors.New("the store is read only")
+	// ErrNoKind means that the store does not serve the kind.
+	ErrNoKind = errors.New("the store does not serve the kind")
+	// ErrMalformed means that the source holds something in the object's place
+	// that is not valid, which a write would destroy.
+	ErrMalformed = errors.New("what stands in its place is not valid, and would be lost: mend or remove that first")
+	// ErrInvalid means that the object breaks a rule; see [InvalidError].
+	ErrInvalid = errors.New("it is not valid")
+)
+
+// StatusCode gives the HTTP status of an error of a [Store], as Kubernetes
+// does: 404, 409 for what stands in the way, 405, 422, otherwise 500.
+func StatusCode(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrNoKind):
+		return http.StatusNotFound
+	case errors.Is(err, ErrExists), errors.Is(err, ErrConflict), errors.Is(err, ErrMalformed):
+		return http.StatusConflict
+	case errors.Is(err, ErrReadOnly):
+		return http.StatusMethodNotAllowed
+	case errors.Is(err, ErrInvalid):
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusInternalServerError
+}
+
+// FieldError is what is wrong with one field.
+type FieldError struct {
+	// Path is the field, for example "spec.http[0].route"; empty for the
+	// object as a whole.
+	Path string
+	// Text continues the sentence: the value and the cure.
+	Text string
+}
+
+func (e FieldError) Error() string {
+	if e.Path == "" {
+		return e.Text
+	}
+	return e.Path + " " + e.Text
+}
+
+// InvalidError holds all that is wrong with one object.
+type InvalidError struct {
+	Key    model.Key
+	Faults []FieldError
+}
+
+func (e *InvalidError) Error() string {
+	texts := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		texts[i] = f.Error()
+	}
+	return fmt.Sprintf("%s is not valid: %s", e.Key, strings.Join(texts, "; "))
+}
+
+// Is makes the error an [ErrInvalid].
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// keyError says what happened to which object.
+func keyError(verb string, key model.Key, err error) error {
+	return fmt.Errorf("%s %s: %w", verb, key, err)
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	seen := map[string]model.Key{}
+	for _, schema := range config.Schemas() {
+		key := model.Key{Kind: schema.Kind, Namespace: "shop", Name: "a.b"}
+		if schema.Cluster {
+			key.Namespace = ""
+		}
+		path, err := pathOf(key)
+		if err != nil {
+			t.Fatalf("%s: %v", key, err)
+		}
+		if other, ok := seen[path]; ok {
+			t.Errorf("%s and %s have the path %s", key, other, path)
+		}
+		seen[path] = key
+		if back, err := keyOf(path); err != nil || back != key {
+			t.Errorf("%s becomes %s and then %s, %v", key, path, back, err)
+		}
+	}
+	for key, want := range map[model.Key]error{
+		{Kind: "Pod", Namespace: "shop", Name: "a"}:              config.ErrNoKind,
+		{Kind: model.Sidecar, Namespace: "", Name: "a"}:          config.ErrNotFound,
+		{Kind: model.Sidecar, Namespace: "-", Name: "a"}:         config.ErrNotFound,
+		{Kind: model.Sidecar, Namespace: "shop", Name: ""}:       config.ErrNotFound,
+		{Kind: model.Sidecar, Namespace: "shop/a", Name: "b"}:    config.ErrNotFound,
+		{Kind: model.GatewayClass, Namespace: "shop", Name: "a"}: config.ErrNotFound,
+	} {
+		if path, err := pathOf(key); !errors.Is(err, want) {
+			t.Errorf("%s has the path %s, %v; want %v", key, path, err, want)
+		}
+	}
+}
+
+func FuzzKeyOf(f *testing.F) {
+	f.Add("networking.istio.io/sidecars/shop/a")
+	f.Add("gateway.networking.k8s.io/gatewayclasses/-/a")
+	f.Fuzz(func(t *testing.T, path string) {
+		key, err := keyOf(path)
+		if err != nil {
+			return
+		}
+		if back, err := pathOf(key); err != nil || back != path {
+			t.Fatalf("%q is %v and then %q, %v", path, key, back, err)
+		}
+	})
+}
+
+// testStore gives a store that asks nobody.
+func testStore() *Store {
+	return &Store{
+		Cache: config.NewCache(config.Schemas()), conn: newConnection(options{hosts: []string{"a:1"}, prefix: "/m/"}),
+		log: slog.New(slog.DiscardHandler), entries: map[string]entry{},
+	}
+}
+
+func put(t *testing.T, s *Store, name, address string, revision int64) observed {
+	t.Helper()
+	c := &model.Config{
+		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: name},
+		Spec: &networkingv1alpha3.WorkloadEntry{Address: address},
+	}
+	value, err := s.encode(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := pathOf(c.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.read(path, &mvccpb.KeyValue{Value: value, ModRevision: revision, CreateRevision: 1})
+}
+
+func shows(t *testing.T, s *Store, when, want string) {
+	t.Helper()
+	got := ""
+	for _, c := range s.List(model.WorkloadEntry, "") {
+		got += fmt.Sprintf(" %s@%s", c.Name, c.ResourceVersion)
+	}
+	if strings.TrimSpace(got) != want {
+		t.Errorf("%s: the store shows %q, want %q", when, got, want)
+	}
+}
+
+// TestNeverBack tells the store its own writes first, and then what the watch
+// and a load that is behind say.
+func TestNeverBack(t *testing.T) {
+	t.Parallel()
+	s := testStore()
+	gone := func(revision int64) observed {
+		o := put(t, s, "a", "10.0.0.1", revision)
+		o.object, o.gone = nil, true
+		return o
+	}
+	s.observe(5, put(t, s, "a", "10.0.0.5", 5))
+	s.observe(4, put(t, s, "a", "10.0.0.4", 4))
+	shows(t, s, "after an older change", "a@5")
+	s.observe(7, gone(7))
+	s.observe(6, put(t, s, "a", "10.0.0.6", 6))
+	s.passed(6)
+	shows(t, s, "after a change that is older than the removal", "")
+	if len(s.entries) != 1 {
+		t.Errorf("the removal is forgotten before the watch has passed it: %v", s.entries)
+	}
+	s.passed(7)
+	if len(s.entries) != 0 || len(s.graves) != 0 {
+		t.Errorf("the removal is remembered for ever: %v, %v", s.entries, s.graves)
+	}
+	s.observe(9, put(t, s, "a", "10.0.0.9", 9), put(t, s, "b", "10.0.0.1", 8))
+	s.replace(8, map[string]bool{"networking.istio.io/workloadentries/shop/b": true}, nil)
+	shows(t, s, "after a load that is older than a write", "a@9 b@8")
+	s.replace(10, map[string]bool{"networking.istio.io/workloadentries/shop/b": true}, nil)
+	shows(t, s, "after a load without it", "b@8")
+}
+
+func TestWentBack(t *testing.T) {
+	t.Parallel()
+	s := testStore()
+	s.observe(9, put(t, s, "a", "10.0.0.9", 9), put(t, s, "b", "10.0.0.1", 8))
+	if s.wentBack(9) {
+		t.Error("etcd went back to where it was")
+	}
+	if !s.wentBack(3) {
+		t.Error("etcd did not go back from 9 to 3")
+	}
+	s.replace(3, map[string]bool{"networking.istio.io/workloadentries/shop/a": true}, []observed{put(t, s, "a", "10.0.0.2", 2)})
+	shows(t, s, "after a load from an older etcd", "a@2")
+}
+
+func TestBadValueKeepsTheLastGood(t *testing.T) {
+	t.Parallel()
+	s := testStore()
+	good := put(t, s, "a", "10.0.0.1", 2)
+	bad := s.read(good.path, &mvccpb.KeyValue{Value: []byte("{"), ModRevision: 3})
+	s.observe(2, good)
+	s.observe(3, bad)
+	shows(t, s, "after a bad value", "a@2")
+	if p := s.Problems(); len(p) != 1 || p[0].Object.Name != "a" || p[0].Warning || !strings.Contains(p[0].String(), "last good version stays") {
+		t.Errorf("problems: %v", p)
+	}
+	s.observe(4, put(t, s, "a", "10.0.0.1", 4))
+	shows(t, s, "after a good value", "a@4")
+	if p := s.Problems(); len(p) != 0 {
+		t.Errorf("problems: %v", p)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	o := options{hosts: []string{"a:1", "b:2"}, prefix: "/m/", user: "mesh", passwordFile: "/p"}
+	dial := `connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused"`
+	for _, c := range []struct {
+		err, cause error
+		words      []string
+	}{
+		{rpctypes.ErrGRPCAuthFailed, nil, []string{`"mesh"`, "/p", "correct it"}},
+		{rpctypes.ErrUserEmpty, nil, []string{"asks who is calling", "passwordFile="}},
+		{rpctypes.ErrGRPCPermissionDenied, nil, []string{"etcdctl role grant-permission", "/m/"}},
+		{rpctypes.ErrNoSpace, nil, []string{"full", "etcdctl alarm disarm"}},
+		{rpctypes.ErrNoLeader, nil, []string{"no leader", "a:1, b:2"}},
+		{status.Error(codes.Unavailable, dial), nil, []string{"cannot be reached at a:1, b:2: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused"}},
+		{context.DeadlineExceeded, status.Error(codes.DeadlineExceeded, "latest balancer error: "+dial), []string{"cannot be reached", "127.0.0.1:1: connect: connection refused"}},
+		{status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: first record does not look like a TLS handshake"`), nil, []string{"plain text", "remove ca="}},
+		{status.Error(codes.DataLoss, "odd"), nil, []string{"a:1, b:2", "odd"}},
+	} {
+		err := (&attempt{cause: c.cause}).explain(o, c.err)
+		for _, word := range c.words {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%v: %v, want the words %q", c.err, err, word)
+			}
+		}
+		if again := o.explain(err); again.Error() != err.Error() && status.Code(c.err) != codes.DataLoss {
+			t.Errorf("explained twice: %v", again)
+		}
+	}
+}
+
+// TestClosed writes to a store whose Run has ended, and to one with a done
+// context.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	s := testStore()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ask := func(context.Context, *clientv3.Client) error { t.Error("a request was made"); return nil }
+	s.conn.close()
+	if err := s.conn.request(t.Context(), true, ask); !errors.Is(err, errClosed) {
+		t.Errorf("a request on a closed store: %v", err)
+	}
+	s.conn.turn <- struct{}{}
+	if err := s.conn.request(ctx, true, ask); !errors.Is(err, context.Canceled) {
+		t.Errorf("a request nobody waits for: %v", err)
+	}
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mcp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	mcpv1alpha1 "istio.io/api/mcp/v1alpha1"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// kindsOfStream are the two kinds of stream, by the query that asks for them.
+var kindsOfStream = map[string]string{"full states": "", "delta": "?delta=true"}
+
+func newRunning(t *testing.T, query string) *plane {
+	t.Helper()
+	p := newPlane(t, query != "")
+	p.start()
+	t.Cleanup(p.stop)
+	return p
+}
+
+// The reading half of the contract, with go-control-plane's server behind.
+func TestContract(t *testing.T) {
+	t.Parallel()
+	for name, query := range kindsOfStream {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var planes sync.Map
+			storetest.Run(t, func(t *testing.T) config.Store {
+				p := newRunning(t, query)
+				p.fill()
+				s := openStore(t, p.address+query, Config{}, nil)
+				planes.Store(s, p)
+				return s
+			}, storetest.Options{Fill: func(t *testing.T, s config.Store, objects ...*model.Config) {
+				t.Helper()
+				p, _ := planes.Load(s)
+				p.(*plane).fill(objects...)
+			}})
+		})
+	}
+}
+
+// events counts what a store tells of.
+type events struct {
+	mu  sync.Mutex // guards all
+	all []config.Event
+}
+
+func (e *events) hear(more []config.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, more...)
+}
+
+func (e *events) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.all)
+}
+
+// A server that goes away and comes back takes nothing out of force; what
+// changed meanwhile, and only that, is heard of. Trouble is told each time and
+// logged once.
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	for name, query := range kindsOfStream {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newRunning(t, query)
+			p.fill(workload("stays", "10.0.0.1"), workload("goes", "10.0.0.2"), workload("changes", "10.0.0.3"))
+			var log lockedBuffer
+			s := openStore(t, p.address+query, Config{}, slog.New(slog.NewTextHandler(&log, nil)))
+			heard, told := &events{}, make(chan error, 1000)
+			s.RegisterEventHandler(heard.hear)
+			s.SetWatchErrorHandler(func(err error) { told <- err })
+			run(t, s)
+			<-s.Synced()
+			stays := s.Get(entryKey("stays"))
+			p.stop()
+			for range 3 {
+				if err := <-told; !strings.Contains(err.Error(), p.address) {
+					t.Errorf("told of %v", err)
+				}
+			}
+			if heard.count() != 3 || len(s.List(model.WorkloadEntry, "")) != 3 || !s.HasSynced() {
+				t.Fatal("the end of the server changed something")
+			}
+			p.fill(workload("stays", "10.0.0.1"), workload("comes", "10.0.0.4"), workload("changes", "10.0.0.5"))
+			p.start()
+			until(t, "what changed is there", func() bool {
+				return s.Get(entryKey("comes")) != nil && s.Get(entryKey("goes")) == nil && address(s.Get(entryKey("changes"))) == "10.0.0.5"
+			})
+			until(t, "it is heard of", func() bool { return heard.count() == 6 })
+			if s.Get(entryKey("stays")) != stays {
+				t.Error("an object that did not change is another one now")
+			}
+			until(t, "that it is over is logged", func() bool { return strings.Contains(log.String(), "is followed again") })
+			text := log.String()
+			if n := strings.Count(text, "connection refused"); n != 1 {
+				t.Errorf("the same fault was logged %d times:\n%s", n, text)
+			}
+		})
+	}
+}
+
+// lockedBuffer takes a log.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// What is not valid is rejected by name, the good of the same response is in
+// force, and what was good before stays. A server that sends the same again at
+// once is not answered at once.
+func TestRejects(t *testing.T) {
+	t.Parallel()
+	for name, query := range kindsOfStream {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newRunning(t, query)
+			p.fill(workload("a", "10.0.0.1"), workload("b", "10.0.0.2"))
+			s := openStore(t, p.address+query, Config{}, nil)
+			run(t, s)
+			<-s.Synced()
+			first := s.Get(entryKey("a"))
+			bad := encoded(t, workload("a", "10.0.0.9"))
+			bad.Body.Value = []byte{0xff, 0xff}
+			p.set(workloadType, "shop/a", bad)
+			p.set(workloadType, "shop/b", encoded(t, workload("b", "10.0.0.3")))
+			until(t, "the good one is in force", func() bool { return address(s.Get(entryKey("b"))) == "10.0.0.3" })
+			until(t, "the bad one is a problem", func() bool { return len(s.Problems()) == 1 })
+			if s.Get(entryKey("a")) != first {
+				t.Error("the last good version is not in force")
+			}
+			problem := s.Problems()[0]
+			if problem.Object != entryKey("a") || !strings.Contains(problem.Reason, "body cannot be read") || !strings.Contains(problem.Reason, "stays in force") ||
+				!strings.Contains(problem.Source, workloadType+"/shop/a") {
+				t.Errorf("the problem is %v", problem)
+			}
+			until(t, "the server is told", func() bool { return len(p.rejected()) > 0 })
+			if text := p.rejected()[0]; !strings.Contains(text, `"shop/a": body cannot be read`) || strings.Contains(text, "shop/b") {
+				t.Errorf("the server is told %q", text)
+			}
+			// What has to be said takes a second for each time it is said again.
+			invalid := encoded(t, workload("a", ""))
+			p.set(workloadType, "shop/a", invalid)
+			until(t, "the new fault is the problem", func() bool {
+				all := s.Problems()
+				return len(all) == 1 && strings.Contains(all[0].Reason, "spec.address")
+			})
+			p.set(workloadType, "shop/a", encoded(t, workload("a", "10.0.0.4")))
+			until(t, "it is mended", func() bool { return address(s.Get(entryKey("a"))) == "10.0.0.4" && len(s.Problems()) == 0 })
+			if n := len(p.rejected()); n > 10 {
+				t.Errorf("%d rejections were sent", n)
+			}
+		})
+	}
+}
+
+func TestRevision(t *testing.T) {
+	t.Parallel()
+	for name, query := range kindsOfStream {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newRunning(t, query)
+			labelled := func(revision string) *model.Config {
+				c := workload("a", "10.0.0.1")
+				c.Labels = map[string]string{"istio.io/rev": revision}
+				return c
+			}
+			p.fill(labelled("canary"), workload("b", "10.0.0.2"))
+			s := openStore(t, p.address+query, Config{Revision: "stable"}, nil)
+			heard := &events{}
+			s.RegisterEventHandler(heard.hear)
+			run(t, s)
+			<-s.Synced()
+			if s.Get(entryKey("a")) != nil || heard.count() != 1 {
+				t.Error("an object of another revision is there")
+			}
+			p.fill(labelled("stable"), workload("b", "10.0.0.2"))
+			until(t, "it is there", func() bool { return s.Get(entryKey("a")) != nil })
+			p.fill(labelled("canary"), workload("b", "10.0.0.2"))
+			until(t, "it is gone", func() bool { return s.Get(entryKey("a")) == nil })
+			until(t, "add and delete are heard of", func() bool { return heard.count() == 3 })
+		})
+	}
+}
+
+// The mesh config is kept and taken; a server that takes no answer for granted
+// sends the next one.
+func TestMeshConfig(t *testing.T) {
+	t.Parallel()
+	for name, query := range kindsOfStream {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newRunning(t, query)
+			p.fill()
+			s := openStore(t, p.address+query, Config{}, nil)
+			run(t, s)
+			<-s.Synced()
+			if s.MeshConfig() != nil {
+				t.Error("there is a mesh config")
+			}
+			for _, root := range []string{"one", "two", "three"} {
+				p.setMesh(&meshv1alpha1.MeshConfig{RootNamespace: root})
+				until(t, "the mesh config is there", func() bool { return s.MeshConfig().GetRootNamespace() == root })
+			}
+			if len(p.rejected()) > 0 {
+				t.Errorf("it was rejected: %v", p.rejected())
+			}
+		})
+	}
+}
+
+// Every type has to be answered once, and it is said which was not.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	for name, query := range kindsOfStream {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlane(t, query != "")
+			const silent = "networking.istio.io/v1alpha3/Sidecar"
+			delete(p.caches, silent)
+			p.start()
+			t.Cleanup(p.stop)
+			p.set(workloadType, "shop/a", encoded(t, workload("a", "10.0.0.1")))
+			s := openStore(t, p.address+query, Config{}, nil)
+			if n := len(s.Waiting()); n != len(config.Schemas())+1 {
+				t.Errorf("it waits for %d types", n)
+			}
+			run(t, s)
+			until(t, "only one type is not answered", func() bool { return len(s.Waiting()) == 1 })
+			if s.Waiting()[0] != silent || s.HasSynced() || s.Get(entryKey("a")) == nil {
+				t.Errorf("it waits for %v", s.Waiting())
+			}
+		})
+	}
+}
+
+// Versions are those of the server and never repeat; creation times, labels
+// and annotations arrive.
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	p := newRunning(t, "")
+	p.fill()
+	created := time.Unix(1_700_000_000, 0).UTC()
+	send := func(address string) {
+		c := workload("a", address)
+		c.ResourceVersion, c.Created = "7", created
+		c.Labels, c.Annotations = map[string]string{"app": "a"}, map[string]string{"note": "x"}
+		p.set(workloadType, "shop/a", encoded(t, c))
+	}
+	s := openStore(t, p.address, Config{}, nil)
+	run(t, s)
+	seen := map[string]bool{}
+	for i := range 4 {
+		ip := fmt.Sprintf("10.0.0.%d", 1+i%2)
+		send(ip)
+		until(t, "the address is there", func() bool { return address(s.Get(entryKey("a"))) == ip })
+		c := s.Get(entryKey("a"))
+		if seen[c.ResourceVersion] || !strings.HasPrefix(c.ResourceVersion, "7.") {
+			t.Errorf("the version is %q after %v", c.ResourceVersion, seen)
+		}
+		seen[c.ResourceVersion] = true
+		if !c.Created.Equal(created) || c.Labels["app"] != "a" || c.Annotations["note"] != "x" {
+			t.Errorf("the object is %+v", c)
+		}
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, testHost+":1", Config{}, nil)
+	c := workload("a", "10.0.0.1")
+	_, create := s.Create(t.Context(), c)
+	_, update := s.Update(t.Context(), c)
+	_, status := s.UpdateStatus(t.Context(), c)
+	_, patch := s.Patch(t.Context(), c.Key, func(*model.Config) error { return nil })
+	_, none := s.UpdateStatus(t.Context(), nil)
+	for _, err := range []error{create, update, status, patch, none, s.Delete(t.Context(), c.Key, "")} {
+		if !errors.Is(err, config.ErrReadOnly) || !strings.Contains(err.Error(), s.Name()) {
+			t.Errorf("the error is %v", err)
+		}
+	}
+}
+
+// Every kind survives the way over the wire.
+func TestEveryKind(t *testing.T) {
+	t.Parallel()
+	for _, schema := range config.Schemas() {
+		for _, version := range schema.Versions {
+			url := schema.Group + "/" + version + "/" + schema.Name
+			if got, ok := SchemaOf(url); !ok || got.Kind != schema.Kind {
+				t.Errorf("%s is %v, %v", url, got.Kind, ok)
+			}
+		}
+		if got, ok := SchemaOf(typeURL(schema, true)); !ok || got.Kind != schema.Kind {
+			t.Errorf("%s is %v, %v", typeURL(schema, true), got.Kind, ok)
+		}
+		c := &model.Config{Key: model.Key{Kind: schema.Kind, Namespace: "a", Name: "b"}, Spec: schema.NewSpec()}
+		m := encoded(t, c)
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := &mcpv1alpha1.Resource{}
+		if err := proto.Unmarshal(raw, again); err != nil {
+			t.Fatal(err)
+		}
+		config.ApplyDefaults(c.Spec)
+		if spec, err := decodeBody(schema, again.GetBody()); err != nil || !model.SameSpec(spec, c.Spec) {
+			t.Errorf("%s: %v, %v", schema.Kind, spec, err)
+		}
+	}
+	for _, bad := range []string{"", "x", "/", "a/b/c", "networking.istio.io/v9/Sidecar", "networking.istio.io/v1/sidecar", "v1/Sidecar"} {
+		if s, ok := SchemaOf(bad); ok {
+			t.Errorf("%q is %s", bad, s.Kind)
+		}
+	}
+	// The versions of Istio 1.18, and the later ones.
+	for kind, want := range map[model.Kind][2]string{
+		model.VirtualService:      {"networking.istio.io/v1alpha3/VirtualService", "networking.istio.io/v1/VirtualService"},
+		model.ProxyConfig:         {"networking.istio.io/v1beta1/ProxyConfig", "networking.istio.io/v1beta1/ProxyConfig"},
+		model.EnvoyFilter:         {"networking.istio.io/v1alpha3/EnvoyFilter", "networking.istio.io/v1alpha3/EnvoyFilter"},
+		model.AuthorizationPolicy: {"security.istio.io/v1beta1/AuthorizationPolicy", "security.istio.io/v1/AuthorizationPolicy"},
+		model.Telemetry:           {"telemetry.istio.io/v1alpha1/Telemetry", "telemetry.istio.io/v1/Telemetry"},
+		model.WasmPlugin:          {"extensions.istio.io/v1alpha1/WasmPlugin", "extensions.istio.io/v1alpha1/WasmPlugin"},
+		model.HTTPRoute:           {"gateway.networking.k8s.io/v1beta1/HTTPRoute", "gateway.networking.k8s.io/v1beta1/HTTPRoute"},
+		model.KubernetesGateway:   {"gateway.networking.k8s.io/v1beta1/Gateway", "gateway.networking.k8s.io/v1beta1/Gateway"},
+		model.TCPRoute:            {"gateway.networking.k8s.io/v1alpha2/TCPRoute", "gateway.networking.k8s.io/v1alpha2/TCPRoute"},
+	} {
+		schema, _ := config.SchemaOf(kind)
+		if got := [2]string{typeURL(schema, false), typeURL(schema, true)}; got != want {
+			t.Errorf("%s: %v, want %v", kind, got, want)
+		}
+	}
+}

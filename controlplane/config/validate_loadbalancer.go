@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"math/big"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+// maxMaglevTable is the largest table that Envoy takes.
+const maxMaglevTable = 5_000_011
+
+func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outlier *networkingv1alpha3.OutlierDetection, path string) {
+	if lb == nil {
+		return
+	}
+	switch lb.GetSimple() {
+	case networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH:
+		c.warnf(path+".simple", "is PASSTHROUGH, which has no effect in this version: LEAST_REQUEST is used; write ROUND_ROBIN, LEAST_REQUEST or RANDOM")
+	//lint:ignore SA1019 people still write it
+	case networkingv1alpha3.LoadBalancerSettings_LEAST_CONN:
+		c.warnf(path+".simple", "is LEAST_CONN, the form of old versions: write LEAST_REQUEST")
+	default:
+	}
+	c.consistentHash(lb.GetConsistentHash(), path+".consistentHash")
+	c.locality(lb.GetLocalityLbSetting(), outlier, path+".localityLbSetting")
+	c.duration(lb.GetWarmupDurationSecs(), path+".warmupDurationSecs")
+	w := lb.GetWarmup()
+	c.duration(w.GetDuration(), path+".warmup.duration")
+	if v := w.GetMinimumPercent().GetValue(); !(v >= 0 && v <= 100) {
+		c.errorf(path+".warmup.minimumPercent", "is %v: a percentage is between 0 and 100", v)
+	}
+	if a := w.GetAggression(); a != nil && !(a.GetValue() >= 1) {
+		c.errorf(path+".warmup.aggression", "is %v: it has to be 1 or more", a.GetValue())
+	}
+}
+
+func (c *checker) consistentHash(h *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB, path string) {
+	if h == nil {
+		return
+	}
+	if cookie := h.GetHttpCookie(); cookie != nil {
+		if cookie.GetName() == "" {
+			c.errorf(path+".httpCookie.name", "is missing: write the name of the cookie")
+		}
+		if cookie.GetTtl() == nil {
+			c.errorf(path+".httpCookie.ttl", "is missing: write how long the cookie lives, 0s for the session")
+		} else if cookie.GetTtl().AsDuration() < 0 {
+			c.errorf(path+".httpCookie.ttl", "is %s: it has to be 0s or more", cookie.GetTtl().AsDuration())
+		}
+	}
+	//lint:ignore SA1019 people still write it
+	if h.GetMinimumRingSize() != 0 {
+		c.warnf(path+".minimumRingSize", "is the form of old versions: write ringHash.minimumRingSize")
+		if h.GetHashAlgorithm() != nil {
+			c.errorf(path+".minimumRingSize", "and ringHash or maglev exclude each other: remove one")
+		}
+	}
+	if m := h.GetMaglev(); m != nil {
+		size := m.GetTableSize()
+		if size > maxMaglevTable || !new(big.Int).SetUint64(size).ProbablyPrime(0) {
+			c.errorf(path+".maglev.tableSize", "is %d: write a prime number of at most %d, for example 65537", size, maxMaglevTable)
+		}
+	}
+}
+
+// The labels that failover already looks at.
+var topologyLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
+
+func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, outlier *networkingv1alpha3.OutlierDetection, path string) {
+	if l == nil {
+		return
+	}
+	if len(l.GetDistribute()) > 0 && len(l.GetFailover()) > 0 {
+		c.errorf(path+".distribute", "and failover exclude each other: remove one")
+	}
+	sources := make([]string, 0, len(l.GetDistribute()))
+	for i, d := range l.GetDistribute() {
+		at := index(path+".distribute", i)
+		sources = append(sources, d.GetFrom())
+		var total uint64
+		var targets []string
+		for to, weight := range sorted(d.GetTo()) {
+			if weight < 1 || weight > 100 {
+				c.errorf(at+".to["+to+"]", "is %d: a weight is between 1 and 100", weight)
+			}
+			total += uint64(weight)
+			targets = append(targets, to)
+		}
+		if total != 100 {
+			c.errorf(at+".to", "has weights that sum up to %d: the sum has to be 100", total)
+		}
+		for j, t := range targets {
+			c.localities(targets, j, at+".to["+t+"]")
+		}
+	}
+	for i := range sources {
+		c.localities(sources, i, index(path+".distribute", i)+".from")
+	}
+	for i, f := range l.GetFailover() {
+		at := index(path+".failover", i)
+		for _, side := range []struct{ name, region string }{{"from", f.GetFrom()}, {"to", f.GetTo()}} {
+			if strings.ContainsAny(side.region, "/*") {
+				c.errorf(at+"."+side.name, "is %s: failover is between whole regions; write the name of a region", quote(side.region))
+			}
+		}
+		if f.GetFrom() == f.GetTo() {
+			c.errorf(at+".to", "is %s, as from is: write two different regions", quote(f.GetTo()))
+		}
+	}
+	for i, label := range l.GetFailoverPriority() {
+		if len(l.GetFailover()) > 0 && slices.Contains(topologyLabels, label) {
+			c.errorf(index(path+".failoverPriority", i), "is %s, which failover decides already: remove one", quote(label))
+		}
+	}
+	if outlier == nil && (len(l.GetFailover()) > 0 || len(l.GetFailoverPriority()) > 0) {
+		c.warnf(path, "has a failover, which needs outlierDetection to find out what fails: write that too")
+	}
+}
+
+// localities checks one locality of a list, and that it overlaps with none in
+// front of it.
+func (c *checker) localities(list []string, i int, path string) {
+	parts := strings.Split(list[i], "/")
+	bad := len(parts) > 3
+	for j, part := range parts {
+		bad = bad || part == "" || strings.Contains(part, "*") && (part != "*" || j < len(parts)-1)
+	}
+	if bad {
+		c.errorf(path, "is %s: write region, region/zone or region/zone/subzone, with \"*\" only at the end", quote(list[i]))
+		return
+	}
+	for _, other := range list[:i] {
+		if localityCovers(list[i], other) || localityCovers(other, list[i]) {
+			c.errorf(path, "is %s and overlaps with %s: remove one", quote(list[i]), quote(other))
+		}
+	}
+}
+
+func localityCovers(a, b string) bool {
+	a, b = strings.TrimSuffix(a, "*"), strings.TrimSuffix(b, "*")
+	if a != "" && !strings.HasSuffix(a, "/") {
+		a += "/"
+	}
+	if !strings.HasSuffix(b, "/") {
+		b += "/"
+	}
+	return strings.HasPrefix(b, a)
+}

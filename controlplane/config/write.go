@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Writers of one object wait for each other about as long as a write takes.
+const (
+	initialConflictWait = 2 * time.Millisecond
+	longestConflictWait = 100 * time.Millisecond
+)
+
+// The functions of this file are the rules that hold for writes to every
+// kind of store.
+
+// CheckWrite gives a copy of an object as it may be written to a store, with the
+// defaults of its kind, or the reason why not: a kind that the store does not serve, or an object that is
+// not valid.
+func CheckWrite(verb string, s interface{ Schemas() []Schema }, c *model.Config) (*model.Config, error) {
+	if c == nil {
+		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
+	}
+	if _, err := servedSchema(verb, s, c.Key); err != nil {
+		return nil, err
+	}
+	if errs, _ := Validate(c); len(errs) > 0 {
+		return nil, fmt.Errorf("%s: %w", verb, &InvalidError{Key: c.Key, Faults: errs})
+	}
+	c = c.Clone()
+	ApplyDefaults(c.Spec)
+	return c, nil
+}
+
+// CheckStatus gives a copy of the status of an object, as it may be written to
+// a store, or the reason why not: a kind that the store does not serve, or a
+// status that is not of the kind's type. Nil removes a status.
+func CheckStatus(verb string, s interface{ Schemas() []Schema }, c *model.Config) (any, error) {
+	if c == nil {
+		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
+	}
+	schema, err := servedSchema(verb, s, c.Key)
+	if err != nil {
+		return nil, err
+	}
+	if c.Status == nil {
+		return nil, nil
+	}
+	if empty := schema.NewStatus(); reflect.TypeOf(c.Status) != reflect.TypeOf(empty) {
+		text := fmt.Sprintf("is a %T: it has to be a %T", c.Status, empty)
+		if empty == nil {
+			text = "is there: a " + schema.Name + " has none"
+		}
+		return nil, fmt.Errorf("%s: %w", verb, &InvalidError{Key: c.Key, Faults: []FieldError{{Path: "status", Text: text}}})
+	}
+	return model.CloneSpec(c.Status), nil
+}
+
+func servedSchema(verb string, s interface{ Schemas() []Schema }, key model.Key) (Schema, error) {
+	for _, schema := range s.Schemas() {
+		if schema.Kind == key.Kind {
+			return schema, nil
+		}
+	}
+	return Schema{}, keyError(verb, key, ErrNoKind)
+}
+
+// CheckVersion is the rule of optimistic concurrency: an object has to be
+// there, and its resource version has to be the one that was read, unless that
+// is empty.
+func CheckVersion(verb string, key model.Key, stored *model.Config, resourceVersion string) error {
+	if err := checkVersion(stored, resourceVersion); err != nil {
+		return keyError(verb, key, err)
+	}
+	return nil
+}
+
+func checkVersion(stored *model.Config, resourceVersion string) error {
+	switch {
+	case stored == nil:
+		return ErrNotFound
+	case resourceVersion != "" && resourceVersion != stored.ResourceVersion:
+		return ErrConflict
+	}
+	return nil
+}
+
+// Successor gives the state that follows stored when next is written over it:
+// what a writer may not choose stays.
+func Successor(stored, next *model.Config) *model.Config {
+	out := next.Clone()
+	out.UID, out.Created, out.Generation, out.Source = stored.UID, stored.Created, stored.Generation, stored.Source
+	out.Status = stored.Status // nobody writes to it
+	if !model.SameSpec(stored.Spec, next.Spec) {
+		out.Generation++
+	}
+	return out
+}
+
+// SameContent reports whether two objects say the same: labels, annotations
+// and spec.
+func SameContent(a, b *model.Config) bool {
+	return a.Key == b.Key && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && model.SameSpec(a.Spec, b.Spec)
+}
+
+// PatchByUpdate is Patch for a store whose Get shows its own writes.
+func PatchByUpdate(ctx context.Context, s Store, key model.Key, change func(*model.Config) error) (string, error) {
+	var version string
+	err := RetryConflict(ctx, func() error {
+		old := s.Get(key)
+		if old == nil {
+			return keyError("patch", key, ErrNotFound)
+		}
+		next := old.Clone()
+		err := change(next)
+		if err != nil {
+			return keyError("patch", key, err)
+		}
+		next.Key, next.ResourceVersion = key, old.ResourceVersion
+		version, err = s.Update(ctx, next)
+		return err
+	})
+	return version, err
+}
+
+// RetryConflict calls write until it fails with something else than
+// [ErrConflict], or ctx ends: of those who write the same object, one gets
+// through each time, so that everybody does in the end.
+func RetryConflict(ctx context.Context, write func() error) error {
+	b := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(initialConflictWait), backoff.WithMaxInterval(longestConflictWait), backoff.WithMaxElapsedTime(0))
+	return backoff.Retry(func() error {
+		err := write()
+		if err != nil && !errors.Is(err, ErrConflict) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(b, ctx))
+}

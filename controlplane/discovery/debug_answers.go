@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"time"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
+)
+
+// asJSON is a message that is written as protobuf's JSON has it.
+type asJSON struct{ proto.Message }
+
+// MarshalJSON implements [json.Marshaler].
+func (m asJSON) MarshalJSON() ([]byte, error) { return protojson.Marshal(m.Message) }
+
+// syncStatus is how far a proxy is: the nonces of what it was sent, and took.
+type syncStatus struct {
+	ClusterID     string `json:"cluster_id,omitempty"`
+	Proxy         string `json:"proxy"`
+	ProxyType     string `json:"proxy_type"`
+	ClusterSent   string `json:"cluster_sent,omitempty"`
+	ClusterAcked  string `json:"cluster_acked,omitempty"`
+	ListenerSent  string `json:"listener_sent,omitempty"`
+	ListenerAcked string `json:"listener_acked,omitempty"`
+	RouteSent     string `json:"route_sent,omitempty"`
+	RouteAcked    string `json:"route_acked,omitempty"`
+	EndpointSent  string `json:"endpoint_sent,omitempty"`
+	EndpointAcked string `json:"endpoint_acked,omitempty"`
+	// Rejected are the proxy's reasons, by type, where it rejects what it was
+	// sent last.
+	Rejected map[string]string `json:"rejected,omitempty"`
+}
+
+// syncz tells of each proxy whether it has what it was sent.
+func (d debugger) syncz() (answerOf, error) {
+	a := answerOf{}
+	list := []syncStatus{}
+	for _, st := range d.visible() {
+		c := &statusv3.ClientConfig{Node: &corev3.Node{Id: st.proxy.ID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"CLUSTER_ID": structpb.NewStringValue(st.proxy.ClusterID), "NAMESPACE": structpb.NewStringValue(st.proxy.Namespace),
+		}}}}
+		s := syncStatus{ClusterID: st.proxy.ClusterID, Proxy: st.proxy.ID, ProxyType: st.proxy.Role}
+		nonces := map[string][2]*string{
+			generate.TypeCluster: {&s.ClusterSent, &s.ClusterAcked}, generate.TypeListener: {&s.ListenerSent, &s.ListenerAcked},
+			generate.TypeRoute: {&s.RouteSent, &s.RouteAcked}, generate.TypeEndpoint: {&s.EndpointSent, &s.EndpointAcked},
+		}
+		for _, typeURL := range order {
+			p := st.progress.of(typeURL)
+			if at, ok := nonces[typeURL]; ok {
+				*at[0], *at[1] = nonceText(p.sent), nonceText(p.acked)
+				c.GenericXdsConfigs = append(c.GenericXdsConfigs, &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: typeURL, ConfigStatus: p.status()})
+			}
+			if p.status() == statusv3.ConfigStatus_ERROR {
+				if s.Rejected == nil {
+					s.Rejected = map[string]string{}
+				}
+				s.Rejected[shortType(typeURL)] = p.reason
+			}
+		}
+		list = append(list, s)
+		a.messages, a.names = append(a.messages, c), append(a.names, st.proxy.ID)
+	}
+	a.json = list
+	return a, nil
+}
+
+// connections lists the streams.
+func (d debugger) connections() (answerOf, error) {
+	type connection struct {
+		ID        string    `json:"connectionId"`
+		Connected time.Time `json:"connectedAt"`
+		Delta     bool      `json:"delta"`
+		Addresses []string  `json:"addresses"`
+		Identity  string    `json:"identity,omitempty"`
+	}
+	list := []connection{}
+	for _, st := range d.visible() {
+		c := connection{ID: st.id(), Connected: st.connected, Delta: st.delta, Addresses: st.proxy.IPs}
+		if st.caller != nil {
+			c.Identity = st.caller.ID.String()
+		}
+		list = append(list, c)
+	}
+	return answerOf{json: map[string]any{"totalClients": len(list), "clients": list}}, nil
+}
+
+// configDump is what a proxy should have, in the form in which Envoy's admin
+// port shows what it has. Keys are no part of it.
+func (d debugger) configDump() (answerOf, error) {
+	proxy, err := d.proxy()
+	if err != nil {
+		return answerOf{}, err
+	}
+	clusters, listeners, routes, endpoints := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{}, &adminv3.EndpointsConfigDump{}
+	add := map[string]func(*generate.Resource, *anypb.Any){
+		generate.TypeCluster: func(_ *generate.Resource, a *anypb.Any) {
+			clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters, &adminv3.ClustersConfigDump_DynamicCluster{Cluster: a})
+		},
+		generate.TypeListener: func(r *generate.Resource, a *anypb.Any) {
+			listeners.DynamicListeners = append(listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{
+				Name: r.Name, ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{Listener: a},
+			})
+		},
+		generate.TypeRoute: func(_ *generate.Resource, a *anypb.Any) {
+			routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{RouteConfig: a})
+		},
+		generate.TypeEndpoint: func(_ *generate.Resource, a *anypb.Any) {
+			endpoints.DynamicEndpointConfigs = append(endpoints.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{EndpointConfig: a})
+		},
+	}
+	for _, typeURL := range generate.Types {
+		set := d.generate(d.mesh, proxy, typeURL)
+		for _, r := range set.Resources {
+			a := &anypb.Any{}
+			if err := proto.Unmarshal(r.Any, a); err != nil {
+				return answerOf{}, fmt.Errorf("read %s %s: %w", shortType(typeURL), r.Name, err)
+			}
+			add[typeURL](r, a)
+		}
+		switch typeURL {
+		case generate.TypeCluster:
+			clusters.VersionInfo = set.Version
+		case generate.TypeListener:
+			listeners.VersionInfo = set.Version
+		}
+	}
+	return answerOf{
+		messages: []proto.Message{clusters, listeners, routes, endpoints},
+		names:    []string{"clusters", "listeners", "routes", "endpoints"},
+	}, nil
+}
+
+// ndsz is the name table of a proxy.
+func (d debugger) ndsz() (answerOf, error) {
+	proxy, err := d.proxy()
+	if err != nil {
+		return answerOf{}, err
+	}
+	table := &nds.Table{Hosts: map[string]nds.Host{}}
+	for _, r := range d.generate(d.mesh, proxy, generate.TypeNameTable).Resources {
+		a := &anypb.Any{}
+		if err := proto.Unmarshal(r.Any, a); err != nil {
+			return answerOf{}, fmt.Errorf("read the name table: %w", err)
+		}
+		if table, err = nds.Unmarshal(a.GetValue()); err != nil {
+			return answerOf{}, err
+		}
+	}
+	return answerOf{json: table}, nil
+}
+
+// edsz are the endpoints that a proxy may ask for.
+func (d debugger) edsz() (answerOf, error) {
+	proxy, err := d.proxy()
+	if err != nil {
+		return answerOf{}, err
+	}
+	list := []asJSON{}
+	for _, r := range d.generate(d.mesh, proxy, generate.TypeEndpoint).Resources {
+		a, cla := &anypb.Any{}, &endpointv3.ClusterLoadAssignment{}
+		if err := proto.Unmarshal(r.Any, a); err != nil {
+			return answerOf{}, fmt.Errorf("read endpoints %s: %w", r.Name, err)
+		}
+		if err := a.UnmarshalTo(cla); err != nil {
+			return answerOf{}, fmt.Errorf("read endpoints %s: %w", r.Name, err)
+		}
+		list = append(list, asJSON{cla})
+	}
+	return answerOf{json: list}, nil
+}
+
+// id names a stream in the log and for people.
+func (s *stream) id() string { return fmt.Sprintf("%s-%d", s.proxy.ID, s.number) }

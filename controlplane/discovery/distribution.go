@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+)
+
+// Distribution is how far the proxies were with the snapshots at one moment. It
+// is never written to.
+type Distribution struct {
+	// proxies are in the order of their ids.
+	proxies []ProxyStanding
+	// settled are their numbers, in order; rejecting are the proxies that
+	// rejected something, by their place in proxies.
+	settled   []uint64
+	rejecting []int
+}
+
+// ProxyStanding is how far one proxy is.
+type ProxyStanding struct {
+	ID string
+	// Settled is the sequence of the newest snapshot of which nothing is on its
+	// way to the proxy: it has answered all that differs for it.
+	Settled uint64
+	// Rejections are what it does not have because it rejected it, at most one
+	// for each type.
+	Rejections []Rejection
+}
+
+// Rejection is what a proxy says of the last responses of a type. The snapshots
+// with sequences above After, up to UpTo, brought what it rejected.
+type Rejection struct {
+	Type        string // short: cds, eds, lds or rds
+	After, UpTo uint64
+	Reason      string // Envoy's words
+}
+
+func (r Rejection) covers(sequence uint64) bool { return r.After < sequence && sequence <= r.UpTo }
+
+// Progress is how many of the connected proxies are how far with a snapshot.
+// Connected is the sum of the others.
+type Progress struct {
+	Connected, Acknowledged, Behind, Rejected int
+	// Proxy and Rejection are those of the first proxy that rejected it.
+	Proxy     string
+	Rejection Rejection
+}
+
+// NewDistribution puts proxies in order. It keeps the slice.
+func NewDistribution(proxies []ProxyStanding) *Distribution {
+	slices.SortFunc(proxies, func(a, b ProxyStanding) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Settled, b.Settled))
+	})
+	d := &Distribution{proxies: proxies, settled: make([]uint64, len(proxies))}
+	for i, p := range proxies {
+		d.settled[i] = p.Settled
+		if len(p.Rejections) > 0 {
+			d.rejecting = append(d.rejecting, i)
+		}
+	}
+	slices.Sort(d.settled)
+	return d
+}
+
+// Of tells how far the proxies are with the snapshot of a sequence, and with
+// that all before it.
+func (d *Distribution) Of(sequence uint64) Progress {
+	behind, _ := slices.BinarySearch(d.settled, sequence)
+	p := Progress{Connected: len(d.proxies), Behind: behind}
+	for _, i := range d.rejecting {
+		proxy := &d.proxies[i]
+		r := slices.IndexFunc(proxy.Rejections, func(r Rejection) bool { return r.covers(sequence) })
+		if r < 0 {
+			continue
+		}
+		if p.Rejected++; p.Rejected == 1 {
+			p.Proxy, p.Rejection = proxy.ID, proxy.Rejections[r]
+		}
+		if proxy.Settled < sequence {
+			p.Behind--
+		}
+	}
+	p.Acknowledged = p.Connected - p.Behind - p.Rejected
+	return p
+}
+
+// Missing lists the proxies that do not have a snapshot: those that have not
+// answered yet, and those that rejected it.
+func (d *Distribution) Missing(sequence uint64) []ProxyStanding {
+	var out []ProxyStanding
+	for _, p := range d.proxies {
+		if p.Settled < sequence || slices.ContainsFunc(p.Rejections, func(r Rejection) bool { return r.covers(sequence) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Distribution tells how far the connected proxies are. Streams that ask for
+// nothing that snapshots hold are no proxies here.
+func (s *Server) Distribution() *Distribution {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	proxies := make([]ProxyStanding, 0, len(s.streams))
+	for st := range s.streams {
+		if p, follows := st.standing.get(); follows {
+			p.ID = st.proxy.ID
+			proxies = append(proxies, p)
+		}
+	}
+	return NewDistribution(proxies)
+}
+
+// standing is how far the proxy of a stream is. The stream's loop writes it.
+type standing struct {
+	mu sync.Mutex // guards what follows
+	// follows is true once the proxy asked for a type of generate.Types.
+	follows bool
+	settled uint64
+	types   []typeStanding // in the order of generate.Types; nil before the first response
+}
+
+// typeStanding is the last response of a type: the snapshot that it came from,
+// and the one up to which the proxy had everything before. Rejected is nil when
+// the last answer was good.
+type typeStanding struct {
+	sent, before uint64
+	rejected     *Rejection
+}
+
+func (s *standing) get() (p ProxyStanding, follows bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.Settled = s.settled
+	for _, t := range s.types {
+		if t.rejected != nil {
+			p.Rejections = append(p.Rejections, *t.rejected)
+		}
+	}
+	return p, s.follows
+}
+
+func (s *standing) follow(typeURL string) {
+	if !slices.Contains(generate.Types, typeURL) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.follows = true
+}
+
+// sent notes that a response of a type went out.
+func (s *standing) sent(typeURL string, sequence uint64) {
+	i := slices.Index(generate.Types, typeURL)
+	if i < 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.types == nil {
+		s.types = make([]typeStanding, len(generate.Types))
+	}
+	t := &s.types[i]
+	if t.sent = sequence; t.rejected == nil {
+		t.before = s.settled
+	}
+}
+
+// answered notes the answer to the last response of a type, and reports whether
+// it was a rejection.
+func (s *standing) answered(typeURL, reason string) bool {
+	i := slices.Index(generate.Types, typeURL)
+	if i < 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.types == nil {
+		return false
+	}
+	t := &s.types[i]
+	if reason == "" {
+		t.rejected = nil
+		return false
+	}
+	t.rejected = &Rejection{Type: shortType(typeURL), After: t.before, UpTo: t.sent, Reason: clip(reason)}
+	return true
+}
+
+// settle notes that nothing of a snapshot is on its way, and reports whether
+// that is new.
+func (s *standing) settle(sequence uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isNew := s.settled != sequence
+	s.settled = sequence
+	return isNew
+}
+
+// noteProgress is called when the stream has sent what it can: it tells those
+// who follow the distribution when the proxy has answered all of it.
+func (s *stream) noteProgress() {
+	for _, typeURL := range generate.Types {
+		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.owed) {
+			return
+		}
+	}
+	// Envoy asks for listeners when its clusters are warm: until then it is
+	// not done.
+	if s.subs[generate.TypeCluster] != nil && s.subs[generate.TypeListener] == nil && len(s.generate(generate.TypeListener).Resources) > 0 {
+		return
+	}
+	if s.standing.settle(s.mesh.Sequence) {
+		s.server.progressed()
+	}
+}
+
+// progressed tells that the distribution has changed.
+func (s *Server) progressed() {
+	if s.onProgress != nil {
+		s.onProgress()
+	}
+}

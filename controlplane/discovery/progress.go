@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+)
+
+// progress is how far a proxy is, for people who ask on other streams. It is
+// written by the stream's loop.
+type progress struct {
+	mu    sync.Mutex     // guards types
+	types []typeProgress // in the order of order; nil before the first response
+}
+
+// typeProgress are the numbers of responses: the last one that was sent, the
+// last that was taken, and the last that was rejected. 0 is none.
+type typeProgress struct {
+	sent, acked, rejected uint64
+	reason                string // of the last rejection
+}
+
+// at gives the entry of a type, nil for types that are not served. The caller
+// holds mu.
+func (p *progress) at(typeURL string) *typeProgress {
+	i := slices.Index(order, typeURL)
+	if i < 0 {
+		return nil
+	}
+	if p.types == nil {
+		p.types = make([]typeProgress, len(order))
+	}
+	return &p.types[i]
+}
+
+func (p *progress) sent(typeURL string, nonce uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.at(typeURL); t != nil {
+		t.sent = nonce
+	}
+}
+
+// answered notes the answer to the last response; an empty reason is that it
+// was taken.
+func (p *progress) answered(typeURL, reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.at(typeURL)
+	switch {
+	case t == nil:
+	case reason == "":
+		t.acked, t.reason = t.sent, ""
+	default:
+		t.rejected, t.reason = t.sent, clip(reason)
+	}
+}
+
+// of gives what is known of a type.
+func (p *progress) of(typeURL string) typeProgress {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.at(typeURL); t != nil {
+		return *t
+	}
+	return typeProgress{}
+}
+
+func (t typeProgress) status() statusv3.ConfigStatus {
+	switch t.sent {
+	case 0:
+		return statusv3.ConfigStatus_NOT_SENT
+	case t.acked:
+		return statusv3.ConfigStatus_SYNCED
+	case t.rejected:
+		return statusv3.ConfigStatus_ERROR
+	}
+	return statusv3.ConfigStatus_STALE
+}
+
+// nonceText is a number of a response as the proxy has it, empty for none.
+func nonceText(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 36)
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// revisionLabel says which revision of the control plane an object is for.
+const revisionLabel = "istio.io/rev"
+
+func keyOf(k config.Schema, u *unstructured.Unstructured) model.Key {
+	return model.Key{Kind: k.Kind, Namespace: u.GetNamespace(), Name: u.GetName()}
+}
+
+// read gives the state of an object that others may see: nil for one of another
+// revision, and the last good one when it is not valid. The caller holds mu.
+func (s *ConfigStore) read(k config.Schema, u *unstructured.Unstructured) *model.Config {
+	key := keyOf(k, u)
+	if rev := u.GetLabels()[revisionLabel]; rev != "" && rev != s.cfg.Revision {
+		delete(s.problems, key)
+		return nil
+	}
+	c, problems := convert(k, u, s.source(key))
+	old := s.Get(key)
+	if len(problems) == 0 {
+		delete(s.problems, key)
+		return c
+	}
+	problem := model.Problem{Object: key, Source: s.source(key), Reason: sentences(problems), Warning: c != nil}
+	if !problem.Warning && old != nil {
+		problem.Reason += "; the last good version stays in force until the control plane restarts"
+	}
+	if s.problems[key] != problem {
+		level := slog.LevelWarn
+		if problem.Warning {
+			level = slog.LevelInfo
+		}
+		s.log.Log(context.Background(), level, "a configuration object has a problem", "kind", k.Kind, "name", key.Name, "namespace", key.Namespace,
+			"source", s.cfg.Name, "reason", problem.Reason)
+	}
+	s.problems[key] = problem
+	if problem.Warning {
+		return c
+	}
+	return old
+}
+
+func (s *ConfigStore) source(key model.Key) string { return s.cfg.Name + " " + key.String() }
+
+// sentences gives the errors, or the warnings when there are no errors.
+func sentences(list []model.Problem) string {
+	var errs, warnings []string
+	for _, p := range list {
+		if p.Warning {
+			warnings = append(warnings, p.Reason)
+		} else {
+			errs = append(errs, p.Reason)
+		}
+	}
+	if len(errs) == 0 {
+		errs = warnings
+	}
+	return strings.Join(errs, "; ")
+}
+
+// convert reads an object as the API server gives it, by the rules for what
+// people write; nil when it is not valid. A field that only a newer definition
+// knows is no more than a problem.
+func convert(k config.Schema, u *unstructured.Unstructured, source string) (*model.Config, []model.Problem) {
+	raw, err := u.MarshalJSON()
+	if err != nil {
+		return nil, []model.Problem{{Reason: fmt.Sprintf("the object cannot be read: %v", err)}}
+	}
+	objects, problems := config.DecodeForeign(source, raw)
+	if len(objects) != 1 {
+		return nil, problems
+	}
+	c := objects[0]
+	c.Source = source
+	complete(k, u, c)
+	return c, problems
+}
+
+// stored reads an object that may not be valid, to mend it: what cannot be read
+// of it is left out.
+func stored(k config.Schema, u *unstructured.Unstructured) (*model.Config, error) {
+	c := &model.Config{
+		Key: keyOf(k, u), APIVersion: u.GetAPIVersion(), Labels: u.GetLabels(), Annotations: u.GetAnnotations(),
+		ResourceVersion: u.GetResourceVersion(), Created: u.GetCreationTimestamp().UTC(), Spec: k.NewSpec(),
+	}
+	complete(k, u, c)
+	if u.Object["spec"] == nil {
+		return c, nil
+	}
+	raw, err := json.Marshal(u.Object["spec"])
+	if err != nil {
+		return nil, err
+	}
+	c.Spec, err = k.DecodeSpec(raw)
+	return c, err
+}
+
+// complete adds what only the API server knows.
+func complete(k config.Schema, u *unstructured.Unstructured, c *model.Config) {
+	c.Generation, c.UID = u.GetGeneration(), string(u.GetUID())
+	if status := u.Object["status"]; status != nil && k.NewStatus() != nil {
+		// A status that somebody else wrote and that cannot be read is none.
+		if raw, err = json.Marshal(status); err == nil {
+			if read, err := k.DecodeStatus(raw); err == nil {
+				c.Status = read
+			}
+		}
+	}
+}
+
+// put writes labels, annotations and spec of an object over what the API server
+// has; everything else of that stays.
+func put(u *unstructured.Unstructured, c *model.Config) error {
+	raw, err := config.EncodeSpec(c.Spec)
+	if err != nil {
+		return err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return err
+	}
+	u.Object["spec"] = spec
+	u.SetLabels(c.Labels)
+	u.SetAnnotations(c.Annotations)
+	return nil
+}

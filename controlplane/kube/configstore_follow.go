@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// builtInGroup has kinds that need no definition.
+const builtInGroup = "networking.k8s.io"
+
+// definitions are what the API server knows custom resources by.
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+type (
+	runtimeObject  = runtime.Object
+	watchInterface = watch.Interface
+)
+
+// listerWatcher is the reading half of a dynamic client.
+type listerWatcher interface {
+	List(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// expired tells the errors that the library mends by listing anew.
+func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+func compareKeys(a, b model.Key) int {
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// followDefinitions follows the custom resource definitions until ctx is done.
+func (s *ConfigStore) followDefinitions(ctx context.Context, running *sync.WaitGroup) {
+	sink := &definitionSink{store: s, versions: map[string]string{}, follow: func(k config.Schema, version string) {
+		s.follow(ctx, running, k, version)
+	}}
+	lw := observed(s.cfg.Client.objects.Resource(definitions), func(err error) {
+		if err != nil {
+			s.log.Warn("the definitions of custom resources cannot be read", "source", s.cfg.Name, "err", err)
+			s.WatchError(fmt.Errorf("%s: customresourcedefinitions.apiextensions.k8s.io: %w", s.cfg.Name, err))
+		}
+	})
+	expected := &unstructured.Unstructured{}
+	expected.SetAPIVersion("apiextensions.k8s.io/v1")
+	expected.SetKind("CustomResourceDefinition")
+	cache.NewReflectorWithOptions(lw, expected, sink, cache.ReflectorOptions{Name: definitions.Resource}).RunWithContext(ctx)
+}
+
+// definitionSink takes the definitions. One reflector calls it.
+type definitionSink struct {
+	store  *ConfigStore
+	follow func(config.Schema, string)
+	// versions holds what is followed, by the name of the definition.
+	versions map[string]string
+}
+
+func (d *definitionSink) Add(o any) error    { return d.set(o) }
+func (d *definitionSink) Update(o any) error { return d.set(o) }
+func (d *definitionSink) Resync() error      { return nil }
+
+// set follows the kind of a definition in the best version that is served.
+func (d *definitionSink) set(o any) error {
+	crd, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("a definition came as %T", o)
+	}
+	schema, ok := schemaNamed(crd.GetName())
+	if !ok {
+		return nil
+	}
+	version := servedVersion(crd, schema)
+	before := d.versions[crd.GetName()]
+	switch {
+	case version == before:
+	case version == "":
+		d.drop(crd.GetName(), "its definition serves none of the versions "+strings.Join(schema.Versions, ", "))
+	default:
+		if before != "" {
+			d.store.mu.Lock()
+			d.store.kinds[schema.Kind].stop()
+			d.store.mu.Unlock()
+		}
+		d.versions[crd.GetName()] = version
+		d.follow(schema, version)
+	}
+	return nil
+}
+
+// servedVersion gives the first of the kind's versions that the API server
+// serves now.
+func servedVersion(crd *unstructured.Unstructured, k config.Schema) string {
+	if crd.GetDeletionTimestamp() != nil || !established(crd) {
+		return ""
+	}
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	if err != nil {
+		return ""
+	}
+	served := map[string]bool{}
+	for _, v := range versions {
+		if m, ok := v.(map[string]any); ok {
+			name, _, _ := unstructured.NestedString(m, "name") // what is no text is no version
+			served[name], _, _ = unstructured.NestedBool(m, "served")
+		}
+	}
+	for _, version := range k.Versions {
+		if served[version] {
+			return version
+		}
+	}
+	return ""
+}
+
+// established tells whether the API server serves the resource already.
+func established(crd *unstructured.Unstructured) bool {
+	conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
+	return err == nil && slices.ContainsFunc(conditions, func(c any) bool {
+		m, ok := c.(map[string]any)
+		return ok && m["type"] == "Established" && m["status"] == "True"
+	})
+}
+
+func (d *definitionSink) Delete(o any) error {
+	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	if crd, ok := o.(*unstructured.Unstructured); ok {
+		d.drop(crd.GetName(), "its definition is gone")
+	}
+	return nil
+}
+
+func (d *definitionSink) drop(name, why string) {
+	if d.versions[name] == "" {
+		return
+	}
+	delete(d.versions, name)
+	if schema, ok := schemaNamed(name); ok {
+		d.store.log.Info("a kind is not served any more", "kind", schema.Kind, "source", d.store.cfg.Name, "reason", why)
+		d.store.unfollow(schema.Kind)
+	}
+}
+
+// Replace takes all definitions there are.
+func (d *definitionSink) Replace(list []any, _ string) error {
+	there := map[string]bool{}
+	var errs []error
+	for _, o := range list {
+		if crd, ok := o.(*unstructured.Unstructured); ok {
+			there[crd.GetName()] = true
+		}
+		errs = append(errs, d.set(o))
+	}
+	for name := range d.versions {
+		if !there[name] {
+			d.drop(name, "its definition is gone")
+		}
+	}
+	d.store.mu.Lock()
+	d.store.listed = true
+	d.store.settle()
+	d.store.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// schemaNamed gives the kind of a definition's name, plural.group.
+func schemaNamed(name string) (config.Schema, bool) {
+	for _, s := range config.Schemas() {
+		if s.Plural+"."+s.Group == name {
+			return s, true
+		}
+	}
+	return config.Schema{}, false
+}
+
+// kindSink takes the objects of one kind in one namespace, or in all. One
+// reflector calls it.
+type kindSink struct {
+	store     *ConfigStore
+	schema    config.Schema
+	version   string
+	namespace string
+	followed  *followed
+}
+
+func (k *kindSink) Add(o any) error    { return k.set(o) }
+func (k *kindSink) Update(o any) error { return k.set(o) }
+func (k *kindSink) Resync() error      { return nil }
+
+func (k *kindSink) set(o any) error {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("a %s came as %T", k.schema.Name, o)
+	}
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	if k.stale() {
+		return nil
+	}
+	key := keyOf(k.schema, u)
+	k.store.Apply(map[model.Key]*model.Config{key: k.store.read(k.schema, u)})
+	return nil
+}
+
+func (k *kindSink) Delete(o any) error {
+	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("a %s came as %T", k.schema.Name, o)
+	}
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	if k.stale() {
+		return nil
+	}
+	key := keyOf(k.schema, u)
+	delete(k.store.problems, key)
+	k.store.Apply(map[model.Key]*model.Config{key: nil})
+	return nil
+}
+
+// Replace takes all objects there are.
+func (k *kindSink) Replace(list []any, _ string) error {
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	if k.stale() {
+		return nil
+	}
+	next := map[model.Key]*model.Config{}
+	for _, c := range k.store.List(k.schema.Kind, k.namespace) {
+		next[c.Key] = nil
+	}
+	there := map[model.Key]bool{}
+	for _, o := range list {
+		u, ok := o.(*unstructured.Unstructured)
+		if !ok {
+			return fmt.Errorf("a %s came as %T", k.schema.Name, o)
+		}
+		key := keyOf(k.schema, u)
+		there[key] = true
+		next[key] = k.store.read(k.schema, u)
+	}
+	for key := range k.store.problems {
+		if key.Kind == k.schema.Kind && (k.namespace == "" || key.Namespace == k.namespace) && !there[key] {
+			delete(k.store.problems, key)
+		}
+	}
+	k.store.Apply(next)
+	delete(k.followed.missing, k.namespace)
+	k.store.settle()
+	return nil
+}
+
+// stale tells whether the kind is followed in another way by now. The caller
+// holds the store's mutex.
+func (k *kindSink) stale() bool { return k.store.kinds[k.schema.Kind] != k.followed }

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+)
+
+const (
+	// rejectedGateway is the name of the object that a working webhook refuses.
+	rejectedGateway = "invalid-gateway"
+	// webhookRetry and webhookLongest bound the pauses between attempts; they
+	// are Istio's.
+	webhookRetry   = 100 * time.Millisecond
+	webhookLongest = time.Minute
+)
+
+// WebhookConfig describes a Webhook.
+type WebhookConfig struct {
+	Client *Client
+	// Revision chooses the configurations: those with this value of the label
+	// istio.io/rev.
+	Revision string
+	// Namespace is that of the control plane; the probe is written there.
+	Namespace string
+	// Bundle returns the roots above the control plane's certificate as PEM;
+	// Changed a channel that is closed when they change. The channel is taken
+	// first.
+	Bundle  func() []byte
+	Changed func() <-chan struct{}
+	Logger  *slog.Logger // nil means slog.Default()
+}
+
+// Webhook keeps the ValidatingWebhookConfigurations of this control plane right:
+// the roots by which the API server knows the webhook, and, once a probe was
+// seen to be refused, the failure policy Fail, so that nothing is written
+// unchecked. A webhook whose rules go beyond the kinds of the mesh keeps its
+// policy: it must not stop others when it is down.
+//
+// It needs the rights to list, watch and update
+// ValidatingWebhookConfigurations, and to create Gateways of Istio in the
+// namespace (only ever as a dry run).
+type Webhook struct {
+	cfg WebhookConfig
+	log *slog.Logger
+}
+
+// NewWebhook gives a Webhook.
+func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
+	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
+		return nil, errors.New("webhook configuration: it needs a cluster, the roots and a way to hear of their changes")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Webhook{cfg: cfg, log: cfg.Logger}, nil
+}
+
+// Run keeps the configurations until ctx is done.
+func (w *Webhook) Run(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(w.cfg.Client.api, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = revisionLabel + "=" + w.cfg.Revision }))
+	informer := factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()
+	if err := informer.SetWatchErrorHandlerWithContext(watchFault(w.log, "ValidatingWebhookConfiguration")); err != nil {
+		return fmt.Errorf("watch webhook configurations: %w", err)
+	}
+	wake := make(chan struct{}, 1) // a token means that something may be wrong
+	nudge := func(any) {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: nudge, UpdateFunc: func(_, o any) { nudge(o) }, DeleteFunc: nudge,
+	}); err != nil {
+		return fmt.Errorf("watch webhook configurations: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	factory.StartWithContext(ctx)
+	defer func() { cancel(); factory.Shutdown() }()
+
+	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(webhookRetry), backoff.WithMaxInterval(webhookLongest), backoff.WithMaxElapsedTime(0))
+	retry := time.NewTimer(0)
+	retry.Stop()
+	for {
+		changed := w.cfg.Changed()
+		// Cases: the end; other roots; another configuration; time for
+		// another attempt.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-wake:
+		case <-retry.C:
+		}
+		again := false
+		for _, o := range informer.GetStore().List() {
+			if c, ok := o.(*admissionv1.ValidatingWebhookConfiguration); ok {
+				again = w.keep(ctx, c) || again
+			}
+		}
+		retry.Stop()
+		if again {
+			retry.Reset(pause.NextBackOff())
+		} else {
+			pause.Reset()
+		}
+	}
+}
+
+// keep brings one configuration up to date, and tells whether another attempt
+// is needed. The object belongs to the informer.
+func (w *Webhook) keep(ctx context.Context, shared *admissionv1.ValidatingWebhookConfiguration) (again bool) {
+	next := shared.DeepCopy()
+	bundle := w.cfg.Bundle()
+	if len(bundle) == 0 {
+		return true
+	}
+	for i := range next.Webhooks {
+		next.Webhooks[i].ClientConfig.CABundle = bundle
+	}
+	if !sameBundles(shared, next) {
+		return w.update(ctx, next, "the roots of the webhook are set") || w.open(next)
+	}
+	if !w.open(next) {
+		return false
+	}
+	if err := w.refuses(ctx); err != nil {
+		w.log.Debug("the webhook does not work yet; what is written is not checked", "name", next.Name, "err", err)
+		return true
+	}
+	fail := admissionv1.Fail
+	for i := range next.Webhooks {
+		if ownRules(next.Webhooks[i].Rules) {
+			next.Webhooks[i].FailurePolicy = &fail
+		}
+	}
+	return w.update(ctx, next, "the webhook works: from now on what cannot be checked is refused")
+}
+
+func sameBundles(a, b *admissionv1.ValidatingWebhookConfiguration) bool {
+	return slices.EqualFunc(a.Webhooks, b.Webhooks, func(x, y admissionv1.ValidatingWebhook) bool {
+		return bytes.Equal(x.ClientConfig.CABundle, y.ClientConfig.CABundle)
+	})
+}
+
+// open tells whether a webhook of the configuration should fail closed and does
+// not yet.
+func (w *Webhook) open(c *admissionv1.ValidatingWebhookConfiguration) bool {
+	return slices.ContainsFunc(c.Webhooks, func(h admissionv1.ValidatingWebhook) bool {
+		return (h.FailurePolicy == nil || *h.FailurePolicy != admissionv1.Fail) && ownRules(h.Rules)
+	})
+}
+
+// ownRules tells whether rules ask about kinds of the mesh only.
+func ownRules(rules []admissionv1.RuleWithOperations) bool {
+	own := map[string]bool{}
+	for _, s := range config.Schemas() {
+		own[s.Group] = true
+	}
+	return len(rules) > 0 && !slices.ContainsFunc(rules, func(r admissionv1.RuleWithOperations) bool {
+		return len(r.APIGroups) == 0 || slices.ContainsFunc(r.APIGroups, func(group string) bool { return !own[group] })
+	})
+}
+
+// update writes a configuration, unless somebody else did meanwhile: then the
+// watch tells.
+func (w *Webhook) update(ctx context.Context, c *admissionv1.ValidatingWebhookConfiguration, done string) (again bool) {
+	_, err := w.cfg.Client.api.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, c, metav1.UpdateOptions{FieldManager: fieldManager})
+	switch {
+	case err == nil:
+		w.log.Info(done, "name", c.Name)
+		return false
+	case ctx.Err() != nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false
+	}
+	w.log.Warn("the configuration of the webhook cannot be written", "name", c.Name, "err", err)
+	return true
+}
+
+// refuses gives nil when the API server refuses an object that is not valid, on
+// the word of the webhook.
+func (w *Webhook) refuses(ctx context.Context) error {
+	gateway := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
+	gateway.SetAPIVersion("networking.istio.io/v1")
+	gateway.SetKind("Gateway")
+	gateway.SetName(rejectedGateway)
+	gateway.SetNamespace(w.cfg.Namespace)
+	gateway.SetLabels(map[string]string{revisionLabel: w.cfg.Revision})
+	gateways := w.cfg.Client.objects.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "gateways"})
+	_, err := gateways.Namespace(w.cfg.Namespace).Create(ctx, gateway, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
+	switch {
+	case err == nil:
+		return errors.New("the API server took an object that is not valid")
+	case strings.Contains(err.Error(), "denied the request"):
+		return nil
+	case apierrors.IsNotFound(err), meansNoDryRun(err):
+		return nil // there is nothing to write yet, or no way to try
+	}
+	return err
+}
+
+// meansNoDryRun tells that another webhook of the cluster takes no dry runs.
+func meansNoDryRun(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objectstatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// A thousand objects and a hundred proxies that connect one after another are one
+// write for each object.
+func TestNoStorm(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		r := newReplica(t, s)
+		for n := range 1000 {
+			s.create(t, rule(fmt.Sprintf("r%d", n), "1"))
+		}
+		run(s.Run, r.Run)
+		r.publish()
+		for n := range 100 {
+			r.at(append(had(n, 1), discovery.ProxyStanding{ID: "new", Settled: 0})...)
+			time.Sleep(10 * time.Millisecond)
+			r.at(had(n+1, 1)...)
+			time.Sleep(40 * time.Millisecond)
+		}
+		time.Sleep(10 * second)
+		s.wantWrites(t, 1000)
+	})
+}
+
+func TestEffective(t *testing.T) {
+	t.Parallel()
+	old := rule("a", "1")
+	old.ResourceVersion, old.UID = "1", "u"
+	for name, tc := range map[string]struct {
+		change func(*model.Config)
+		want   bool
+	}{
+		"status":     {func(c *model.Config) { c.Status = foreignStatus() }, false},
+		"version":    {func(*model.Config) {}, false},
+		"spec":       {func(c *model.Config) { c.Spec = rule("a", "2").Spec }, true},
+		"labels":     {func(c *model.Config) { c.Labels = map[string]string{"a": "b"} }, true},
+		"annotation": {func(c *model.Config) { c.Annotations = map[string]string{"a": "b"} }, true},
+		"made anew":  {func(c *model.Config) { c.UID = "v" }, true},
+		"older now":  {func(c *model.Config) { c.Created = time.Unix(1, 0) }, true},
+	} {
+		next := old.Clone()
+		next.ResourceVersion = "2"
+		tc.change(next)
+		if got := Effective(config.Event{Type: config.Updated, Old: old, New: next}); got != tc.want {
+			t.Errorf("%s: effective is %v, want %v", name, got, tc.want)
+		}
+	}
+	if !Effective(config.Event{Type: config.Added, New: old}) || !Effective(config.Event{Type: config.Deleted, Old: old}) {
+		t.Error("an object that comes or goes is not effective")
+	}
+}
+
+// A store that counts no generations has them from the spec.
+func TestSpecGeneration(t *testing.T) {
+	t.Parallel()
+	a, b, other := rule("a", "1"), rule("b", "1"), rule("a", "2")
+	if a.SpecGeneration() <= 0 || a.SpecGeneration() != b.SpecGeneration() || a.SpecGeneration() == other.SpecGeneration() {
+		t.Errorf("generations are %d, %d and %d", a.SpecGeneration(), b.SpecGeneration(), other.SpecGeneration())
+	}
+	if a.Generation = 7; a.SpecGeneration() != 7 {
+		t.Errorf("the generation is %d, want that of the store", a.SpecGeneration())
+	}
+}
+
+// hidden is a store that does not give an object, because it was never valid, but
+// has it.
+type hidden struct{ *store }
+
+func (h hidden) Get(model.Key) *model.Config { return nil }
+
+// What is wrong with an object that was never valid is said too.
+func TestNeverValid(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		key := s.create(t, rule("a", "1"))
+		if _, err := s.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: foreignStatus()}); err != nil {
+			t.Fatal(err)
+		}
+		empty := newStore() // its events are heard
+		r := newReplica(t, empty, func(c *Config) { c.Store = hidden{s} })
+		run(r.Run)
+		s.set(nil, model.Problem{Object: key, Reason: "spec.host is empty"})
+		r.publish()
+		time.Sleep(2 * second)
+		s.want(t, key, analysisType, "spec.host is empty")
+		s.want(t, key, "Theirs", "of others")
+		s.wantWrites(t, 1)
+		time.Sleep(time.Minute)
+		s.wantWrites(t, 1)
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	good := Config{
+		Store: newStore(), Distribution: func() *discovery.Distribution { return discovery.NewDistribution(nil) },
+		InForce: func(model.Kind) bool { return true }, Limits: Limits{1, 1, 1},
+	}
+	if _, err := New(good); err != nil {
+		t.Fatal(err)
+	}
+	for _, spoil := range []func(*Config){
+		func(c *Config) { c.Store = nil }, func(c *Config) { c.InForce = nil },
+		func(c *Config) { c.Limits.Workers = 0 }, func(c *Config) { c.Limits.QPS = 0 },
+	} {
+		bad := good
+		spoil(&bad)
+		if _, err := New(bad); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
+
+// A write that changes nothing is none, and one that fails for good is not
+// repeated.
+func TestApplyKeepsTimes(t *testing.T) {
+	t.Parallel()
+	c := rule("a", "1")
+	c.Generation = 1
+	want := content{distribution: verdict{isTrue, reasonAcknowledged, "m"}, analysed: true}
+	then := time.Unix(100, 0)
+	status, differs := want.apply(c, then)
+	if !differs {
+		t.Fatal("the first status is none")
+	}
+	c.Status = status
+	if _, differs := want.apply(c, then.Add(time.Hour)); differs {
+		t.Error("the same again is another status")
+	}
+	want.distribution = verdict{isTrue, reasonAcknowledged, "other words"}
+	status, _ = want.apply(c, then.Add(time.Hour))
+	if got := conditionOf(status, reconciledType); !got.GetLastTransitionTime().AsTime().Equal(then) || got.GetLastProbeTime().AsTime().Equal(then) {
+		t.Errorf("times of other words: %v", got)
+	}
+	want.distribution.status = isFalse
+	status, _ = want.apply(c, then.Add(time.Hour))
+	if got := conditionOf(status, reconciledType); got.GetLastTransitionTime().AsTime().Equal(then) {
+		t.Errorf("time of another status: %v", got)
+	}
+	for err, final := range map[error]bool{config.ErrReadOnly: true, config.ErrConflict: false, errors.New("x"): false} {
+		if isFinal(err) != final {
+			t.Errorf("%v is final: %v", err, !final)
+		}
+	}
+}

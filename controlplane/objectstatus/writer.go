@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objectstatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/health"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Config is what a [Writer] needs.
+type Config struct {
+	Store config.Store
+	// Distribution tells how far the proxies are.
+	Distribution func() *discovery.Distribution
+	// Health tells what was said of a WorkloadEntry to this replica; nil means
+	// that health is not written.
+	Health func(model.Key) (health.Verdict, bool)
+	// InForce reports whether proxies get something of a kind; of others no
+	// distribution is said.
+	InForce func(model.Kind) bool
+	// Off leaves distribution and problems unwritten; health is.
+	Off bool
+	// Lead calls its argument while this replica is the one that writes
+	// distribution and problems; nil means always.
+	Lead func(ctx context.Context, work func(context.Context) error) error
+	// Denied reports that a write failed because a right is missing.
+	Denied func(error) bool
+	Limits Limits
+	Logger *slog.Logger
+	// Registerer takes the metrics; nil for none.
+	Registerer prometheus.Registerer
+}
+
+// Limits bound the writes.
+type Limits struct {
+	Workers int // at a time
+	QPS     float64
+	Burst   int
+}
+
+// Times of the rounds.
+const (
+	// between is from one round to the next at least.
+	between = 200 * time.Millisecond
+	// settling is how long the proxies have before anything is said of a
+	// change, patience before it is said that some have not answered.
+	settling = 500 * time.Millisecond
+	patience = 1200 * time.Millisecond
+	// recount is how often it is said that other numbers of proxies have not
+	// answered.
+	recount = 30 * time.Second
+	// takeover is how long another replica has to take back that its proxies
+	// do not have an object.
+	takeover = 5 * time.Minute
+	// poll is how often the store is asked for its problems.
+	poll = 2 * time.Second
+	// Of one write, and the pauses after one that failed.
+	writeTime                         = 10 * time.Second
+	firstPause, longPause, deniedTime = time.Second, time.Minute, 5 * time.Minute
+)
+
+// Writer writes the status of objects.
+type Writer struct {
+	cfg     Config
+	store   config.Store
+	log     *slog.Logger
+	metrics *metrics
+	limiter *rate.Limiter
+	inForce func(model.Kind) bool
+	// kinds are those with a status of Istio's.
+	kinds map[model.Kind]bool
+	// wake has room for one token: there may be something to say.
+	wake chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	leading bool
+	objects map[model.Key]*object
+	// open are those of objects whose distribution is not settled; dirty have
+	// something else to say, or had a write that failed.
+	open  map[model.Key]*object
+	dirty map[model.Key]bool
+	// found are the problems of the newest snapshot, ofStore those of the store
+	// when it was asked; problems all of them by object. Before ready there was
+	// no snapshot.
+	found    []model.Problem
+	ofStore  []model.Problem
+	asked    time.Time
+	ready    bool
+	problems map[model.Key][]model.Problem
+	// failing is true from a write that failed until one that does not; denied
+	// means that a missing right was told.
+	failing, denied bool
+}
+
+// New checks the configuration. Nothing runs before Run.
+func New(cfg Config) (*Writer, error) {
+	switch {
+	case cfg.Store == nil || cfg.Distribution == nil || cfg.InForce == nil:
+		return nil, errors.New("the status of objects needs a store, a distribution and the kinds that are in force")
+	case cfg.Limits.Workers < 1 || cfg.Limits.QPS <= 0 || cfg.Limits.Burst < 1:
+		return nil, fmt.Errorf("the status of objects needs at least one worker and one write: %+v", cfg.Limits)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Denied == nil {
+		cfg.Denied = func(error) bool { return false }
+	}
+	w := &Writer{
+		cfg: cfg, store: cfg.Store, log: cfg.Logger, inForce: cfg.InForce,
+		limiter: rate.NewLimiter(rate.Limit(cfg.Limits.QPS), cfg.Limits.Burst),
+		kinds:   map[model.Kind]bool{}, wake: make(chan struct{}, 1),
+		objects: map[model.Key]*object{}, open: map[model.Key]*object{}, dirty: map[model.Key]bool{},
+	}
+	for _, s := range config.Schemas() {
+		if hasStatus(s.Kind) {
+			w.kinds[s.Kind] = true
+		}
+	}
+	var err error
+	w.metrics, err = newMetrics(cfg.Registerer, w.missing)
+	return w, err
+}
+
+// Wake says that the distribution may have changed. It never waits.
+func (w *Writer) Wake() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+// Run writes until ctx is done.
+func (w *Writer) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.rounds(ctx) }) // reads what was heard, feeds the store
+	switch {
+	case w.cfg.Off:
+	case w.cfg.Lead == nil:
+		w.lead(true)
+	default:
+		g.Go(func() error { // waits for the lease
+			return w.cfg.Lead(ctx, func(ctx context.Context) error {
+				w.lead(true)
+				defer w.lead(false)
+				<-ctx.Done()
+				return nil
+			})
+		})
+	}
+	return g.Wait()
+}
+
+// lead says whether this replica writes distribution and problems. Who begins
+// looks at all objects.
+func (w *Writer) lead(leads bool) {
+	w.mu.Lock()
+	w.leading = leads
+	if leads {
+		for key := range w.objects {
+			w.dirty[key] = true
+		}
+	}
+	w.mu.Unlock()
+	w.Wake()
+}
+
+// rounds runs one round after another until ctx is done.
+func (w *Writer) rounds(ctx context.Context) error {
+	timer := time.NewTimer(poll)
+	defer timer.Stop()
+	for {
+		// Cases: the end; there may be something to say; the time has come.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
+		case <-timer.C:
+		}
+		pause(ctx, between) // what comes meanwhile is in the same round
+		due := w.round(ctx)
+		timer.Reset(min(max(time.Until(due), between), poll))
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	// Cases: the end; the pause is over.
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// round writes what there is to write, and gives when there may be more.
+func (w *Writer) round(ctx context.Context) (due time.Time) {
+	w.mu.Lock()
+	leads, open, ask := w.leading && w.ready, len(w.open) > 0, time.Since(w.asked) >= settling
+	w.mu.Unlock()
+	var dist *discovery.Distribution
+	var problems []model.Problem
+	if leads && open {
+		dist = w.cfg.Distribution()
+	} else if leads {
+		dist = discovery.NewDistribution(nil) // nobody asks it
+	}
+	if leads && ask {
+		problems = w.store.Problems()
+	}
+	w.mu.Lock()
+	if leads && ask {
+		w.ofStore, w.asked = problems, time.Now()
+	}
+	if leads {
+		w.analyse()
+	}
+	jobs, due := w.jobs(time.Now(), dist)
+	w.mu.Unlock()
+	g := &errgroup.Group{}
+	g.SetLimit(w.cfg.Limits.Workers)
+	for _, j := range jobs {
+		g.Go(func() error { // one write
+			w.work(ctx, j)
+			return nil
+		})
+	}
+	_ = g.Wait() // its functions do not fail
+	return due
+}
+
+// job is one write. Invalid means that the store holds a state that is not
+// valid, and that the problems are about that.
+type job struct {
+	key        model.Key
+	object     *object
+	config     *model.Config
+	generation int64
+	want       content
+	invalid    bool
+}
+
+// work does a job, and notes what became of it.
+func (w *Writer) work(ctx context.Context, j job) {
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	written, err := w.write(ctx, j)
+	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return // the end
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o := j.object
+	if w.objects[j.key] != o || o.config != j.config {
+		return // another state is there, and marked
+	}
+	switch {
+	case errors.Is(err, errOvertaken):
+		o.config = written
+		w.dirty[j.key] = true
+		w.Wake()
+	case err == nil, isFinal(err):
+		if written != nil && o.config != nil {
+			o.config = written
+		}
+		w.finish(j.key, o, j.want)
+	default:
+		w.failed(j.key, o, err)
+	}
+}
+
+// finish notes that a content is written. The caller holds mu.
+func (w *Writer) finish(key model.Key, o *object, want content) {
+	o.done, o.written, o.attempts = want, time.Now(), 0
+	if w.failing {
+		w.failing = false
+		w.log.Info("the status of objects is written again")
+	}
+	if want.distribution != (verdict{}) {
+		o.own, o.foreign = want.distribution, verdict{}
+	}
+	if want.distribution.status == isTrue {
+		w.close(key, o)
+	}
+	delete(w.dirty, key)
+}
+
+func (w *Writer) close(key model.Key, o *object) {
+	o.closed = true
+	delete(w.open, key)
+}
+
+// isFinal reports whether a write that failed would always do.
+func isFinal(err error) bool {
+	for _, final := range []error{config.ErrNotFound, config.ErrNoKind, config.ErrReadOnly, config.ErrMalformed, config.ErrInvalid} {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	return false
+}
+
+// failed notes that a write failed. The caller holds mu.
+func (w *Writer) failed(key model.Key, o *object, err error) {
+	wait := min(firstPause<<min(o.attempts, 10), longPause)
+	o.attempts++
+	switch {
+	case w.cfg.Denied(err):
+		wait = deniedTime
+		if !w.denied {
+			w.denied = true
+			w.log.Warn("the status of objects is not written: a right is missing; allow update of the subresources status, as examples/kubernetes/rbac-config.yaml does, or set PILOT_ENABLE_STATUS=false",
+				"kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
+		}
+	case !w.failing && !errors.Is(err, config.ErrConflict):
+		w.failing = true
+		w.log.Warn("the status of an object is not written; it is tried again", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
+	}
+	o.retry = time.Now().Add(wait)
+	w.dirty[key] = true
+}
+
+// errOvertaken means that somebody else said something of the distribution of an
+// object meanwhile, so that it has to be decided anew what to say.
+var errOvertaken = errors.New("another replica was faster")
+
+// errRead ends a patch that only reads.
+var errRead = errors.New("it was read")
+
+// read gives the newest state of an object, past what the store has heard of.
+func (w *Writer) read(ctx context.Context, key model.Key) (*model.Config, error) {
+	var out *model.Config
+	_, err := w.store.Patch(ctx, key, func(c *model.Config) error {
+		out = c.Clone()
+		return errRead
+	})
+	if errors.Is(err, errRead) {
+		return out, nil
+	}
+	if err == nil {
+		err = fmt.Errorf("read %s: the store did not show it", key)
+	}
+	return nil, err
+}
+
+// write brings the status of an object to what it should say, and gives the
+// object as it is then; nil if a newer state of it is on its way.
+func (w *Writer) write(ctx context.Context, j job) (*model.Config, error) {
+	c := j.config
+	var err error
+	for range 3 {
+		if c == nil {
+			if c, err = w.read(ctx, j.key); err != nil {
+				return nil, err
+			}
+		}
+		want := j.want
+		if c.SpecGeneration() != j.generation {
+			if !j.invalid {
+				return nil, nil
+			}
+			want.distribution = verdict{}
+		}
+		if j.config != nil && want.distribution != (verdict{}) && said(c) != said(j.config) {
+			return c, errOvertaken
+		}
+		status, differs := want.apply(c, time.Now().UTC())
+		if !differs {
+			return c, nil
+		}
+		if err := w.limiter.Wait(ctx); err != nil {
+			return nil, err
+		}
+		out := *c // the spec is shared, and nobody writes to it
+		out.Status = status
+		if out.ResourceVersion, err = w.store.UpdateStatus(ctx, &out); !errors.Is(err, config.ErrConflict) {
+			w.count(err)
+			return &out, err
+		}
+		w.metrics.writes.WithLabelValues("conflict").Inc()
+		c = nil
+	}
+	return nil, err
+}
+
+func (w *Writer) count(err error) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	w.metrics.writes.WithLabelValues(result).Inc()
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objectstatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	analysisv1alpha1 "istio.io/api/analysis/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/health"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// What all proxies acknowledge in time is one write; what they do not is said
+// within two seconds; and once it is in force, nothing more is written until the
+// object changes.
+func TestReconciled(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		r := newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		run(s.Run, r.Run)
+		r.at(had(12, 0)...)
+		r.publish()
+		time.Sleep(patience - 10*time.Millisecond)
+		s.want(t, key, reconciledType, "")
+		time.Sleep(2*second - patience)
+		s.want(t, key, reconciledType, "False NotAcknowledged 1: 12 of 12 proxies have not acknowledged it yet")
+		r.at(append(had(9, 1), had(3, 0)...)...)
+		time.Sleep(2 * second)
+		s.wantWrites(t, 1) // other numbers are not worth a write yet
+		time.Sleep(recount)
+		s.want(t, key, reconciledType, "3 of 12 proxies have not")
+		r.at(had(12, 1)...)
+		time.Sleep(second)
+		s.want(t, key, reconciledType, "True Acknowledged 1: in force in all proxies: acknowledged by the 12 that were connected")
+		s.wantWrites(t, 3)
+		for n := range 20 { // proxies come and go, also such that have nothing yet
+			r.at(append(had(n, 1), had(1, 0)...)...)
+			time.Sleep(second)
+		}
+		s.wantWrites(t, 3)
+		s.change(t, rule("a", "2"))
+		r.at(had(5, 2)...)
+		r.publish()
+		time.Sleep(2 * second)
+		s.want(t, key, reconciledType, "True Acknowledged 2: in force in all proxies: acknowledged by the 5")
+		s.wantWrites(t, 4)
+		if got := statusOf(s.Get(key)).GetObservedGeneration(); got != 2 {
+			t.Errorf("the status is of generation %d, want 2", got)
+		}
+		if p, missing, known := r.Distribution(key); !known || p.Acknowledged != 5 || len(missing) > 0 {
+			t.Errorf("the distribution is %+v, %v, %v", p, missing, known)
+		}
+	})
+}
+
+func TestRejected(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		r := newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		run(s.Run, r.Run)
+		r.at(had(2, 0)...)
+		r.publish()
+		r.at(append(had(1, 1), rejects("q", 1, "no such filter \xff"))...)
+		time.Sleep(2 * second)
+		s.want(t, key, reconciledType, "False Rejected 1: rejected by 1 of 2 proxies: q says of LDS: no such filter ?")
+		if _, missing, _ := r.Distribution(key); len(missing) != 1 || missing[0].ID != "q" {
+			t.Errorf("missing are %v, want q", missing)
+		}
+		// What came later is not to blame.
+		other := s.create(t, rule("b", "1"))
+		r.at(had(1, 2)[0], discovery.ProxyStanding{ID: "q", Settled: 2, Rejections: rejects("q", 1, "no such filter").Rejections})
+		r.publish()
+		time.Sleep(2 * second)
+		s.want(t, other, reconciledType, "True Acknowledged")
+		s.want(t, key, reconciledType, "False Rejected")
+		r.at(had(2, 3)...)
+		time.Sleep(2 * second)
+		s.want(t, key, reconciledType, "True Acknowledged")
+		s.wantWrites(t, 3)
+	})
+}
+
+// Without a proxy nothing is said of the distribution; of kinds that change
+// nothing never.
+func TestNothingToSay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		r := newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		filter := s.create(t, &model.Config{Key: model.Key{Kind: model.EnvoyFilter, Namespace: "shop", Name: "f"}, Spec: &networkingv1alpha3.EnvoyFilter{}})
+		run(s.Run, r.Run)
+		r.publish()
+		time.Sleep(time.Minute)
+		s.wantWrites(t, 0)
+		r.at(had(1, 1)...)
+		time.Sleep(second)
+		s.want(t, key, reconciledType, "acknowledged by the 1 that was")
+		s.want(t, filter, reconciledType, "")
+	})
+}
+
+// What others write stays, also what they write at the same moment.
+func TestOthersStay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		r := newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		status := foreignStatus()
+		status.ValidationMessages = []*analysisv1alpha1.AnalysisMessageBase{{Type: &analysisv1alpha1.AnalysisMessageBase_Type{Code: "IST0199"}}}
+		s.set(func(n int64) error {
+			if n > 1 {
+				return nil
+			}
+			// Past the counter, so that the writer's state is an old one.
+			_, err := s.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: status})
+			return err
+		})
+		run(s.Run, r.Run)
+		r.at(had(1, 1)...)
+		r.publish(model.Problem{Object: key, Reason: "spec.host: there is none", Dangling: true})
+		time.Sleep(2 * second)
+		s.want(t, key, "Theirs", "of others")
+		s.want(t, key, reconciledType, "True")
+		var codes []string
+		for _, m := range statusOf(s.Get(key)).GetValidationMessages() {
+			codes = append(codes, m.GetType().GetCode()+" "+m.GetLevel().String()+" "+m.GetDocumentationUrl())
+		}
+		if got := strings.Join(codes, ","); got != "IST0199 UNKNOWN ,IST0101 ERROR https://istio.io/latest/docs/reference/config/analysis/ist0101/" {
+			t.Errorf("messages are %s", got)
+		}
+		s.wantWrites(t, 2) // the first one came too late
+		if strings.Contains(r.log.String(), "level=WARN") {
+			t.Errorf("the log says\n%s", r.log)
+		}
+	})
+}
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		r := newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		run(s.Run, r.Run)
+		r.at(had(1, 9)...)
+		gone := model.Problem{Object: key, Source: "x:1", Reason: "spec.host: no service", Dangling: true}
+		r.publish(gone, model.Problem{Object: key, Reason: "spec.tunnel has no effect"})
+		time.Sleep(2 * second)
+		s.want(t, key, analysisType, "False ProblemsFound 1: spec.host: no service; spec.tunnel has no effect")
+		s.wantWrites(t, 1) // with the distribution
+		gone.Source = "x:2"
+		r.publish(gone, model.Problem{Object: key, Reason: "spec.tunnel has no effect"})
+		time.Sleep(2 * second)
+		s.wantWrites(t, 1)
+		r.publish()
+		time.Sleep(2 * second)
+		s.want(t, key, analysisType, "")
+		if got := statusOf(s.Get(key)).GetValidationMessages(); len(got) > 0 {
+			t.Errorf("messages stay: %v", got)
+		}
+		s.want(t, key, reconciledType, "True")
+		s.wantWrites(t, 2)
+		// The store holds a state that is not valid, and no event tells of it.
+		s.set(nil, model.Problem{Object: key, Reason: "spec.host is empty"})
+		time.Sleep(2*poll + second)
+		s.want(t, key, analysisType, "spec.host is empty")
+		s.wantWrites(t, 3)
+	})
+}
+
+// A restart writes nothing again, whatever proxies are connected then.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	s := newStore()
+	key := s.create(t, rule("a", "1"))
+	part := func(test func(r *replica)) {
+		inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+			// The store is read anew.
+			again := newStore()
+			again.create(t, rule("a", "1"))
+			if _, err := again.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: s.Get(key).Status}); err != nil {
+				t.Fatal(err)
+			}
+			r := newReplica(t, again)
+			run(again.Run, r.Run)
+			test(r)
+			synctest.Wait()
+			s = again
+		})
+	}
+	part(func(r *replica) {
+		r.at(had(2, 1)...)
+		r.publish()
+		time.Sleep(2 * second)
+	})
+	if s.writes.Load() != 1 {
+		t.Fatalf("%d writes at the first start, want 1", s.writes.Load())
+	}
+	part(func(r *replica) {
+		r.at(append(had(1, 1), rejects("q", 1, "words"))...)
+		r.publish()
+		time.Sleep(time.Minute)
+	})
+	if s.writes.Load() != 0 {
+		t.Errorf("%d writes after a restart, want none", s.writes.Load())
+	}
+}
+
+// Two replicas without a lease, whose proxies differ, do not write against each
+// other: what is wrong is said until it is right everywhere.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		a, b := newReplica(t, s), newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		run(s.Run, a.Run, b.Run)
+		a.at(had(3, 1)...)
+		b.at(rejects("q", 1, "words"))
+		a.publish()
+		b.publish()
+		time.Sleep(takeover / 2)
+		s.want(t, key, reconciledType, "False Rejected")
+		if n := s.writes.Load(); n > 3 {
+			t.Errorf("%d writes of two replicas, want at most 3: one each, and one that came too late", n)
+		}
+		b.at(had(1, 1)...)
+		time.Sleep(2 * second)
+		s.want(t, key, reconciledType, "True")
+		n := s.writes.Load()
+		time.Sleep(2 * takeover)
+		s.wantWrites(t, n)
+	})
+}
+
+// A replica that is gone does not have the last word.
+func TestReplicaGone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		a := newReplica(t, s)
+		key := s.create(t, rule("a", "1"))
+		run(s.Run, a.Run)
+		a.publish()
+		status := content{distribution: verdict{isFalse, reasonRejected, "somebody else's words"}}
+		said, _ := status.apply(s.Get(key), time.Now())
+		if _, err := s.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: said}); err != nil {
+			t.Fatal(err)
+		}
+		a.at(had(3, 1)...)
+		time.Sleep(takeover - second)
+		s.want(t, key, reconciledType, "somebody else's words")
+		time.Sleep(3 * second)
+		s.want(t, key, reconciledType, "True")
+		s.wantWrites(t, 1)
+	})
+}
+
+// What fails is tried again, later each time; a missing right is told once.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	denied := errors.New("forbidden")
+	for name, tc := range map[string]struct {
+		err    error
+		writes int64 // in the first minute
+		says   string
+	}{
+		"away":   {errors.New("connection refused"), 7, "it is tried again"},
+		"denied": {denied, 2, "examples/kubernetes/rbac-config.yaml"},
+		"final":  {fmt.Errorf("update: %w", config.ErrReadOnly), 2, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+				s := newStore()
+				r := newReplica(t, s, func(c *Config) { c.Denied = func(err error) bool { return errors.Is(err, denied) } })
+				keys := []model.Key{s.create(t, rule("a", "1")), s.create(t, rule("b", "1"))}
+				s.set(func(int64) error { return tc.err })
+				run(s.Run, r.Run)
+				r.at(had(1, 1)...)
+				r.publish()
+				time.Sleep(time.Minute)
+				if n := s.writes.Load(); n < tc.writes || n > 2*tc.writes {
+					t.Errorf("%d writes in a minute, want about %d", n, tc.writes)
+				}
+				if n := strings.Count(r.log.String(), "level=WARN"); tc.says == "" && n != 0 || tc.says != "" && (n != 1 || !strings.Contains(r.log.String(), tc.says)) {
+					t.Errorf("the log is\n%s", r.log)
+				}
+				s.set(nil)
+				time.Sleep(deniedTime + second)
+				for _, key := range keys {
+					if tc.says != "" {
+						s.want(t, key, reconciledType, "True")
+					}
+				}
+			})
+		})
+	}
+}
+
+// Only the replica that leads writes of distribution; each writes what agents
+// said to it.
+func TestLead(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		lead := make(chan struct{})
+		said := health.Verdict{Message: "connection refused", At: time.Now()}
+		r := newReplica(t, s, speaks(said), func(c *Config) {
+			c.Lead = func(ctx context.Context, work func(context.Context) error) error {
+				select {
+				case <-lead:
+					return work(ctx)
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		})
+		key := s.create(t, rule("a", "1"))
+		entry := s.create(t, &model.Config{Key: model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "w"}, Spec: &networkingv1alpha3.WorkloadEntry{Address: "10.0.0.1"}})
+		run(s.Run, r.Run)
+		r.at(had(1, 1)...)
+		r.publish()
+		time.Sleep(time.Minute)
+		s.want(t, key, reconciledType, "")
+		s.want(t, entry, reconciledType, "")
+		s.want(t, entry, health.ConditionType, "False AgentReport 1: connection refused")
+		s.wantWrites(t, 1)
+		close(lead)
+		time.Sleep(2 * second)
+		s.want(t, key, reconciledType, "True")
+		s.want(t, entry, reconciledType, "True")
+		s.wantWrites(t, 3)
+	})
+}

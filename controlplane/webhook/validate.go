@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package webhook
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionv1beta1 "k8s.io/api/admission/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const (
+	// maxBody is what Istio takes: objects of up to 3 MiB, old and new.
+	maxBody = 6 << 20
+	// mostWarnings bounds what a person is shown; Kubernetes cuts more.
+	mostWarnings = 32
+)
+
+// Config describes a Validator.
+type Config struct {
+	Logger     *slog.Logger          // nil means slog.Default()
+	Registerer prometheus.Registerer // nil means no metrics
+}
+
+// Validator is the webhook that checks objects when they are created and
+// updated. Everything else is allowed: it never stands in the way of objects
+// that it does not know.
+type Validator struct {
+	log            *slog.Logger
+	passed, failed *prometheus.CounterVec
+	faults         prometheus.Counter
+}
+
+// NewValidator gives a Validator.
+func NewValidator(cfg Config) (*Validator, error) {
+	labels := []string{"group", "version", "resource"}
+	v := &Validator{
+		log: cfg.Logger,
+		passed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "galley_validation_passed", Help: "Objects that the validating webhook was asked about and found good.",
+		}, labels),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "galley_validation_failed", Help: "Objects that the validating webhook was asked about and refused.",
+		}, labels),
+		faults: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "galley_validation_http_error", Help: "Questions to the validating webhook that could not be read.",
+		}),
+	}
+	if v.log == nil {
+		v.log = slog.Default()
+	}
+	if cfg.Registerer != nil {
+		for _, c := range []prometheus.Collector{v.passed, v.failed, v.faults} {
+			if err := cfg.Registerer.Register(c); err != nil {
+				return nil, fmt.Errorf("register the metrics of the webhook: %w", err)
+			}
+		}
+	}
+	return v, nil
+}
+
+// review is what v1 and v1beta1 share; their JSON is the same.
+type review struct {
+	metav1.TypeMeta `json:",inline"`
+	Request         *admissionv1.AdmissionRequest  `json:"request,omitempty"`
+	Response        *admissionv1.AdmissionResponse `json:"response,omitempty"`
+}
+
+// ServeHTTP answers one AdmissionReview, in the version in which it came.
+func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	in, status, err := read(w, r)
+	if err != nil {
+		v.faults.Inc()
+		v.log.Warn("a question to the webhook cannot be read", "client", r.RemoteAddr, "err", err)
+		http.Error(w, err.Error(), status)
+		return
+	}
+	out := review{TypeMeta: in.TypeMeta, Response: v.answer(in.Request)}
+	out.Response.UID = in.Request.UID
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(out); err != nil {
+		v.log.Debug("an answer of the webhook was not taken", "client", r.RemoteAddr, "err", err)
+	}
+}
+
+// read gives the question, or the HTTP status of the fault.
+func read(w http.ResponseWriter, r *http.Request) (in review, status int, err error) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return in, http.StatusMethodNotAllowed, errors.New("send an AdmissionReview with POST")
+	}
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return in, http.StatusUnsupportedMediaType, fmt.Errorf("the content type is %q, it has to be application/json", r.Header.Get("Content-Type"))
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return in, http.StatusBadRequest, fmt.Errorf("the body is larger than %d MiB", maxBody>>20)
+	case err != nil:
+		return in, http.StatusBadRequest, fmt.Errorf("read the body: %w", err)
+	case len(body) == 0:
+		return in, http.StatusBadRequest, errors.New("the body is empty: send an AdmissionReview")
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return in, http.StatusBadRequest, fmt.Errorf("the body is no AdmissionReview: %w", err)
+	}
+	versions := []string{admissionv1.SchemeGroupVersion.String(), admissionv1beta1.SchemeGroupVersion.String()}
+	switch {
+	case in.Kind != "AdmissionReview" || !slices.Contains(versions, in.APIVersion):
+		return in, http.StatusBadRequest, fmt.Errorf("the body is %s %s, it has to be an AdmissionReview of %s", in.APIVersion, in.Kind, strings.Join(versions, " or "))
+	case in.Request == nil:
+		return in, http.StatusBadRequest, errors.New("the AdmissionReview has no request")
+	}
+	return in, http.StatusOK, nil
+}
+
+// answer checks one object.
+func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	schema, known := config.SchemaFor(r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind)
+	written := r.Operation == admissionv1.Create || r.Operation == admissionv1.Update
+	if !written || r.SubResource != "" || !known || schema.Group != r.Kind.Group {
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	}
+	_, problems := config.DecodeWritten("object", r.Object.Raw, r.Namespace)
+	out := &admissionv1.AdmissionResponse{Allowed: true}
+	var causes []metav1.StatusCause
+	for _, p := range problems {
+		if !p.Warning {
+			causes = append(causes, cause(p))
+		} else if len(out.Warnings) < mostWarnings {
+			out.Warnings = append(out.Warnings, p.Reason)
+		}
+	}
+	if len(causes) == 0 {
+		v.passed.WithLabelValues(r.Resource.Group, r.Resource.Version, r.Resource.Resource).Inc()
+		return out
+	}
+	v.failed.WithLabelValues(r.Resource.Group, r.Resource.Version, r.Resource.Resource).Inc()
+	texts := make([]string, len(causes))
+	for i, c := range causes {
+		texts[i] = c.Message
+	}
+	out.Allowed = false
+	out.Result = &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: schema.Name + " is not valid: " + strings.Join(texts, "; "),
+		Details: &metav1.StatusDetails{Group: schema.Group, Kind: schema.Name, Name: r.Name, Causes: causes},
+	}
+	return out
+}
+
+// cause names the field, which begins the sentence.
+func cause(p model.Problem) metav1.StatusCause {
+	c := metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: p.Reason}
+	if field, _, ok := strings.Cut(p.Reason, " "); ok && (strings.HasPrefix(field, "spec") || strings.HasPrefix(field, "metadata")) {
+		c.Field = field
+	}
+	return c
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionv1beta1 "k8s.io/api/admission/v1beta1"
+)
+
+func newValidator(t *testing.T) *Validator {
+	t.Helper()
+	v, err := NewValidator(Config{Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func post(v http.Handler, contentType, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/validate", strings.NewReader(body))
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	w := httptest.NewRecorder()
+	v.ServeHTTP(w, r)
+	return w
+}
+
+// ask gives the JSON of a question about an object.
+func ask(version, operation, group, kind, object string) string {
+	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/%s","kind":"AdmissionReview","request":{"uid":"u-1","operation":%q,`+
+		`"kind":{"group":%q,"version":"v1","kind":%q},"resource":{"group":%q,"version":"v1","resource":"r"},"name":"x","namespace":"shop","object":%s}}`,
+		version, operation, group, kind, group, object)
+}
+
+func entry(spec string) string {
+	return `{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","namespace":"shop","managedFields":[{}]},"spec":` + spec + `}`
+}
+
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	const group = "networking.istio.io"
+	for name, c := range map[string]struct {
+		operation, group, kind, object string
+		allowed                        bool
+		says, warns                    string
+	}{
+		"good":             {"CREATE", group, "WorkloadEntry", entry(`{"address":"10.0.0.1"}`), true, "", ""},
+		"bad":              {"CREATE", group, "WorkloadEntry", entry(`{"address":"no address!"}`), false, "WorkloadEntry is not valid: spec.address ", ""},
+		"bad update":       {"UPDATE", group, "WorkloadEntry", entry(`{}`), false, "spec.address", ""},
+		"unknown field":    {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1"}`), false, `unknown field "adress" in spec: did you mean "address"?`, ""},
+		"all at once":      {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1","weihgt":1}`), false, "weihgt", ""},
+		"deleted":          {"DELETE", group, "WorkloadEntry", "null", true, "", ""},
+		"connected":        {"CONNECT", group, "WorkloadEntry", "null", true, "", ""},
+		"somebody else's":  {"CREATE", "apps", "Deployment", `{"apiVersion":"apps/v1","kind":"Deployment"}`, true, "", ""},
+		"a later kind":     {"CREATE", group, "TrafficExtension", `{"spec":{"what":"ever"}}`, true, "", ""},
+		"name of a kind":   {"CREATE", "example.com", "Gateway", `{"spec":{"what":"ever"}}`, true, "", ""},
+		"Gateway API":      {"CREATE", "gateway.networking.k8s.io", "GatewayClass", `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"GatewayClass","metadata":{"name":"x"},"spec":{}}`, false, "spec.controllerName", ""},
+		"without effect":   {"CREATE", "telemetry.istio.io", "Telemetry", `{"apiVersion":"telemetry.istio.io/v1","kind":"Telemetry","metadata":{"name":"x","namespace":"shop"},"spec":{}}`, true, "", "has no effect in this version"},
+		"no object at all": {"CREATE", group, "WorkloadEntry", `"text"`, false, "", ""},
+	} {
+		for _, version := range []string{"v1", "v1beta1"} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				t.Parallel()
+				w := post(newValidator(t), "application/json; charset=utf-8", ask(version, c.operation, c.group, c.kind, c.object))
+				if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+					t.Fatalf("%d %v: %s", w.Code, w.Header(), w.Body)
+				}
+				// The API server reads the answer with its own types.
+				var v1 admissionv1.AdmissionReview
+				var beta admissionv1beta1.AdmissionReview
+				if err := json.Unmarshal(w.Body.Bytes(), &v1); err != nil {
+					t.Fatal(err)
+				}
+				if err := json.Unmarshal(w.Body.Bytes(), &beta); err != nil {
+					t.Fatal(err)
+				}
+				r := v1.Response
+				if v1.APIVersion != "admission.k8s.io/"+version || v1.Kind != "AdmissionReview" || r.UID != "u-1" || beta.Response.UID != "u-1" ||
+					r.Allowed != c.allowed || beta.Response.Allowed != c.allowed || v1.Request != nil {
+					t.Errorf("the answer is %s", w.Body)
+				}
+				if !c.allowed && (r.Result == nil || !strings.Contains(r.Result.Message, c.says) || len(r.Result.Details.Causes) == 0) {
+					t.Errorf("the reason is %+v, want %q", r.Result, c.says)
+				}
+				if got := strings.Join(r.Warnings, "; "); !strings.Contains(got, c.warns) || c.warns == "" && got != "" {
+					t.Errorf("the warnings are %q, want %q", got, c.warns)
+				}
+			})
+		}
+	}
+}
+
+func TestQuestionsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	good := ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry", entry(`{"address":"10.0.0.1"}`))
+	v := newValidator(t)
+	for name, c := range map[string]struct {
+		contentType, body string
+		status            int
+		says              string
+	}{
+		"no content type":   {"", good, http.StatusUnsupportedMediaType, `the content type is ""`},
+		"YAML":              {"application/yaml", good, http.StatusUnsupportedMediaType, "it has to be application/json"},
+		"empty":             {"application/json", "", http.StatusBadRequest, "the body is empty"},
+		"no JSON":           {"application/json", "{", http.StatusBadRequest, "no AdmissionReview"},
+		"another kind":      {"application/json", `{"apiVersion":"v1","kind":"Pod"}`, http.StatusBadRequest, "the body is v1 Pod"},
+		"another version":   {"application/json", strings.Replace(good, "k8s.io/v1", "k8s.io/v2", 1), http.StatusBadRequest, "admission.k8s.io/v2"},
+		"without a request": {"application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest, "has no request"},
+		"too large":         {"application/json", `{"x":"` + strings.Repeat("x", maxBody) + `"}`, http.StatusBadRequest, "larger than 6 MiB"},
+	} {
+		w := post(v, c.contentType, c.body)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+			t.Errorf("%s: %d %s, want %d and %q", name, w.Code, w.Body, c.status, c.says)
+		}
+	}
+	if got := testutil.ToFloat64(v.faults); got != 8 {
+		t.Errorf("%v faults are counted, want 8", got)
+	}
+	r := httptest.NewRequest(http.MethodGet, "/validate", nil)
+	w := httptest.NewRecorder()
+	v.ServeHTTP(w, r)
+	if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodPost {
+		t.Errorf("GET: %d %v", w.Code, w.Header())
+	}
+}
+
+func TestLargeObjects(t *testing.T) {
+	t.Parallel()
+	labels := strings.Repeat("x", 3<<20)
+	w := post(newValidator(t), "application/json", ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry",
+		`{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","annotations":{"a":"`+labels+`"}},"spec":{"address":"10.0.0.1"}}`))
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"allowed":true`) {
+		t.Errorf("%d %.300s", w.Code, w.Body)
+	}
+}
+
+func FuzzValidator(f *testing.F) {
+	f.Add(ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry", entry(`{"address":"10.0.0.1"}`)))
+	f.Add(ask("v1beta1", "UPDATE", "gateway.networking.k8s.io", "HTTPRoute", `{"spec":{"rules":[{}]}}`))
+	f.Add(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"object":{}}}`)
+	v, err := NewValidator(Config{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		w := post(v, "application/json", body)
+		if w.Code == http.StatusOK && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("the answer is no JSON: %s", w.Body)
+		}
+	})
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// definitionsOf gives the folder of a module in which its definitions are.
+func definitionsOf(t *testing.T, module, folder string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		t.Fatalf("find the module %s: %v", module, err)
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), folder)
+}
+
+// configCluster gives a cluster of the test's own with the definitions of Istio
+// and of the Gateway API.
+func configCluster(t *testing.T) *Cluster {
+	t.Helper()
+	c := New(t, Options{})
+	ctx := testContext(t)
+	for _, folder := range []string{
+		definitionsOf(t, "istio.io/api", "kubernetes"),
+		definitionsOf(t, "sigs.k8s.io/gateway-api", "config/crd/standard"),
+	} {
+		if err := c.ApplyCRDs(ctx, folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// configStore opens the store of a cluster for its administrator.
+func configStore(t *testing.T, c *Cluster) *kube.ConfigStore {
+	t.Helper()
+	kubeconfig, err := c.Kubeconfig("kubernetes-admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.New(kube.Config{Kubeconfig: kubeconfig, QPS: 5000, Burst: 5000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := kube.NewConfigStore(kube.ConfigStoreConfig{Client: client, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// untyped gives a client for any kind.
+func untyped(t *testing.T, c *Cluster) dynamic.Interface {
+	t.Helper()
+	client, err := dynamic.NewForConfig(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// empty removes all configuration of a cluster.
+func empty(t *testing.T, c *Cluster) {
+	t.Helper()
+	client := untyped(t, c)
+	for _, k := range config.Schemas() {
+		resource := client.Resource(schema.GroupVersionResource{Group: k.Group, Version: k.Versions[0], Resource: k.Plural})
+		all, err := resource.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatalf("list %s: %v", k.Plural, err)
+		}
+		var of []string
+		for _, o := range all.Items {
+			if namespace := o.GetNamespace(); !slices.Contains(of, namespace) {
+				of = append(of, namespace)
+			}
+		}
+		for _, namespace := range of {
+			err := resource.Namespace(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+			if err != nil {
+				t.Fatalf("delete %s: %v", k.Plural, err)
+			}
+		}
+	}
+}
+
+// TestConfigStoreConforms runs the suite of all stores on a real API server.
+func TestConfigStoreConforms(t *testing.T) {
+	t.Parallel()
+	c := configCluster(t)
+	for _, name := range []string{"shop", "other", "ns0", "ns1", "ns2", "ns3", "ns4", "ns5", "ns6", "ns7"} {
+		if err := c.CreateNamespace(testContext(t), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.Run(t, func(t *testing.T) config.Store {
+		empty(t, c)
+		return configStore(t, c)
+	}, storetest.Options{
+		Serial: true,
+		Reopen: func(t *testing.T, _ config.Store) config.Store { return configStore(t, c) },
+	})
+}
+
+// workloadEntry gives an object that is quick to write.
+func workloadEntry(namespace, name, address string) *model.Config {
+	return &model.Config{
+		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
+		Spec: &networkingv1alpha3.WorkloadEntry{Address: address},
+	}
+}
+
+// The definitions come after the store has started, change their versions, and
+// go; what is there is picked up, and what goes is gone.
+func TestConfigStoreFollowsDefinitions(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{})
+	s := configStore(t, c)
+	runs(t, s.Run)
+	ctx := testContext(t)
+	eventually(t, ctx, "a store without definitions has synced", s.HasSynced)
+	if _, err := s.Create(ctx, workloadEntry("default", "early", "10.0.0.1")); config.StatusCode(err) != 404 || !strings.Contains(err.Error(), "install it") {
+		t.Errorf("create before the definition is there: %v", err)
+	}
+	if err := c.ApplyCRDs(ctx, definitionsOf(t, "istio.io/api", "kubernetes")); err != nil {
+		t.Fatal(err)
+	}
+	key := workloadEntry("default", "late", "10.0.0.1").Key
+	eventually(t, ctx, "an object of the new kind can be written", func() bool {
+		_, err := s.Create(ctx, workloadEntry("default", "late", "10.0.0.1"))
+		return err == nil || config.StatusCode(err) == 409
+	})
+	eventually(t, ctx, "the object of the new kind is there", func() bool { return s.Get(key) != nil })
+
+	definitions := untyped(t, c).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	// v1 is served no more: the store goes on with an older version.
+	crd, err := definitions.Get(ctx, "workloadentries.networking.istio.io", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range crd.Object["spec"].(map[string]any)["versions"].([]any) {
+		if version := v.(map[string]any); version["name"] == "v1" {
+			version["served"] = false
+		}
+	}
+	if _, err := definitions.Update(ctx, crd, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, "the object is followed and written in the older version", func() bool {
+		_, err := s.Patch(ctx, key, func(c *model.Config) error {
+			if c.APIVersion != "networking.istio.io/v1beta1" {
+				return errors.New("the older version is not in use yet")
+			}
+			c.Spec.(*networkingv1alpha3.WorkloadEntry).Address = "10.0.0.2"
+			return nil
+		})
+		return err == nil
+	})
+	eventually(t, ctx, "a change in the older version is seen", func() bool {
+		return s.Get(key).Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress() == "10.0.0.2"
+	})
+	if err := definitions.Delete(ctx, "workloadentries.networking.istio.io", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, "the object is gone with its definition", func() bool { return s.Get(key) == nil })
+}
+
+// The API server and its etcd are killed and started again under the watch:
+// nothing that is written meanwhile is missed.
+func TestConfigStoreMissesNothing(t *testing.T) {
+	t.Parallel()
+	c := configCluster(t)
+	s := configStore(t, c)
+	var events atomic.Int64
+	s.RegisterEventHandler(func(list []config.Event) { events.Add(int64(len(list))) }, model.WorkloadEntry)
+	var troubles atomic.Int64
+	s.SetWatchErrorHandler(func(error) { troubles.Add(1) })
+	runs(t, s.Run)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	eventually(t, ctx, "the store has synced", s.HasSynced)
+
+	writer := configStore(t, c)
+	const writes = 300
+	var acknowledged sync.Map
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range writes {
+			for ctx.Err() == nil {
+				_, err := writer.Create(ctx, workloadEntry("default", fmt.Sprintf("w-%d", i), "10.0.0.1"))
+				if err == nil || config.StatusCode(err) == 409 {
+					acknowledged.Store(i, true)
+					break
+				}
+				time.Sleep(20 * time.Millisecond) // the API server is away
+			}
+		}
+	}()
+	has := func(n int) func() bool {
+		return func() bool { _, ok := acknowledged.Load(n); return ok }
+	}
+	eventually(t, ctx, "a part is written", has(writes/3))
+	c.APIServer.Kill()
+	eventually(t, ctx, "somebody heard that the API server is away", func() bool { return troubles.Load() > 0 })
+	if err := c.APIServer.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, "another part is written", has(2*writes/3))
+	c.Etcd.Kill()
+	if err := c.Etcd.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	eventually(t, ctx, "every object is there", func() bool { return len(s.List(model.WorkloadEntry, "default")) == writes })
+	eventually(t, ctx, "every object was told of", func() bool { return events.Load() >= writes })
+}
+
+// An object of another revision is not there, and one that changes to another
+// goes; one that is not valid any more stays as it was.
+func TestConfigStoreLeavesOut(t *testing.T) {
+	t.Parallel()
+	c := configCluster(t)
+	s := configStore(t, c)
+	runs(t, s.Run)
+	ctx := testContext(t)
+	eventually(t, ctx, "the store has synced", s.HasSynced)
+	canary := workloadEntry("default", "canary", "10.0.0.1")
+	canary.Labels = map[string]string{"istio.io/rev": "canary"}
+	plain := workloadEntry("default", "plain", "10.0.0.1")
+	for _, o := range []*model.Config{canary, plain} {
+		if _, err := s.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, ctx, "the object of every revision is there", func() bool { return s.Get(plain.Key) != nil })
+	if s.Get(canary.Key) != nil {
+		t.Error("the object of another revision is there")
+	}
+	// Past the rules of this control plane, as long as its webhook is not there.
+	entries := untyped(t, c).Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "workloadentries"}).Namespace("default")
+	bad, err := entries.Get(ctx, "plain", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad.Object["spec"] = map[string]any{"address": "not an address!"}
+	if _, err := entries.Update(ctx, bad, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, "the problem is told", func() bool { return len(s.Problems()) == 1 })
+	if p := s.Problems()[0]; p.Object != plain.Key || !strings.Contains(p.Reason, "spec.address") || !strings.Contains(p.Reason, "last good version") {
+		t.Errorf("the problem is %v", p)
+	}
+	if got := s.Get(plain.Key).Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress(); got != "10.0.0.1" {
+		t.Errorf("the address is %s: the last good version is not in force", got)
+	}
+	if _, err := s.Patch(ctx, plain.Key, func(c *model.Config) error {
+		c.Spec.(*networkingv1alpha3.WorkloadEntry).Address = "10.0.0.3"
+		c.Labels = map[string]string{"istio.io/rev": "canary"}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, "the object that went to another revision is gone", func() bool { return s.Get(plain.Key) == nil })
+	if p := s.Problems(); len(p) > 0 {
+		t.Errorf("problems stay: %v", p)
+	}
+}
+
+// A store that may not read says which right is missing, does not sync, and goes
+// on by itself once it has it.
+func TestConfigStoreWithoutRights(t *testing.T) {
+	t.Parallel()
+	c := configCluster(t)
+	kubeconfig, err := c.Kubeconfig("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.New(kube.Config{Kubeconfig: kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := kube.NewConfigStore(kube.ConfigStoreConfig{Client: client, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan error, 1000)
+	s.SetWatchErrorHandler(func(err error) { heard <- err })
+	runs(t, s.Run)
+	ctx := testContext(t)
+	if err := <-heard; !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("the trouble is %v", err)
+	}
+	if s.HasSynced() {
+		t.Error("a store that may not read has synced")
+	}
+	rules, err := os.ReadFile("../../examples/kubernetes/rbac-config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, rules); err != nil {
+		t.Fatal(err)
+	}
+	binding := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: nobody}\n"+
+		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %s}\nsubjects: [{kind: User, name: nobody}]\n", "outrigger-config")
+	if err := c.Apply(ctx, []byte(binding)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, "the store has synced", s.HasSynced)
+	if _, err := s.Create(ctx, workloadEntry("default", "w", "10.0.0.1")); !apierrors.IsForbidden(unwrapAll(err)) {
+		t.Errorf("a write without the right: %v", err)
+	}
+}
+
+// unwrapAll gives the innermost error.
+func unwrapAll(err error) error {
+	for {
+		inner, ok := err.(interface{ Unwrap() error })
+		if !ok {
+			return err
+		}
+		err = inner.Unwrap()
+	}
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+)
+
+// strangers hands the first connections to somebody who is no control plane.
+type strangers struct {
+	net.Listener
+	meet  func(net.Conn)
+	left  atomic.Int32
+	ended atomic.Int32
+}
+
+func (s *strangers) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.Listener.Accept()
+		if err != nil || s.left.Add(-1) < 0 {
+			return conn, err
+		}
+		go func() {
+			s.meet(conn)
+			_ = conn.Close()
+			s.ended.Add(1)
+		}()
+	}
+}
+
+// Who takes the connection and then says nothing, answers in another protocol
+// or floods with what is no HTTP/2 counts as a failure: Envoy's stream stays
+// open, and the relay hangs up and dials again.
+func TestNoControlPlane(t *testing.T) {
+	t.Parallel()
+	for name, meet := range map[string]func(net.Conn){
+		"silent": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"http1": func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		},
+		"closes": func(net.Conn) {},
+		"floods with zeros": func(c net.Conn) {
+			zeros := make([]byte, 1<<20)
+			for range 100 {
+				if _, err := c.Write(zeros); err != nil {
+					return
+				}
+			}
+			t.Error("the relay took 100 MB of zeros")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &strangers{Listener: listen(t, "127.77.102.2:0"), meet: meet}
+			l.left.Store(2)
+			cp := newControlPlane()
+			cp.start(t, l)
+			reg := prometheus.NewRegistry()
+			r := startRig(t, Config{Registerer: reg, Upstream: UpstreamConfig{Address: l.Addr().String()}}, false)
+			e := r.envoy(t)
+			e.ask(clusterType)
+			receive(t, cp.got, "request, once a control plane is there")
+			cp.answers <- &discoveryv3.DiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
+			e.wants(clusterType, "1")
+			if n := counter(t, reg, "istio_agent_istiod_connection_failures"); n < 1 {
+				t.Errorf("%v failures were counted", n)
+			}
+			eventually(t, "the strangers are left", func() bool { return l.ended.Load() == 2 })
+			if a, b := gauge(t, reg, "outrigger_agent_xds_failed_attempts"), gauge(t, reg, "outrigger_agent_xds_backoff_seconds"); a != 0 || b != 0 {
+				t.Errorf("%v failed attempts and a pause of %v s after a success", a, b)
+			}
+		})
+	}
+}
+
+// Who speaks HTTP/2 but only floods with what has to be answered ends one
+// stream; the next one is unharmed.
+func TestFloodOfFrames(t *testing.T) {
+	t.Parallel()
+	for name, frame := range map[string]string{
+		"settings": "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+		"pings":    "\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &strangers{Listener: listen(t, "127.77.102.2:0"), meet: func(c net.Conn) {
+				go func() { _, _ = io.Copy(io.Discard, c) }()
+				_, _ = io.WriteString(c, "\x00\x00\x00\x04\x00\x00\x00\x00\x00") // its preface
+				many := bytes.Repeat([]byte(frame), 10_000)
+				for range 20 {
+					if _, err := c.Write(many); err != nil {
+						return
+					}
+				}
+			}}
+			l.left.Store(1)
+			cp := newControlPlane()
+			cp.start(t, l)
+			r := startRig(t, Config{Upstream: UpstreamConfig{Address: l.Addr().String()}}, true)
+			e := r.envoy(t)
+			e.ask(clusterType)
+			if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
+				t.Errorf("the stream ended with %v, want Unavailable", err)
+			}
+			e = r.envoy(t)
+			e.ask(clusterType)
+			receive(t, cp.got, "request of the next stream")
+			cp.answers <- &discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
+			e.wants(clusterType, "1")
+		})
+	}
+}

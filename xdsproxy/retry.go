@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// When a response that could be used in part only is rewritten again.
+const (
+	firstAgain    = 15 * time.Second
+	maxAgain      = 5 * time.Minute
+	againGrowth   = 2
+	againVariance = 0.2
+)
+
+// incomplete is what could not be used of the responses of a type, as the
+// control plane sent it. It is rewritten again from time to time, because the
+// control plane, to which it was sent well, does not send it again. It belongs
+// to the goroutine that rewrites the type.
+type incomplete struct {
+	delta bool
+	r     response
+	// frame is the response of the state of the world, the newest one. nil:
+	// nothing is incomplete.
+	frame []byte
+	// head and items are a delta response: all but the resources, and those of
+	// all responses that no later one has replaced.
+	head  []byte
+	items []deltaItem
+	// sent is what Envoy got of it last.
+	sent   []byte
+	delays *backoff.ExponentialBackOff
+	timer  *time.Timer // nil when nothing is incomplete
+}
+
+type deltaItem struct {
+	name string
+	raw  []byte // the field of the response
+}
+
+func newIncomplete(delta bool, first time.Duration) *incomplete {
+	return &incomplete{delta: delta, delays: backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(first), backoff.WithMaxInterval(maxAgain), backoff.WithMultiplier(againGrowth),
+		backoff.WithRandomizationFactor(againVariance), backoff.WithMaxElapsedTime(0),
+	)}
+}
+
+// due tells when it is time to try again, never when nothing is incomplete.
+func (in *incomplete) due() <-chan time.Time {
+	if in.timer == nil {
+		return nil
+	}
+	return in.timer.C
+}
+
+// stop forgets everything.
+func (in *incomplete) stop() {
+	if in.timer != nil {
+		in.timer.Stop()
+	}
+	in.timer, in.frame, in.head, in.items, in.sent = nil, nil, nil, nil, nil
+}
+
+// replace forgets what a newer response replaces: all of it in the state of the
+// world, what it names in delta.
+func (in *incomplete) replace(frame []byte) {
+	if !in.delta {
+		in.stop()
+		return
+	}
+	if len(in.items) == 0 {
+		return
+	}
+	_, items, removed := splitDelta(frame)
+	gone := make(map[string]bool, len(items)+len(removed))
+	for _, item := range items {
+		gone[item.name] = true
+	}
+	for _, name := range removed {
+		gone[name] = true
+	}
+	in.items = slices.DeleteFunc(in.items, func(item deltaItem) bool { return gone[item.name] })
+	if len(in.items) == 0 {
+		in.stop()
+	}
+}
+
+// keep notes a response of which not everything could be used, and what Envoy
+// got of it.
+func (in *incomplete) keep(frame []byte, r response, sent []byte) {
+	in.r, in.sent = r, sent
+	if in.delta {
+		head, items, _ := splitDelta(frame)
+		if len(items) == 0 {
+			return // there is nothing that could be used later
+		}
+		in.head, in.items = head, append(in.items, items...)
+	} else {
+		in.frame = frame
+	}
+	in.delays.Reset()
+	in.wait()
+}
+
+// wait sets the time of the next attempt.
+func (in *incomplete) wait() {
+	if in.timer != nil {
+		in.timer.Stop()
+	}
+	in.timer = time.NewTimer(in.delays.NextBackOff())
+}
+
+// response is what is rewritten again.
+func (in *incomplete) response() []byte {
+	if !in.delta {
+		return in.frame
+	}
+	b := slices.Clone(in.head)
+	for _, item := range in.items {
+		b = append(b, item.raw...)
+	}
+	return b
+}
+
+// splitDelta takes a delta response apart: all but resources and what was
+// removed, the resources, and the names of what was removed.
+func splitDelta(frame []byte) (head []byte, items []deltaItem, removed []string) {
+	newCursor(mem.BufferSlice{mem.SliceBuffer(frame)}).each(func(n protowire.Number, v cursor) {
+		body := v.read(v.left)
+		raw := protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), body)
+		switch n {
+		case responseResources:
+			item := deltaItem{raw: raw}
+			v.each(func(n protowire.Number, v cursor) {
+				if n == resourceName {
+					item.name, _ = v.text()
+				}
+			})
+			items = append(items, item)
+		case responseRemoved:
+			removed = append(removed, string(body))
+		case responseRemovedNames:
+			newCursor(mem.BufferSlice{mem.SliceBuffer(body)}).each(func(n protowire.Number, v cursor) {
+				if n == removedName {
+					name, _ := v.text()
+					removed = append(removed, name)
+				}
+			})
+		default:
+			head = append(head, raw...)
+		}
+	})
+	return head, items, removed
+}
+
+// rewriteAgain rewrites once more what is incomplete, and sends Envoy what is
+// new in it. A newer response of the type cuts it short.
+func (s *stream) rewriteAgain(ctx context.Context, rw *rewriting, in *incomplete) error {
+	attempt, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !rw.interruptible(cancel) {
+		in.wait() // a newer one is there already
+		return nil
+	}
+	out, wrong := rw.fn(attempt, in.response(), s.delta)
+	rw.interruptible(nil)
+	if attempt.Err() != nil {
+		in.wait()
+		return ctx.Err()
+	}
+	if out != nil && !bytes.Equal(out, in.sent) {
+		in.sent = out
+		rw.expect(in.r.nonce, wrong)
+		if err := s.forward(frameOf(out)); err != nil {
+			return err
+		}
+	}
+	if wrong != "" {
+		in.wait()
+		return nil
+	}
+	s.proxy.log.Info("a part of the control plane's response that could not be used can be now", "type_url", in.r.typeURL)
+	in.stop()
+	return nil
+}
+
+// interruptible has newer responses of the type call cancel, nil for nothing.
+// It reports false if there is one already.
+func (rw *rewriting) interruptible(cancel context.CancelFunc) bool {
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	rw.cancel = cancel
+	return cancel == nil || len(rw.queue) == 0
+}
+
+// interrupt ends the attempt that is under way.
+func (rw *rewriting) interrupt() {
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	if rw.cancel != nil {
+		rw.cancel()
+	}
+}
