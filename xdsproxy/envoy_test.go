@@ -210,6 +210,30 @@ func TestEnvoyMovesFromLastGood(t *testing.T) {
 	})
 }
 
+// A real Envoy whose control plane went after the clusters goes on with what was
+// last good.
+func TestEnvoyAfterHalfAStart(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir, address := t.TempDir(), "127.77.51.22:18080"
+		if delta {
+			address = "127.77.51.23:18080"
+		}
+		envoyBinary(t)
+		seed, last := openStored(t, dir)
+		keep(t, seed, last, mesh(t, address, "old"), delta)
+		_, last = openStored(t, dir)
+		upstream := closedAddress(t)
+		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: upstream}}, delta)
+		plane := r.start(t, listen(t, upstream))
+		startEnvoy(t, r)
+		r.nextOf(t, clusterType)
+		r.answers <- r.meshAnswer(t, nil, clusterType, "n")
+		receive(t, r.got, "answer, or what comes after clusters")
+		plane.Stop()
+		eventually(t, "envoy answers", func() bool { body, _ := fetch(t, address); return body == "old" })
+	})
+}
+
 // keep runs an Envoy that takes a mesh until it is kept.
 func keep(t *testing.T, s *lastgood.Store, last *LastGood, mesh map[string]proto.Message, delta bool) {
 	t.Helper()

@@ -6,6 +6,7 @@ package xdsproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -44,11 +45,17 @@ const (
 	coldFailing = 150 * time.Millisecond
 	coldSilent  = time.Second
 	coldLook    = 50 * time.Millisecond
+	// coldMute is how long it waits for one that takes the stream and says
+	// nothing, where something was kept.
+	coldMute = 2 * time.Second
 	// maxWarm is how many processes are known to have had configuration.
 	maxWarm = 256
 )
 
-var errBack = errors.New("the control plane is there again: subscribe anew")
+var (
+	errBack = errors.New("the control plane is there again: subscribe anew")
+	errMute = fmt.Errorf("the control plane took the stream and has not answered within %s", coldMute)
+)
 
 // cold tells whether a process has had no configuration of the control plane
 // and what was last good would help it.
@@ -60,6 +67,15 @@ func (p *Proxy) cold(pid int) bool {
 	warm := p.warm[pid]
 	p.mu.Unlock()
 	return !warm
+}
+
+// warmed notes that a process has configuration of the control plane. The caller
+// holds mu.
+func (p *Proxy) warmed(pid int) {
+	if len(p.warm) > maxWarm {
+		clear(p.warm)
+	}
+	p.warm[pid] = true
 }
 
 // opened is a stream to the control plane.
@@ -103,9 +119,36 @@ func (s *stream) serveCold(ctx context.Context) error {
 		if o.err != nil {
 			return o.err
 		}
+		ctx, stop := s.unlessMute(ctx)
+		defer stop()
 		return s.join(ctx, o.stream, true)
 	}
 	return s.serveLastGood(ctx, result, cancel)
+}
+
+// unlessMute ends a stream that the control plane took and says nothing on, where
+// something was kept: on the next one Envoy is served that. One that is slow is
+// waited for once it has shown that it answers.
+func (s *stream) unlessMute(ctx context.Context) (context.Context, func()) {
+	p := s.proxy
+	if p.upstream.answers() {
+		return ctx, func() {}
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(coldMute, func() {
+		p.mu.Lock()
+		joined := s.joined
+		p.mu.Unlock()
+		if joined || ctx.Err() != nil || p.lastGood.Usable() != nil {
+			return
+		}
+		p.upstream.failed(errMute)
+		end(errMute)
+	})
+	return ctx, func() {
+		timer.Stop()
+		end(nil)
+	}
 }
 
 // awaitUpstream gives the stream that opens in time; false if none does.

@@ -120,9 +120,15 @@ func TestLastGood(t *testing.T) {
 		if st := r.proxy.Status(); st.LastGood || !st.Connected {
 			t.Errorf("status %+v, want one of the control plane", st)
 		}
-		if r.proxy.cold(os.Getpid()) {
-			t.Error("the process counts as one that has nothing")
+		e.take(clusterType, "v9", "9")
+		e.ask(listenerType)
+		r.push(listenerType, "v9", "10", "")
+		e.wants(listenerType, "10")
+		if !r.proxy.cold(os.Getpid()) {
+			t.Error("the process counts as one that has its listeners")
 		}
+		e.take(listenerType, "v9", "10")
+		eventually(t, "the process has what it needs", func() bool { return !r.proxy.cold(os.Getpid()) })
 	})
 }
 
@@ -193,6 +199,69 @@ func TestLastGoodBreaks(t *testing.T) {
 		e = r.envoy(t)
 		e.ask(clusterType)
 		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		e.wants(clusterType, "9")
+	})
+}
+
+// A control plane that goes before Envoy has its listeners leaves it to what was
+// last good: with clusters alone it would not start.
+func TestLastGoodAfterHalfAStart(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir := t.TempDir()
+		remember(t, dir, delta)
+		_, last := openStored(t, dir)
+		address := closedAddress(t)
+		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: address}}, delta)
+		g := r.start(t, listen(t, address))
+		e := r.envoy(t)
+		e.ask(clusterType)
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		e.wants(clusterType, "9")
+		g.Stop()
+		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
+			t.Fatalf("envoy's stream ended with %v", err)
+		}
+		e = r.envoy(t)
+		e.ask(clusterType)
+		e.take(clusterType, "x", anyOf(t, e, clusterType))
+		e.ask(listenerType)
+		anyOf(t, e, listenerType)
+	})
+}
+
+// A control plane that takes streams and says nothing counts as none, until it
+// answers one, however late.
+func TestLastGoodWhileMute(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir := t.TempDir()
+		remember(t, dir, delta)
+		_, last := openStored(t, dir)
+		r := startRig(t, Config{LastGood: last}, delta)
+		e := r.envoy(t)
+		e.ask(clusterType)
+		r.nextOf(t, clusterType)
+		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errMute.Error()) {
+			t.Fatalf("envoy's stream ended with %v", err)
+		}
+		if st := r.proxy.Status(); st.Attempts != 1 || st.Failure != errMute.Error() {
+			t.Errorf("status %+v, want one attempt that got no answer", st)
+		}
+		eventually(t, "the stream has ended", func() bool { return r.streams.Load() == 0 })
+		e = r.envoy(t)
+		e.ask(clusterType)
+		anyOf(t, e, clusterType)
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errBack.Error()) {
+			t.Fatalf("envoy's stream ended with %v", err)
+		}
+		eventually(t, "the trial has ended", func() bool { return r.streams.Load() == 0 })
+		e = r.envoy(t)
+		e.ask(clusterType)
+		r.nextOf(t, clusterType)
+		time.Sleep(coldMute + 200*time.Millisecond) // slow, but known to answer
 		r.push(clusterType, "v9", "9", "")
 		e.wants(clusterType, "9")
 	})

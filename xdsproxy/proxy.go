@@ -109,7 +109,8 @@ type Proxy struct {
 	// one; a second one means that the first is dead and has not noticed.
 	// During a hot restart there are two Envoys.
 	current map[int]*stream
-	// warm are the processes that have had configuration of the control plane.
+	// warm are the processes that have taken listeners of the control plane,
+	// which come last of what an Envoy starts with.
 	warm map[int]bool
 	// health is the last report, nil before the first.
 	health *health
@@ -265,10 +266,6 @@ func (p *Proxy) reached(s *stream, has bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.joined = has
-	if len(p.warm) > maxWarm {
-		clear(p.warm)
-	}
-	p.warm[s.pid] = true
 }
 
 // rejects notes whether a stream's Envoy rejects what it was sent last of a type,
@@ -277,7 +274,9 @@ func (p *Proxy) rejects(s *stream, typeURL string, does bool) (alone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !does {
-		delete(s.rejected, typeURL)
+		if delete(s.rejected, typeURL); typeURL == listenerType {
+			p.warmed(s.pid)
+		}
 		return false
 	}
 	if s.rejected == nil {

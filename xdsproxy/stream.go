@@ -200,7 +200,7 @@ func (s *stream) responses(ctx context.Context) error {
 	for {
 		var f frame
 		if err := s.up.RecvMsg(&f); err != nil {
-			return s.upstreamEnded(err, !accepted)
+			return s.upstreamEnded(ctx, err, !accepted)
 		}
 		if err := s.receive(ctx, &f); err != nil {
 			return nil //nolint:nilerr // Envoy is gone; its context says why
@@ -279,14 +279,15 @@ func (s *stream) drop(reason, typeURL string) {
 	}
 }
 
-// upstreamEnded accounts for the end of the upstream stream.
-func (s *stream) upstreamEnded(err error, refused bool) error {
+// upstreamEnded accounts for the end of the upstream stream. Once ctx has ended
+// it was ended here, which says nothing of the control plane.
+func (s *stream) upstreamEnded(ctx context.Context, err error, refused bool) error {
 	if !s.live {
 		return err
 	}
-	expected := s.down.Context().Err() != nil || errors.Is(err, io.EOF)
-	s.proxy.metrics.upstreamEnds.WithLabelValues(endType(expected)).Inc()
-	if s.down.Context().Err() != nil {
+	ended := ctx.Err() != nil
+	s.proxy.metrics.upstreamEnds.WithLabelValues(endType(ended || errors.Is(err, io.EOF))).Inc()
+	if ended {
 		return nil
 	}
 	if errors.Is(err, io.EOF) {

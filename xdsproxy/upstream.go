@@ -82,12 +82,13 @@ type upstream struct {
 	metrics    *metrics
 
 	mu sync.Mutex // guards what follows
-	// delays grows with each failure in a row; failing is false after a
-	// stream was accepted.
-	delays  *backoff.ExponentialBackOff
-	failing bool
-	attempt int
-	last    error
+	// delays grows with each failure in a row; failing is false, and answered
+	// true, after a stream was accepted.
+	delays   *backoff.ExponentialBackOff
+	failing  bool
+	answered bool
+	attempt  int
+	last     error
 }
 
 func newUpstream(cfg Config, m *metrics) *upstream {
@@ -192,6 +193,14 @@ func (u *upstream) failure() (attempts int, err error) {
 	return u.attempt, u.last
 }
 
+// answers tells whether the control plane took the last stream that it was
+// offered.
+func (u *upstream) answers() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.answered
+}
+
 // pause waits as long as the failures before demand.
 func (u *upstream) pause(ctx context.Context) error {
 	u.mu.Lock()
@@ -224,7 +233,7 @@ func (u *upstream) failed(err error) {
 	u.mu.Lock()
 	u.attempt++
 	attempt := u.attempt
-	u.failing, u.last = true, err
+	u.failing, u.answered, u.last = true, false, err
 	u.mu.Unlock()
 	u.metrics.attempts.Set(float64(attempt))
 	// The first failure may be a restart that is over at once. The attempts
@@ -238,7 +247,7 @@ func (u *upstream) failed(err error) {
 func (u *upstream) succeeded() {
 	u.mu.Lock()
 	attempt := u.attempt
-	u.attempt, u.failing, u.last = 0, false, nil
+	u.attempt, u.failing, u.answered, u.last = 0, false, true, nil
 	u.delays.Reset()
 	u.mu.Unlock()
 	u.metrics.attempts.Set(0)

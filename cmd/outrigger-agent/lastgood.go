@@ -22,7 +22,7 @@ const lastGoodFormat = "1"
 // lastGood opens what Envoy had in an earlier life.
 func (b *builder) lastGood() error {
 	e := b.cfg.env.relay
-	if e.lastGoodAge == 0 || b.cfg.env.disableEnvoy {
+	if b.cfg.env.disableEnvoy {
 		return nil
 	}
 	dir := e.lastGoodDir
@@ -32,6 +32,10 @@ func (b *builder) lastGood() error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("environment variable OUTRIGGER_LAST_GOOD_DIR is %q: %w", e.lastGoodDir, err)
+	}
+	if e.lastGoodAge == 0 {
+		lastgood.Forget(filepath.Join(dir, "data"), b.scope("lastgood"))
+		return nil
 	}
 	b.parts.lastGood, err = lastgood.Open(lastgood.Config{
 		Dir: filepath.Join(dir, "data"), KeyDir: filepath.Join(dir, "key"),

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,5 +74,20 @@ func TestProxyColdStart(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// An age of 0 keeps nothing, what was kept before included.
+func TestLastGoodIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key := filepath.Join(dir, "data", "identity")
+	writeIn(t, dir, "data/identity", []byte("sealed"))
+	b := &builder{cfg: &config{env: environment{relay: relayEnvironment{lastGoodDir: dir}}}, log: slog.New(slog.DiscardHandler), parts: &parts{}}
+	if err := b.lastGood(); err != nil || b.parts.lastGood != nil {
+		t.Errorf("%v, %v", b.parts.lastGood, err)
+	}
+	if _, err := os.Stat(key); !os.IsNotExist(err) {
+		t.Errorf("the kept identity stays: %v", err)
 	}
 }

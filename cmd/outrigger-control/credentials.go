@@ -28,17 +28,9 @@ type credentialEnvironment struct {
 func credentialVariables() []variable {
 	return []variable{
 		{"OUTRIGGER_CREDENTIALS", "", "where the Secrets with the certificates of gateways are: fs:///directory, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.credentials.source })},
-		{"OUTRIGGER_CREDENTIAL_READERS", "", "with fs://: service accounts whose gateways get the Secrets of their namespace, as namespace/account, with commas between; * stands for all accounts of a namespace. In a cluster the right to list Secrets decides", func(e *environment, s string) error {
-			for account := range strings.SplitSeq(s, ",") {
-				if account = strings.TrimSpace(account); account == "" {
-					continue
-				}
-				if namespace, name, ok := strings.Cut(account, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-					return fmt.Errorf("%q is no account: write namespace/account or namespace/*", account)
-				}
-				e.credentials.readers = append(e.credentials.readers, account)
-			}
-			return nil
+		{"OUTRIGGER_CREDENTIAL_READERS", "", "with fs://: service accounts whose gateways get the Secrets of their namespace, as namespace/account, with commas between; * stands for all accounts of a namespace. In a cluster the right to list Secrets decides", func(e *environment, s string) (err error) {
+			e.credentials.readers, err = accounts(s)
+			return err
 		}},
 	}
 }

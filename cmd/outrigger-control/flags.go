@@ -42,10 +42,10 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.StringVar(&f.configDir, "configDir", "", "directory of Istio YAML, watched; used when the mesh config names no configSources")
 	fs.StringVar(&f.meshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
-	fs.StringSliceVar(&f.registries, "registries", nil, "platforms to read services from, beside ServiceEntries: none is served yet; given and empty, identity does not use the cluster of this pod either")
+	fs.StringSliceVar(&f.registries, "registries", nil, "platforms to read services from, beside ServiceEntries: Kubernetes (default where a cluster is used); given and empty: none, and identity does not use the cluster of this pod either")
 	fs.StringVar(&f.domain, "domain", "cluster.local", "DNS domain of the mesh")
 	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the control plane (default: POD_NAMESPACE)")
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that identity uses (default: in a pod, KUBECONFIG, else its service account)")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that identity and services use (default: in a pod, KUBECONFIG, else its service account)")
 	fs.StringVar(&f.clusterID, "clusterID", "", "name of that cluster, as agents give it with a token (default: CLUSTER_ID)")
 	fs.StringToStringVar(&f.clusterAliases, "clusterAliases", nil, "other names of the cluster, as alias=name")
 	fs.Float32Var(&f.qps, "kubernetesApiQPS", 80, "requests a second to the API server; reviews of tokens do not count")
@@ -173,10 +173,8 @@ func (f *flags) logger() (*slog.Logger, error) {
 
 // check refuses flags whose wish cannot be granted.
 func (f *flags) check() error {
-	for _, r := range f.registries {
-		if r != "" {
-			return fmt.Errorf("--registries names %q, which is not served: services come from ServiceEntry and WorkloadEntry objects; leave the flag out, and identity still uses the cluster of --kubeconfig or of this pod; --registries \"\" uses none", r)
-		}
+	if err := f.checkRegistries(); err != nil {
+		return err
 	}
 	if f.secureGRPCAddr == "" && f.grpcAddr == "" {
 		return errors.New("--secureGRPCAddr and --grpcAddr are both empty: no proxy could connect")

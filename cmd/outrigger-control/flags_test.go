@@ -72,7 +72,7 @@ func TestFlagsCheck(t *testing.T) {
 		f    flags
 		says string
 	}{
-		"kubernetes": {flags{registries: []string{"Kubernetes"}, grpcAddr: ":1", httpAddr: ":1"}, `"Kubernetes"`},
+		"a platform": {flags{registries: []string{"Kubernetes", "Mock"}, grpcAddr: ":1", httpAddr: ":1"}, `"Mock"`},
 		"no port":    {flags{httpAddr: ":1"}, "no proxy could connect"},
 		"no health":  {flags{grpcAddr: ":1"}, "/ready"},
 	} {
@@ -80,8 +80,10 @@ func TestFlagsCheck(t *testing.T) {
 			t.Errorf("%s: got %v, want an error that says %q", name, err, tc.says)
 		}
 	}
-	if err := (&flags{registries: []string{""}, secureGRPCAddr: ":1", httpAddr: ":1"}).check(); err != nil {
-		t.Error(err)
+	for _, r := range []string{"", "Kubernetes"} {
+		if err := (&flags{registries: []string{r}, secureGRPCAddr: ":1", httpAddr: ":1"}).check(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -113,7 +113,11 @@ func (s *server) connect(f flags, env environment, reg prometheus.Registerer) (*
 	if source == "" {
 		source = "the service account of this pod"
 	}
-	log.Info("identity uses Kubernetes; services do not", "source", source, "name", env.kube.clusterID)
+	if f.noRegistries {
+		log.Info("identity uses Kubernetes; services do not", "source", source, "name", env.kube.clusterID)
+	} else {
+		log.Info("identity and services use Kubernetes", "source", source, "name", env.kube.clusterID)
+	}
 	return client, nil
 }
 

@@ -41,6 +41,7 @@ type server struct {
 	status    *objectstatus.Writer
 	skipped   *prometheus.CounterVec // events that make no push
 	kube      *kube.Client           // nil if no cluster is used
+	platform  *kube.Registry         // nil if no services come from it
 	// credentials are the certificates of gateways; nil if there are none.
 	credentials credentialSource
 	authority   *ca.Authority // nil without the TLS server
@@ -90,6 +91,9 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if s.store, err = s.openStores(f, env, reg); err != nil {
 		return nil, err
 	}
+	if err := s.newPlatform(f, env, reg); err != nil {
+		return nil, err
+	}
 	secrets, err := s.newCredentials(env.credentials, reg)
 	if err != nil {
 		return nil, err
@@ -137,6 +141,9 @@ func (s *server) run(ctx context.Context) error {
 		g.Go(func() error { return s.authority.Run(ctx) }) // reads plugged-in files and the store, feeds signing and handshakes
 		g.Go(func() error { return s.followRoots(ctx) })   // reads the authority's roots, feeds changes
 	}
+	if s.platform != nil {
+		g.Go(func() error { return s.platform.Run(ctx) }) // reads services and pods, feeds changes
+	}
 	if s.credentials != nil {
 		g.Go(func() error { return s.credentials.Run(ctx) }) // reads Secrets, wakes the streams that asked for them
 	}
@@ -161,13 +168,16 @@ func (s *server) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// firstBuild waits for the stores and starts the pipeline: a snapshot of a
-// half-read configuration would take routes away from proxies that have them.
+// firstBuild waits for the stores and the registry and starts the pipeline: a
+// snapshot of a half-read configuration would take routes away from proxies that
+// have them.
 func (s *server) firstBuild(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.store.Synced():
+	for _, synced := range s.waits() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-synced:
+		}
 	}
 	s.debounce.Add(model.Change{All: true})
 	return nil
@@ -175,9 +185,7 @@ func (s *server) firstBuild(ctx context.Context) error {
 
 // build makes a snapshot of what the stores hold and publishes it.
 func (s *server) build(change model.Change) {
-	select {
-	case <-s.store.Synced():
-	default:
+	if !s.loaded() {
 		return // firstBuild covers what is coming in
 	}
 	start := time.Now()
@@ -186,9 +194,12 @@ func (s *server) build(change model.Change) {
 	if s.healthOn && change.Touches(model.WorkloadEntry) {
 		s.health.Update(list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: list, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
+	in := snapshot.Input{List: list, Get: s.store.Get, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
 	if s.authority != nil {
 		in.Roots = s.authority.RootPEM()
+	}
+	if s.platform != nil {
+		in.Platform = s.platform
 	}
 	next := snapshot.Build(s.built, in, change)
 	s.logProblems(next)

@@ -95,7 +95,11 @@ func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
 	default:
 		values = url.Values{}
 	}
-	values.Set("ca", tls.GetCaCertificates())
+	if ca := tls.GetCaCertificates(); ca != "" {
+		values.Set("ca", ca)
+	} else {
+		values.Set("tls", "true")
+	}
 	if tls.GetSni() != "" {
 		values.Set("servername", tls.GetSni())
 	}

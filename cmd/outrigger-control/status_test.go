@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -53,7 +54,7 @@ func TestHealthAfterRestart(t *testing.T) {
 		s := start(t)
 		one := i.stream(t, s, "127.77.63.21")
 		one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: &rpcstatus.Status{Code: 13, Message: "connection refused"}})
-		waitUntil(t, "the report is in the status", func() bool { println(s.condition(entry, health.ConditionType)); return s.condition(entry, health.ConditionType) == "False code 13: connection refused" })
+		waitUntil(t, "the report is in the status", func() bool { return s.condition(entry, health.ConditionType) == "False connection refused" })
 		// The stream has asked for listeners and does not answer.
 		waitUntil(t, "the proxy's silence is in the status", func() bool {
 			return s.condition(entry, "Reconciled") == "False 1 of 1 proxy has not acknowledged it yet"
@@ -91,5 +92,28 @@ func TestStatusOff(t *testing.T) {
 	waitUntil(t, "health is written all the same", func() bool { return s.condition(entry, health.ConditionType) != "" })
 	if got := s.condition(entry, "Reconciled"); got != "" {
 		t.Errorf("with PILOT_ENABLE_STATUS=false the status says %q", got)
+	}
+}
+
+func TestStatusVariables(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string][]string{
+		"PILOT_STATUS_MAX_WORKERS": {"0", "-1", "x"}, "PILOT_STATUS_BURST": {"0", "1.5"}, "PILOT_STATUS_QPS": {"0", "-1", "NaN", "x"}, "PILOT_ENABLE_STATUS": {"perhaps"},
+	} {
+		for _, value := range values {
+			_, err := environmentFrom(func(asked string) string {
+				if asked == name {
+					return value
+				}
+				return ""
+			})
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s=%s: error %v, want one that names it", name, value, err)
+			}
+		}
+	}
+	e, err := environmentFrom(func(string) string { return "" })
+	if want := (statusEnvironment{on: true, health: true, workers: 100, burst: 500, qps: 100}); err != nil || e.status != want {
+		t.Errorf("the defaults are %+v, error %v, want %+v", e.status, err, want)
 	}
 }

@@ -45,7 +45,7 @@ var examples = map[string]string{
 	"memory": "memory://",
 	"etcd":   "etcd://host:2379/prefix",
 	"k8s":    "k8s://",
-	"xds":    "xds://host:15010",
+	"xds":    "xds://host:15012?ca=/path",
 }
 
 // Open gives the store of a URL: fs:///directory, memory://, or one of the

@@ -123,6 +123,12 @@ func (d debugger) configDump() (answerOf, error) {
 	}
 	for _, typeURL := range generate.Types {
 		set := d.generate(d.mesh, proxy, typeURL)
+		if typeURL == generate.TypeVirtualHost {
+			if err := addHosts(routes, set); err != nil {
+				return answerOf{}, err
+			}
+			continue
+		}
 		for _, r := range set.Resources {
 			a := &anypb.Any{}
 			if err := proto.Unmarshal(r.Any, a); err != nil {

@@ -26,6 +26,11 @@
 // stream that they come on, if it has shown who it is: about all of the mesh to
 // the root namespace, to others about their own namespace. Keys are in no answer.
 //
+// Other control planes, whose node metadata says GENERATOR=api, get the objects
+// of a config store instead, as Istio's control plane gives them (MCP): types are
+// group/version/Kind, and one resource is made for all who take it. They have to
+// be in a list, to have shown who they are, and to come over TLS.
+//
 // The package reads no configuration and builds no snapshot. Goroutines: Run
 // owns the push workers; each stream has its handler, a reader, and for a moment
 // one that asks for the right to secrets, which end with the stream.

@@ -16,6 +16,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+// generatorGRPC is GENERATOR in the metadata of a proxyless client.
+const generatorGRPC = "grpc"
+
 // proxyOf reads the node of a stream's first request. Errors are gRPC errors
 // that say what the proxy has to change.
 func proxyOf(n *corev3.Node) (*model.Proxy, error) {
@@ -45,6 +48,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		Namespace: meta.Namespace, ServiceAccount: meta.ServiceAccount, Labels: meta.Labels,
 		ClusterID: meta.ClusterID, Interception: model.Interception(meta.InterceptionMode),
 		WorkloadEntry: meta.WorkloadEntry, AutoRegisterGroup: meta.AutoRegisterGroup, Network: meta.Network,
+		Proxyless: meta.Generator == generatorGRPC,
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()
@@ -73,7 +77,7 @@ func served(p *model.Proxy) error {
 	default:
 		return status.Errorf(codes.FailedPrecondition, "proxy %s has the role %q; this control plane serves the roles sidecar and router", p.ID, p.Role)
 	}
-	if p.Interception != model.InterceptionNone {
+	if p.Interception != model.InterceptionNone && !p.Proxyless {
 		return status.Errorf(codes.FailedPrecondition,
 			"proxy %s has the interception mode %q; this control plane serves NONE: set ISTIO_META_INTERCEPTION_MODE=NONE at the agent", p.ID, p.Interception)
 	}

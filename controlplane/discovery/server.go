@@ -36,6 +36,8 @@ var shortTypes = map[string]string{
 	generate.TypeListener: "lds",
 	generate.TypeRoute:    "rds",
 
+	generate.TypeVirtualHost: "vhds",
+
 	generate.TypeSecret:      "sds",
 	generate.TypeNameTable:   "nds",
 	generate.TypeProxyConfig: "pcds",
@@ -55,6 +57,9 @@ type Config struct {
 	Secrets SecretsConfig
 	// MCP is what other control planes may take.
 	MCP MCPConfig
+	// NoVHDS has all proxies get virtual hosts inside their routes, also those
+	// that could have them as resources of their own.
+	NoVHDS bool
 	// OnHealth takes what an agent says of its application; nil for nobody. It
 	// is called in the order of the reports of a stream, and must not wait. The
 	// message is the agent's, for people.
@@ -80,6 +85,7 @@ type Server struct {
 	shared  *shared
 	secrets *secrets
 	objects *objects // nil if there are none
+	noVHDS  bool
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
 	onGone   func(proxy *model.Proxy) // may be nil
@@ -121,7 +127,7 @@ func New(cfg Config) (*Server, error) {
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
-		onHealth: cfg.OnHealth, onGone: cfg.OnGone, onProgress: cfg.OnProgress, secretRetry: secretRetry,
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, onProgress: cfg.OnProgress, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.secrets.onChange(s.secretChanged)
@@ -271,6 +277,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		s.server.log.Warn("refused a stream", "err", err)
 		return err
 	}
+	proxy.VHDS = delta && !s.server.noVHDS && takesVirtualHosts(first.node)
 	// The header says that the stream is accepted: a proxy that has what is
 	// current gets no response for a long time.
 	if err := g.SendHeader(nil); err != nil {

@@ -53,6 +53,8 @@ type stream struct {
 	// standing is for the distribution of snapshots.
 	standing  standing
 	questions *rate.Limiter
+	// claimed are the routes that the proxy came back with.
+	claimed map[string]string
 	// number and connected are of the stream for people.
 	number    uint64
 	connected time.Time
@@ -125,6 +127,7 @@ func (s *stream) handle(q *request) error {
 	if sub != nil && q.nonce != "" {
 		if current = q.nonce == sub.nonce; current {
 			sub.waiting, sub.refused = false, q.rejected != ""
+			sub.answered(q.rejected != "")
 			s.progress.answered(q.typeURL, q.rejected)
 			if s.standing.answered(q.typeURL, q.rejected) {
 				s.server.progressed()
@@ -192,12 +195,14 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 		if !s.rewarms(q.typeURL) {
 			sub.resume(q.versions)
 		}
+		s.resumeHosts(q)
 	} else {
 		sub.forget(q.subscribe) // asking again means: send again
 	}
 	if len(q.unsubscribe) > 0 {
 		sub.drop(q.unsubscribe)
 	}
+	s.routesAsked(q)
 	if sub.wildcard {
 		if !first || len(sub.base.Resources) > 0 {
 			return nil // push sends what differs from what it has
@@ -239,11 +244,11 @@ func (s *stream) rewarms(typeURL string) bool {
 // tell; where it has to wait for clusters, push does it later.
 func (s *stream) answer(sub *subscription) error {
 	sub.owed, sub.at = true, nil
-	if s.waitsForClusters(sub.typeURL) {
+	if s.waits(sub.typeURL) {
 		return nil
 	}
 	set := s.generate(sub.typeURL)
-	u := sub.diff(set)
+	u := s.diff(sub, set)
 	if u.empty() && (sub.absent == absentKept || s.delta && !sub.wildcard) {
 		sub.owed = false // it has all that it asks for
 		return nil
@@ -254,13 +259,13 @@ func (s *stream) answer(sub *subscription) error {
 // push sends what differs between the newest snapshot and what the proxy has,
 // in a fixed order, so that nothing is named that the proxy does
 // not have (make before break): routes and listeners wait while clusters or
-// endpoints are unanswered, and what is gone is removed when no route names it
+// endpoints are unanswered, virtual hosts while routes are, and what is gone is removed when no route names it
 // any more. The answer to each response brings push here again.
 func (s *stream) push() error {
 	settled := s.routesSettled()
 	for _, typeURL := range s.types() {
 		sub := s.subs[typeURL]
-		if sub == nil || sub.waiting || s.waitsForClusters(typeURL) {
+		if sub == nil || sub.waiting || s.waits(typeURL) {
 			continue
 		}
 		set := s.generate(typeURL)
@@ -270,11 +275,11 @@ func (s *stream) push() error {
 		if sub.at == set {
 			continue // compared before
 		}
-		u := sub.diff(set)
+		u := s.diff(sub, set)
 		// That something asked for by name is gone is said when nothing uses
 		// it; without delta it cannot be said.
 		later := typeURL == generate.TypeEndpoint && !sub.wildcard && !settled && len(u.removed) > 0
-		if later || !sub.wildcard && !s.delta {
+		if later || !sub.wildcard && !s.delta && !wholeState(typeURL) {
 			u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
 		}
 		if u.empty() && !sub.owed {
@@ -298,7 +303,7 @@ func (s *stream) push() error {
 // listeners and routes. One that comes back may hold old ones until it has
 // asked for them on this stream.
 func (s *stream) routesSettled() bool {
-	for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute} {
+	for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute, generate.TypeVirtualHost} {
 		sub, set := s.subs[typeURL], s.generate(typeURL)
 		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.waiting || sub.refused || sub.at != set) {
 			return false
@@ -307,10 +312,16 @@ func (s *stream) routesSettled() bool {
 	return true
 }
 
-// waitsForClusters reports whether a type has to wait, because it may name
-// clusters that the proxy does not have yet.
-func (s *stream) waitsForClusters(typeURL string) bool {
-	if typeURL != generate.TypeListener && typeURL != generate.TypeRoute {
+// waits reports whether a type has to wait: because it may name clusters that
+// the proxy does not have yet, and virtual hosts for their routes.
+func (s *stream) waits(typeURL string) bool {
+	switch typeURL {
+	case generate.TypeListener, generate.TypeRoute:
+	case generate.TypeVirtualHost:
+		if s.waitsForRoutes() {
+			return true
+		}
+	default:
 		return false
 	}
 	for _, before := range []string{generate.TypeCluster, generate.TypeEndpoint} {
@@ -347,8 +358,11 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	resources, removed := u.changed, u.removed
 	if !s.delta {
 		removed = nil // what is not in the response of a wildcard is gone
-		if sub.wildcard {
+		switch {
+		case sub.wildcard:
 			resources = set.Resources
+		case wholeState(sub.typeURL):
+			resources = sub.ofNames(set)
 		}
 	}
 	r := &response{

@@ -45,6 +45,8 @@ type subscription struct {
 	// answers it, and refused when it rejected it.
 	nonce            string
 	waiting, refused bool
+	// last is what the last response told, for virtual hosts only.
+	last update
 	// owed is true until a new or wider subscription is answered: it gets a
 	// response even if there is nothing to tell.
 	owed bool
@@ -98,7 +100,7 @@ func (s *subscription) state(name string) want {
 	if w, ok := s.over[name]; ok {
 		return w
 	}
-	if !s.names.contains(name) {
+	if !s.wildcard && !s.names.contains(name) {
 		return want{}
 	}
 	return wantOf(s.base.Get(name))
@@ -113,6 +115,24 @@ func byName(typeURL string) bool {
 // private reports whether nothing of what the subscriber gets may be remembered
 // for others: secrets are forgotten when nobody has them any more.
 func (s *subscription) private() bool { return s.typeURL == generate.TypeSecret }
+
+// wholeState reports whether a response without delta holds all that a
+// subscriber by name has of a type: gRPC takes what a response of clusters or
+// listeners lacks as gone. Of other types it holds what is new.
+func wholeState(typeURL string) bool {
+	return typeURL == generate.TypeCluster || typeURL == generate.TypeListener
+}
+
+// ofNames gives what a set holds of the names.
+func (s *subscription) ofNames(set *generate.Set) []*generate.Resource {
+	var out []*generate.Resource
+	for _, name := range s.names.list {
+		if res := set.Get(name); res != nil {
+			out = append(out, res)
+		}
+	}
+	return out
+}
 
 // update is the difference between what a subscriber has and what it should
 // have. Updates are shared: nobody writes to their lists.
@@ -155,16 +175,12 @@ func (s *subscription) diff(set *generate.Set) update {
 }
 
 func (s *subscription) compare(set *generate.Set) update {
-	if s.own {
-		return diffSets(s.base, set) // only a wildcard comes back with a set
-	}
 	key := updateKey{from: s.base, to: set}
-	if s.wildcard {
-		return s.shared.update(key)
+	if !s.wildcard {
+		key.names, key.absent = s.names, s.absent
 	}
-	key.names, key.absent = s.names, s.absent
 	var u update
-	if s.private() {
+	if s.own || s.private() {
 		u = key.compare()
 	} else {
 		u = s.shared.update(key)
@@ -179,7 +195,7 @@ func (s *subscription) compare(set *generate.Set) update {
 		kept:    slices.DeleteFunc(slices.Clone(u.kept), isOver),
 	}
 	for name, w := range s.over {
-		if s.names.contains(name) {
+		if s.wildcard || s.names.contains(name) {
 			u.compare(name, w, set.Get(name), s.absent)
 		}
 	}
@@ -244,6 +260,9 @@ func byResourceName(a, b *generate.Resource) int { return strings.Compare(a.Name
 // sent notes that the subscriber got an update, which brings it to set.
 func (s *subscription) sent(set *generate.Set, u update, nonce string) {
 	s.nonce, s.waiting, s.refused, s.owed = nonce, true, false, false
+	if s.typeURL == generate.TypeVirtualHost {
+		s.last = u
+	}
 	s.has(set, u)
 }
 
@@ -257,15 +276,18 @@ func (s *subscription) has(set *generate.Set, u update) {
 		}
 		over[name] = w
 	}
-	if !s.wildcard {
-		for _, name := range u.kept {
-			differs(name, s.state(name))
+	for _, name := range u.kept {
+		differs(name, s.state(name))
+	}
+	for _, name := range u.removed {
+		if set.Get(name) != nil {
+			differs(name, want{})
 		}
-		if s.absent == absentFilled {
-			for _, res := range u.changed {
-				if set.Get(res.Name) == nil {
-					differs(res.Name, wantOf(res))
-				}
+	}
+	if s.absent == absentFilled && !s.wildcard {
+		for _, res := range u.changed {
+			if set.Get(res.Name) == nil {
+				differs(res.Name, wantOf(res))
 			}
 		}
 	}

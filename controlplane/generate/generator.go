@@ -28,10 +28,13 @@ type part struct {
 
 // setKey says which proxies share a set: those with an equal key.
 type setKey struct {
-	typeURL  string
-	outbound outboundKey
-	route    routeKey
-	inbound  inboundKey
+	typeURL string
+	vhds    bool
+	// proxyless is of the clients that are no Envoy.
+	proxyless bool
+	outbound  outboundKey
+	route     routeKey
+	inbound   inboundKey
 }
 
 // New makes a Generator that remembers nothing yet.
@@ -46,6 +49,9 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 	if typeURL == TypeProxyConfig {
 		return g.trust(mesh)
 	}
+	if proxy.Proxyless && proxy.Role == "sidecar" {
+		return g.proxyless(newScope(mesh, proxy), typeURL)
+	}
 	if proxy.Role != "sidecar" || proxy.Interception != model.InterceptionNone || len(proxy.IPs) == 0 {
 		return g.empty
 	}
@@ -59,6 +65,8 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.listeners(s)
 	case TypeRoute:
 		return g.routes(s)
+	case TypeVirtualHost:
+		return g.virtualHosts(s)
 	case TypeNameTable:
 		return g.nameTable(s)
 	}

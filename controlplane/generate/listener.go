@@ -19,7 +19,7 @@ import (
 // listeners gives the LDS resources of a proxy.
 func (g *Generator) listeners(s *scope) *Set {
 	in := ingressOf(s)
-	key := setKey{typeURL: TypeListener, inbound: in.listenerKey()}
+	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey()}
 	return g.sets.get(key, s.mesh.Sequence, sources{in.sidecar(), s.mesh.Config}, func(prev *Set) *Set {
 		p := &part{}
 		var all []*listenerv3.Listener
@@ -63,7 +63,7 @@ func httpProxyListener(s *scope, port uint32) *listenerv3.Listener {
 	address := httpProxyAddress(s)
 	name := address + "_" + number(port)
 	hcm := outboundHTTP(s.mesh.Config, "outbound_"+name)
-	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: httpProxyRoute}}
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: httpProxyRoutes(s)}}
 	return &listenerv3.Listener{
 		Name:             name,
 		Address:          socketAddress(address, port),

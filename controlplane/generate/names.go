@@ -14,6 +14,10 @@ const (
 	blackHoleCluster = "BlackHoleCluster"
 	// httpProxyRoute is the name of the routes of the HTTP proxy listener.
 	httpProxyRoute = "http_proxy"
+	// httpProxyVHDS is their name for proxies with VHDS. It is another one, so
+	// that a listener that goes over from one to the other waits for what it
+	// goes to: under one name Envoy would mix them.
+	httpProxyVHDS = "http_proxy.vhds"
 	// sdsCluster is the cluster of the bootstrap that serves secrets.
 	sdsCluster = "sds-grpc"
 	// secretIdentity and secretRoots are the secrets that the agent serves.

@@ -27,6 +27,8 @@ const (
 	TypeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	TypeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	TypeRoute    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// TypeVirtualHost is for proxies with VHDS; their routes hold none.
+	TypeVirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 	// TypeSecret is not for [Generator.Generate]: see [KeyPair] and [Roots].
 	TypeSecret = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 	// TypeNameTable and TypeProxyConfig are for the agent.
@@ -42,7 +44,7 @@ const (
 
 // Types are the types that make up Envoy's configuration in the order in which
 // they must be sent.
-var Types = []string{TypeCluster, TypeEndpoint, TypeListener, TypeRoute}
+var Types = []string{TypeCluster, TypeEndpoint, TypeListener, TypeRoute, TypeVirtualHost}
 
 // Resource is one xDS resource, ready to be sent. It is never written to.
 type Resource struct {

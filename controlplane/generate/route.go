@@ -29,11 +29,15 @@ func (g *Generator) routes(s *scope) *Set {
 	if httpProxyPort(s) == 0 {
 		return g.empty
 	}
+	if s.proxy.VHDS {
+		return g.routesWithVHDS(s)
+	}
 	key := setKey{typeURL: TypeRoute, outbound: s.outbound, route: s.routeKey()}
 	from := sources{s.mesh.Services, s.mesh.VirtualServices, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
 		b := &routeBuilder{scope: s, view: g.view(s)}
-		config := b.httpProxy()
+		config := httpProxyConfig(httpProxyRoute)
+		config.VirtualHosts = b.httpProxy()
 		r, err := g.table.put(TypeRoute, config.GetName(), config)
 		if err != nil {
 			problems := append(b.problems, left(model.Key{}, err))
@@ -62,31 +66,37 @@ type virtualHost struct {
 	domains []string
 }
 
-// httpProxy makes the routes of the HTTP proxy: one virtual host for each
-// service and port, and an answer for everything else.
-func (b *routeBuilder) httpProxy() *routev3.RouteConfiguration {
-	hosts := b.hosts()
-	claimDomains(hosts, b.scope.domain())
-	config := &routev3.RouteConfiguration{
-		Name:                           httpProxyRoute,
+// httpProxyConfig is the configuration around the routes of the HTTP proxy.
+func httpProxyConfig(name string) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{
+		Name:                           name,
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxBody),
 	}
+}
+
+// httpProxy makes the routes of the HTTP proxy: one virtual host for each
+// service and port, and an answer for everything else; sorted by name, but for
+// that answer.
+func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
+	hosts := b.hosts()
+	claimDomains(hosts, b.scope.domain())
+	var out []*routev3.VirtualHost
 	all := false
 	for _, h := range hosts {
 		if len(h.domains) == 0 {
 			continue
 		}
 		if vh := b.build(h); vh != nil {
-			config.VirtualHosts = append(config.VirtualHosts, vh)
+			out = append(out, vh)
 			all = all || slices.Contains(h.domains, "*")
 		}
 	}
-	slices.SortFunc(config.VirtualHosts, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(out, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.Name, y.Name) })
 	if !all {
-		config.VirtualHosts = append(config.VirtualHosts, blockAll())
+		out = append(out, blockAll())
 	}
-	return config
+	return out
 }
 
 // hosts gives what gets a virtual host, sorted, with unique names: services,

@@ -232,9 +232,11 @@ func TestUnusedScopesAreForgotten(t *testing.T) {
 	for i := range 100 {
 		generateAll(g, w.mesh, proxyAt(fmt.Sprintf("127.1.1.%d", i+1)))
 	}
+	left := proxyAt("127.1.0.2")
+	left.VHDS = true // or it had nothing of one type
 	for i := range keepSnapshots + 2 {
 		w.moveEndpoint(1, i+2)
-		generateAll(g, w.mesh, proxyAt("127.1.0.2"))
+		generateAll(g, w.mesh, left)
 	}
 	g.sets.mu.Lock()
 	defer g.sets.mu.Unlock()

@@ -79,11 +79,17 @@ spec:
   ingress: [{port: {number: PORT_IN, protocol: HTTP, name: http}, defaultEndpoint: "127.0.0.1:PORT_V1"}]
 `
 
-// TestTraffic sends requests through the real Envoy as an application does.
+// TestTraffic sends requests through the real Envoy as an application does, with
+// virtual hosts inside the routes and as resources of their own.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
+	t.Run("inside", func(t *testing.T) { testTraffic(t, "127.81.0.2", false) })
+	t.Run("VHDS", func(t *testing.T) { testTraffic(t, "127.77.141.2", true) })
+}
+
+func testTraffic(t *testing.T, address string, vhds bool) {
+	t.Parallel()
 	binary := envoyBinary(t)
-	const address = "127.81.0.2"
 	free := freePorts(t, address, 2)
 	proxyPort, inboundPort := free[0], free[1]
 	text := strings.NewReplacer("PORT_V1", backend(t, "v1"), "PORT_V2", backend(t, "v2"), "PORT_IN", inboundPort).Replace(trafficMesh)
@@ -96,7 +102,12 @@ func TestTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.HTTPProxyPort = uint32(port)
-	runEnvoy(t, binary, staticBootstrap(t, mesh, proxy), address+":"+proxyPort)
+	bootstrap := staticBootstrap(t, mesh, proxy)
+	if vhds {
+		proxy.VHDS = true
+		bootstrap = serveDelta(t, mesh, proxy)
+	}
+	runEnvoy(t, binary, bootstrap, address+":"+proxyPort)
 
 	tests := []struct {
 		url    string

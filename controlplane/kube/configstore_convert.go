@@ -116,7 +116,7 @@ func complete(k config.Schema, u *unstructured.Unstructured, c *model.Config) {
 	c.Generation, c.UID = u.GetGeneration(), string(u.GetUID())
 	if status := u.Object["status"]; status != nil && k.NewStatus() != nil {
 		// A status that somebody else wrote and that cannot be read is none.
-		if raw, err = json.Marshal(status); err == nil {
+		if raw, err := json.Marshal(status); err == nil {
 			if read, err := k.DecodeStatus(raw); err == nil {
 				c.Status = read
 			}

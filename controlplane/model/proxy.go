@@ -40,4 +40,8 @@ type Proxy struct {
 	Network           string
 	// HTTPProxyPort overrides the mesh's proxyHttpPort when not 0.
 	HTTPProxyPort uint32
+	// VHDS is true if it takes virtual hosts as resources of their own.
+	VHDS bool
+	// Proxyless is true for an application that reads xDS itself, through gRPC.
+	Proxyless bool
 }

@@ -62,7 +62,7 @@ func distributed(p discovery.Progress) verdict {
 		}
 		return verdict{isFalse, reasonRejected, text}
 	case p.Behind > 0:
-		return verdict{isFalse, reasonBehind, fmt.Sprintf("%d of %s not acknowledged it yet", p.Behind, have(p.Connected))}
+		return verdict{isFalse, reasonBehind, fmt.Sprintf("%d of %s %s not acknowledged it yet", p.Behind, proxies(p.Connected), have(p.Behind))}
 	}
 	return verdict{isTrue, reasonAcknowledged, "in force in all proxies: acknowledged by " + connected(p.Connected)}
 }
@@ -76,9 +76,9 @@ func proxies(n int) string {
 
 func have(n int) string {
 	if n == 1 {
-		return "1 proxy has"
+		return "has"
 	}
-	return proxies(n) + " have"
+	return "have"
 }
 
 func connected(n int) string {

@@ -112,11 +112,11 @@ func (w *Writer) distribution(key model.Key, o *object, now time.Time, dist *dis
 	if v.reason == reasonBehind && now.Before(o.since.Add(patience)) {
 		return verdict{}, o.since.Add(patience), true
 	}
-	was := said(o.config)
-	switch {
-	case v == verdict{}:
+	if v == (verdict{}) {
 		return v, time.Time{}, false
-	case v.status == isTrue && was.status == isTrue:
+	}
+	was := said(o.config)
+	if v.status == isTrue && was.status == isTrue {
 		w.close(key, o) // another replica was faster
 		return verdict{}, time.Time{}, false
 	}

@@ -160,3 +160,39 @@ func TestApplyKeepsTimes(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRound looks at ten thousand objects that a thousand proxies do not
+// have, without a write.
+func BenchmarkRound(b *testing.B) {
+	s := newStore()
+	proxies := discovery.NewDistribution(had(1000, 0))
+	w, err := New(Config{
+		Store: s, Distribution: func() *discovery.Distribution { return proxies },
+		InForce: func(model.Kind) bool { return true }, Limits: Limits{1, 1, 1},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for n := range 10_000 {
+		c := rule(fmt.Sprintf("r%d", n), "1")
+		c.Generation = 1
+		w.Hear([]config.Event{{Type: config.Added, New: c}})
+	}
+	w.Building(model.Change{All: true})
+	w.Published(1, model.Change{All: true}, nil)
+	later := time.Now().Add(time.Hour)
+	jobs, _ := w.jobs(later, proxies)
+	for _, j := range jobs {
+		status, _ := j.want.apply(j.config, later)
+		j.object.config = j.config.Clone()
+		j.object.config.Status = status
+		j.object.written = later
+		w.finish(j.key, j.object, j.want)
+		j.object.written = later
+	}
+	for b.Loop() {
+		if jobs, _ := w.jobs(later, proxies); len(jobs) > 0 {
+			b.Fatalf("%d jobs, want none", len(jobs))
+		}
+	}
+}

@@ -4,40 +4,102 @@
 package registry
 
 import (
-	"cmp"
-	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
-	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Services are the services of the mesh and what answers for them.
+// Input is what services are derived from.
+type Input struct {
+	// List gives the ServiceEntry and the WorkloadEntry objects in canonical
+	// order ([model.Older]); Get gives one, nil if there is none.
+	List func(model.Kind) []*model.Config
+	Get  func(model.Key) *model.Config
+	// Unhealthy are the WorkloadEntry objects whose endpoints are marked.
+	Unhealthy map[model.Key]struct{}
+	// Platform may be nil.
+	Platform Platform
+}
+
+// Services are the services of the mesh and what answers for them. The value is
+// never written to again.
 type Services struct {
 	ByKey map[model.ServiceKey]*model.Service
 	// Endpoints are sorted by service port, address and port.
 	Endpoints map[model.ServiceKey][]*model.Endpoint
 	// Sorted holds the services in the order of their keys.
 	Sorted []*model.Service
+	// Problems is what the authors of the objects must hear of.
+	Problems []model.Problem
+
+	shape *shape
+	// made is what was made of each definition of the shape.
+	made      []made
+	workloads workloads
 }
 
-// Build derives the services of ServiceEntry objects, with the WorkloadEntry
-// objects that they select. Both come in canonical order ([model.Older]): of
-// two objects of a namespace that define the same host, the older one wins.
-// Endpoints of the unhealthy WorkloadEntry objects are marked.
-func Build(entries, workloads []*model.Config, unhealthy map[model.Key]struct{}) (*Services, []model.Problem) {
-	b := &builder{
-		out: &Services{
-			ByKey:     make(map[model.ServiceKey]*model.Service, len(entries)),
-			Endpoints: make(map[model.ServiceKey][]*model.Endpoint, len(entries)),
+// shape is what only a change of the definitions alters.
+type shape struct {
+	definitions []*definition
+	// behind are the definitions of each service, in the order in which their
+	// endpoints go.
+	behind map[model.ServiceKey][]int
+	// platform are the definitions of the platform.
+	platform map[objectName]int
+	// selecting are the definitions with a selector, by one pair of it; those
+	// with an empty one have the empty pair.
+	selecting map[namespacePair][]int
+	// keys are the label keys in use by selectors, by namespace.
+	keys map[string]map[string]bool
+	// pods are the namespaces in which a selector takes pods.
+	pods map[string]bool
+	// problems are those that endpoints have no part in.
+	problems []model.Problem
+}
+
+type objectName struct{ namespace, name string }
+
+type namespacePair struct {
+	namespace string
+	pair
+}
+
+// definition is an object that services come from.
+type definition struct {
+	// config and entry are nil for a service of the platform.
+	config *model.Config
+	entry  *networkingv1alpha3.ServiceEntry
+	name   objectName
+	// keys are the services that it has endpoints for.
+	keys []model.ServiceKey
+	// selector is meant if selects is true; pods says that it takes pods.
+	selector      map[string]string
+	selects, pods bool
+}
+
+// made are the endpoints of a definition.
+type made struct {
+	endpoints []*model.Endpoint
+	problems  []model.Problem
+}
+
+// Build derives the services of ServiceEntry objects, with the workloads that
+// they select, and of the platform. Of two objects of a namespace that define
+// the same host, the older one wins; one of the platform wins over both, and has
+// their endpoints beside its own.
+func Build(in Input) *Services {
+	b := &builder{in: in, out: &Services{
+		ByKey: map[model.ServiceKey]*model.Service{}, Endpoints: map[model.ServiceKey][]*model.Endpoint{}, workloads: workloads{},
+		shape: &shape{
+			behind: map[model.ServiceKey][]int{}, platform: map[objectName]int{}, selecting: map[namespacePair][]int{},
+			keys: map[string]map[string]bool{}, pods: map[string]bool{},
 		},
-		workloads: newWorkloads(workloads),
-		unhealthy: unhealthy,
-	}
-	for _, c := range entries {
+	}}
+	services := b.platform()
+	for _, c := range in.List(model.ServiceEntry) {
 		if c == nil {
 			continue
 		}
@@ -45,238 +107,239 @@ func Build(entries, workloads []*model.Config, unhealthy map[model.Key]struct{})
 			b.entry(c, se)
 		}
 	}
-	slices.SortFunc(b.out.Sorted, func(a, b *model.Service) int { return a.Compare(b.ServiceKey) })
-	return b.out, b.problems
+	b.readWorkloads()
+	out := b.out
+	out.made = make([]made, len(out.shape.definitions))
+	for i, d := range out.shape.definitions {
+		var p *PlatformService
+		if d.entry == nil {
+			p = services[i]
+		}
+		out.made[i] = b.make(d, p)
+	}
+	for key := range out.ByKey {
+		out.Endpoints[key] = out.combine(key)
+	}
+	slices.SortFunc(out.Sorted, func(a, b *model.Service) int { return a.Compare(b.ServiceKey) })
+	b.allocate()
+	out.Problems = out.problems()
+	return out
 }
 
 type builder struct {
-	out       *Services
-	workloads *workloads
-	unhealthy map[model.Key]struct{}
-	problems  []model.Problem
+	in  Input
+	out *Services
 }
 
-func (b *builder) problem(c *model.Config, format string, args ...any) {
-	b.problems = append(b.problems, model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(format, args...)})
-}
-
-// entry adds one service for each host of an object.
-func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
-	ports := make([]model.Port, 0, len(se.GetPorts()))
-	for _, p := range se.GetPorts() {
-		ports = append(ports, model.Port{
-			Name:     p.GetName(),
-			Number:   p.GetNumber(),
-			Protocol: model.ParseProtocol(cmp.Or(p.GetProtocol(), p.GetName())),
-		})
+// platform adds the services of the platform, which it gives in the order of
+// their definitions.
+func (b *builder) platform() []*PlatformService {
+	if b.in.Platform == nil {
+		return nil
 	}
-	resolution := model.ResolutionStatic
-	if se.GetResolution() == networkingv1alpha3.ServiceEntry_DNS {
-		resolution = model.ResolutionDNS
-	}
-	targets, listed := b.targets(c, se)
-	var shared []*model.Endpoint
-	if listed {
-		shared = b.endpoints(c, se, targets, resolution)
-	}
-	for _, host := range se.GetHosts() {
-		// Host names have no case; everything else looks them up in small
-		// letters.
-		key := model.ServiceKey{Hostname: strings.ToLower(host), Namespace: c.Namespace}
-		if other := b.out.ByKey[key]; other != nil {
-			if other.Source != c.Key {
-				b.problem(c, "spec.hosts names %q, which %s defines already and which is older: remove the host from one of them",
-					host, other.Source)
-			}
-			continue
+	services := slices.Clone(b.in.Platform.Services())
+	slices.SortFunc(services, func(a, b *PlatformService) int { return a.Service.Compare(b.Service.ServiceKey) })
+	for _, p := range services {
+		s := p.Service
+		d := &definition{
+			name: objectName{s.Namespace, p.Name}, keys: []model.ServiceKey{s.ServiceKey},
+			selector: p.Selector, selects: len(p.Selector) > 0,
 		}
-		s := &model.Service{
-			ServiceKey:      key,
-			Ports:           ports,
-			Resolution:      resolution,
-			Addresses:       addresses(se.GetAddresses()),
-			External:        se.GetLocation() == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,
-			SubjectAltNames: se.GetSubjectAltNames(),
-			Created:         c.Created,
-			Source:          c.Key,
-		}
-		endpoints := shared
-		if !listed && resolution == model.ResolutionDNS {
-			endpoints = hostEndpoints(key, se)
-		}
-		b.out.ByKey[key] = s
-		b.out.Endpoints[key] = endpoints
+		b.out.shape.platform[d.name] = b.define(d)
+		b.out.ByKey[s.ServiceKey] = s
 		b.out.Sorted = append(b.out.Sorted, s)
+		b.out.shape.problems = append(b.out.shape.problems, p.Problems...)
 	}
+	return services
 }
 
-// target is one workload that answers for a service.
-type target struct {
-	entry     *networkingv1alpha3.WorkloadEntry
-	labels    map[string]string
-	namespace string
-	// object is the WorkloadEntry, nil for an endpoint written into the
-	// ServiceEntry.
-	object *model.Config
+// define enters a definition.
+func (b *builder) define(d *definition) int {
+	sh := b.out.shape
+	at := len(sh.definitions)
+	sh.definitions = append(sh.definitions, d)
+	for _, key := range d.keys {
+		sh.behind[key] = append(sh.behind[key], at)
+	}
+	if !d.selects {
+		return at
+	}
+	in := d.name.namespace
+	if sh.keys[in] == nil {
+		sh.keys[in] = map[string]bool{}
+	}
+	place := namespacePair{namespace: in}
+	if len(d.selector) > 0 {
+		place.pair = pairOf(d.selector)
+		sh.keys[in][place.key] = true
+	}
+	sh.selecting[place] = append(sh.selecting[place], at)
+	sh.pods[in] = sh.pods[in] || d.pods
+	return at
 }
 
-// targets gives the workloads of an object; listed is false when it names
-// none and selects none.
-func (b *builder) targets(c *model.Config, se *networkingv1alpha3.ServiceEntry) (targets []target, listed bool) {
-	if len(se.GetEndpoints()) > 0 {
-		for _, e := range se.GetEndpoints() {
-			targets = append(targets, target{entry: e, labels: e.GetLabels(), namespace: c.Namespace})
+// readWorkloads indexes the workloads that selectors can choose.
+func (b *builder) readWorkloads() {
+	sh, w := b.out.shape, b.out.workloads
+	for _, c := range b.in.List(model.WorkloadEntry) {
+		if wl := workloadOf(c); wl != nil {
+			w.of(wl.Namespace, sh.keys[wl.Namespace]).add(wl)
 		}
-		return targets, true
 	}
-	if selector := se.GetWorkloadSelector(); selector != nil {
-		return b.workloads.selected(c.Namespace, selector.GetLabels()), true
+	if b.in.Platform == nil {
+		return
 	}
-	return nil, false
+	for namespace, taken := range sh.pods {
+		if !taken {
+			continue
+		}
+		for _, pod := range b.in.Platform.Pods(namespace, "") {
+			w.of(namespace, sh.keys[namespace]).add(pod)
+		}
+	}
 }
 
-// endpoints gives the endpoints of all ports of an object.
-func (b *builder) endpoints(c *model.Config, se *networkingv1alpha3.ServiceEntry, targets []target, resolution model.Resolution) []*model.Endpoint {
-	// One allocation for all of them: a mesh has many.
-	all := make([]model.Endpoint, 0, len(targets)*len(se.GetPorts()))
-	for _, t := range targets {
-		address := t.entry.GetAddress()
-		if ip, err := netip.ParseAddr(address); err == nil {
-			address = ip.String()
-		} else if reason := unusable(address, resolution); reason != "" {
-			at := c
-			if t.object != nil {
-				at = t.object
+// combine gives the endpoints of a service out of those of its definitions.
+func (s *Services) combine(key model.ServiceKey) []*model.Endpoint {
+	behind := s.shape.behind[key]
+	if len(behind) == 1 {
+		return s.endpointsOf(behind[0], key)
+	}
+	var all []*model.Endpoint
+	for _, i := range behind {
+		all = append(all, s.endpointsOf(i, key)...)
+	}
+	return SortEndpoints(all)
+}
+
+func (s *Services) endpointsOf(i int, key model.ServiceKey) []*model.Endpoint {
+	if d := s.shape.definitions[i]; d.hostIsEndpoint() {
+		return hostEndpoints(key, d.entry)
+	}
+	return s.made[i].endpoints
+}
+
+func (s *Services) problems() []model.Problem {
+	all := slices.Clip(s.shape.problems)
+	for i := range s.made {
+		all = append(all, s.made[i].problems...)
+	}
+	return all
+}
+
+// Update gives what follows s after a change, and the services whose endpoints
+// may be others. Whole means that anything may be: the definitions changed. The
+// input is that of Build; only what the change names is asked for.
+func (s *Services) Update(in Input, change model.Change) (next *Services, endpoints []model.ServiceKey, whole bool) {
+	if change.Touches(model.ServiceEntry, model.KubernetesService) {
+		return Build(in), nil, true
+	}
+	u := &update{builder: builder{in: in}, from: s, affected: map[int]*PlatformService{}, copied: map[string]bool{}}
+	for key := range change.Keys {
+		u.take(key)
+	}
+	if len(u.affected) == 0 && u.workloads == nil {
+		return s, nil, false
+	}
+	return u.finish()
+}
+
+// update derives anew what a change of endpoints and workloads affects.
+type update struct {
+	builder
+	from      *Services
+	workloads workloads // nil until one of them changed
+	copied    map[string]bool
+	// affected are definitions, with the service of the platform where it is
+	// known already.
+	affected map[int]*PlatformService
+}
+
+// take takes one key of the change.
+func (u *update) take(key model.Key) {
+	switch key.Kind {
+	case model.KubernetesEndpoints:
+		if i, ok := u.from.shape.platform[objectName{key.Namespace, key.Name}]; ok {
+			u.affected[i] = nil
+		}
+	case model.WorkloadEntry:
+		u.workload(key, workloadOf(u.in.Get(key)))
+	case model.KubernetesPod:
+		if u.in.Platform == nil || !u.from.shape.pods[key.Namespace] {
+			return
+		}
+		var pod *Workload
+		if found := u.in.Platform.Pods(key.Namespace, key.Name); len(found) > 0 {
+			pod = found[0]
+		}
+		u.workload(key, pod)
+	}
+}
+
+// workload replaces a workload.
+func (u *update) workload(key model.Key, w *Workload) {
+	if u.workloads == nil {
+		u.workloads = maps.Clone(u.from.workloads)
+	}
+	n := u.workloads.of(key.Namespace, u.from.shape.keys[key.Namespace])
+	if !u.copied[key.Namespace] {
+		u.copied[key.Namespace] = true
+		n = n.clone()
+		u.workloads[key.Namespace] = n
+	}
+	u.selecting(key, n.all[key])
+	u.selecting(key, w)
+	n.set(key, w)
+}
+
+// selecting marks the definitions that choose a workload; it may be nil.
+func (u *update) selecting(key model.Key, w *Workload) {
+	if w == nil {
+		return
+	}
+	sh := u.from.shape
+	mark := func(p pair) {
+		for _, i := range sh.selecting[namespacePair{key.Namespace, p}] {
+			d := sh.definitions[i]
+			if model.Selects(d.selector, w.Labels) && (d.pods || key.Kind != model.KubernetesPod) {
+				u.affected[i] = nil
 			}
-			b.problem(at, "the address %q cannot serve %s: %s", t.entry.GetAddress(), c.Key, reason)
-			continue
-		}
-		base := model.Endpoint{
-			Address:        address,
-			Labels:         t.labels,
-			Namespace:      t.namespace,
-			ServiceAccount: t.entry.GetServiceAccount(),
-			Locality:       locality(t),
-			Weight:         max(t.entry.GetWeight(), 1),
-			MutualTLS:      mutualTLS(t),
-		}
-		if t.object != nil {
-			base.Workload = t.object.Name
-			_, base.Unhealthy = b.unhealthy[t.object.Key]
-		}
-		for _, p := range se.GetPorts() {
-			e := base
-			e.ServicePort = p.GetNumber()
-			e.Port = targetPort(t.entry, p)
-			all = append(all, e)
 		}
 	}
-	slices.SortStableFunc(all, compareEndpoints)
-	out := make([]*model.Endpoint, 0, len(all))
-	for i := range all {
-		e := &all[i]
-		if n := len(out); n > 0 && compareEndpoints(*out[n-1], *e) == 0 {
-			// Envoy wants each address once; the oldest workload has it.
-			b.problem(c, "%s serves port %d at %s:%d, as %s does: each address can serve a port once",
-				nameOf(e), e.ServicePort, e.Address, e.Port, nameOf(out[n-1]))
-			continue
+	mark(pair{})
+	for k, v := range w.Labels {
+		if sh.keys[key.Namespace][k] {
+			mark(pair{k, v})
 		}
-		out = append(out, e)
 	}
-	return out
 }
 
-func nameOf(e *model.Endpoint) string {
-	if e.Workload == "" {
-		return "an endpoint"
+// finish makes the affected definitions and combines their services.
+func (u *update) finish() (*Services, []model.ServiceKey, bool) {
+	next := *u.from
+	if u.workloads != nil {
+		next.workloads = u.workloads
 	}
-	return fmt.Sprintf("%s/%s/%s", model.WorkloadEntry, e.Namespace, e.Workload)
-}
-
-func compareEndpoints(a, b model.Endpoint) int {
-	if c := cmp.Compare(a.ServicePort, b.ServicePort); c != 0 {
-		return c
-	}
-	if c := cmp.Compare(a.Address, b.Address); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.Port, b.Port)
-}
-
-// unusable says why an address that is no IP cannot be used; empty means it
-// can.
-func unusable(address string, resolution model.Resolution) string {
-	switch {
-	case address == "":
-		return "it is empty; write one"
-	case strings.Contains(address, "://"):
-		return "this version serves no Unix sockets; write an IP address"
-	case resolution != model.ResolutionDNS:
-		return "resolution STATIC takes only IP addresses; write one, or write resolution: DNS in the ServiceEntry"
-	}
-	return ""
-}
-
-// hostEndpoints is what a DNS service without endpoints has: its own host,
-// which is expected to know nothing of the mesh.
-func hostEndpoints(key model.ServiceKey, se *networkingv1alpha3.ServiceEntry) []*model.Endpoint {
-	out := make([]*model.Endpoint, 0, len(se.GetPorts()))
-	for _, p := range se.GetPorts() {
-		out = append(out, &model.Endpoint{
-			Address:     key.Hostname,
-			Port:        targetPort(nil, p),
-			ServicePort: p.GetNumber(),
-			Namespace:   key.Namespace,
-			Weight:      1,
-		})
-	}
-	slices.SortStableFunc(out, func(a, b *model.Endpoint) int { return compareEndpoints(*a, *b) })
-	return out
-}
-
-// targetPort is the port at the workload: its own by the name of the port,
-// else the target port of the service, else the same number.
-func targetPort(w *networkingv1alpha3.WorkloadEntry, p *networkingv1alpha3.ServicePort) uint32 {
-	if n := w.GetPorts()[p.GetName()]; n != 0 {
-		return n
-	}
-	if n := p.GetTargetPort(); n != 0 {
-		return n
-	}
-	return p.GetNumber()
-}
-
-// The labels of Istio that say something about an endpoint.
-const (
-	tlsModeLabel  = "security.istio.io/tlsMode"
-	localityLabel = "istio-locality"
-)
-
-// mutualTLS decides whether an endpoint speaks mesh mutual TLS: its label
-// says so, or else an identity of its own does.
-func mutualTLS(t target) bool {
-	if mode, ok := t.labels[tlsModeLabel]; ok {
-		return mode == "istio"
-	}
-	return t.entry.GetServiceAccount() != ""
-}
-
-func locality(t target) string {
-	if l := t.entry.GetLocality(); l != "" {
-		return l
-	}
-	// A label value has no slashes, so dots stand for them.
-	return strings.ReplaceAll(t.labels[localityLabel], ".", "/")
-}
-
-// addresses reduces ranges of one address to the address.
-func addresses(in []string) []string {
-	var out []string
-	for _, a := range in {
-		if p, err := netip.ParsePrefix(a); err == nil && p.IsSingleIP() {
-			a = p.Addr().String()
+	u.out = &next
+	next.made = slices.Clone(u.from.made)
+	keys := map[model.ServiceKey]bool{}
+	for i := range u.affected {
+		d := next.shape.definitions[i]
+		var p *PlatformService
+		if d.entry == nil {
+			if p = u.in.Platform.Service(d.name.namespace, d.name.name); p == nil {
+				continue // the change of the definition is under way
+			}
 		}
-		out = append(out, a)
+		next.made[i] = u.make(d, p)
+		for _, key := range d.keys {
+			keys[key] = true
+		}
 	}
-	return out
+	next.Endpoints = maps.Clone(u.from.Endpoints)
+	for key := range keys {
+		next.Endpoints[key] = next.combine(key)
+	}
+	next.Problems = next.problems()
+	return &next, slices.Collect(maps.Keys(keys)), false
 }

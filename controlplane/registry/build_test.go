@@ -35,6 +35,32 @@ func object(t testing.TB, kind model.Kind, ref, spec string) *model.Config {
 	return c
 }
 
+// build derives the services of objects in canonical order.
+func build(entries, workloads []*model.Config, unhealthy map[model.Key]struct{}) (*Services, []model.Problem) {
+	s := Build(inputOf(entries, workloads, unhealthy))
+	return s, s.Problems
+}
+
+func inputOf(entries, workloads []*model.Config, unhealthy map[model.Key]struct{}) Input {
+	return Input{
+		List: func(kind model.Kind) []*model.Config {
+			if kind == model.WorkloadEntry {
+				return workloads
+			}
+			return entries
+		},
+		Get: func(key model.Key) *model.Config {
+			for _, c := range workloads {
+				if c != nil && c.Key == key {
+					return c
+				}
+			}
+			return nil
+		},
+		Unhealthy: unhealthy,
+	}
+}
+
 // keysOf gives the keys of WorkloadEntry objects.
 func keysOf(refs ...string) map[model.Key]struct{} {
 	keys := map[model.Key]struct{}{}
@@ -224,7 +250,7 @@ func checkBuild(t *testing.T, cases []buildCase) {
 			t.Parallel()
 			entries := objects(t, model.ServiceEntry, tc.entries)
 			workloads := objects(t, model.WorkloadEntry, tc.workloads)
-			if diff := cmp.Diff(tc.want, show(Build(entries, workloads, keysOf(tc.unhealthy...)))); diff != "" {
+			if diff := cmp.Diff(tc.want, show(build(entries, workloads, keysOf(tc.unhealthy...)))); diff != "" {
 				t.Errorf("Build gave something else (-want +got):\n%s", diff)
 			}
 		})
@@ -250,7 +276,7 @@ func TestBuildKeepsCanonicalOrder(t *testing.T) {
 	old.Created = time.Unix(1000, 0)
 	list := []*model.Config{young, old}
 	sortObjects(list)
-	s, problems := Build(list, nil, nil)
+	s, problems := build(list, nil, nil)
 	if got := s.Sorted[0].Source.Name; got != "b" || len(problems) != 1 || problems[0].Object.Name != "a" {
 		t.Errorf("%s has the host; problems %v", got, problems)
 	}
@@ -263,7 +289,7 @@ func TestMetadataLabels(t *testing.T) {
 	we.Labels = map[string]string{"app": "meta"}
 	se := object(t, model.ServiceEntry, "default/s", `hosts: "s" resolution: STATIC ports {number: 1 name: "x"}
 		workload_selector {labels {key: "app" value: "meta"} labels {key: "v" value: "1"}}`)
-	s, _ := Build([]*model.Config{se}, []*model.Config{we}, nil)
+	s, _ := build([]*model.Config{se}, []*model.Config{we}, nil)
 	endpoints := s.Endpoints[model.ServiceKey{Hostname: "s", Namespace: "default"}]
 	if len(endpoints) != 1 || endpoints[0].Labels["app"] != "meta" {
 		t.Errorf("endpoints %v", endpoints)

@@ -14,6 +14,8 @@ import (
 // EndpointSet are the endpoints of one service, in a fixed order.
 type EndpointSet struct {
 	List []*model.Endpoint
+	// from is what the registry gave: the same slice gives the same set.
+	from []*model.Endpoint
 }
 
 // Endpoints is the index of the endpoints of all services of one resolution.
@@ -34,23 +36,56 @@ func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][
 		if svc.Resolution != resolution {
 			continue
 		}
-		list := inService(all[svc.ServiceKey])
-		if len(list) == 0 {
+		set := newSet(old.sets[svc.ServiceKey], all[svc.ServiceKey])
+		if set == nil {
 			continue
 		}
-		slices.SortStableFunc(list, compareEndpoints)
-		prev := old.sets[svc.ServiceKey]
-		if prev != nil && slices.EqualFunc(prev.List, list, sameEndpoint) {
-			e.sets[svc.ServiceKey] = prev
-			continue
-		}
-		same = false
-		e.sets[svc.ServiceKey] = &EndpointSet{List: list}
+		same = same && set == old.sets[svc.ServiceKey]
+		e.sets[svc.ServiceKey] = set
 	}
 	if same && old.sets != nil && len(old.sets) == len(e.sets) {
 		return old
 	}
 	return e
+}
+
+// replace gives the index with other endpoints of some services, which are of
+// its resolution; it is the same index if they are the same endpoints.
+func (e *Endpoints) replace(keys []model.ServiceKey, all map[model.ServiceKey][]*model.Endpoint) *Endpoints {
+	next := e
+	for _, key := range keys {
+		prev := e.sets[key]
+		set := newSet(prev, all[key])
+		if set == prev {
+			continue
+		}
+		if next == e {
+			next = &Endpoints{sets: maps.Clone(e.sets)}
+		}
+		if set == nil {
+			delete(next.sets, key)
+		} else {
+			next.sets[key] = set
+		}
+	}
+	return next
+}
+
+// newSet gives the set of the endpoints that take requests, nil if there are
+// none; prev, if they are the same.
+func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
+	if prev != nil && len(from) > 0 && len(from) == len(prev.from) && &from[0] == &prev.from[0] {
+		return prev
+	}
+	list := inService(from)
+	if len(list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(list, compareEndpoints)
+	if prev != nil && slices.EqualFunc(prev.List, list, sameEndpoint) {
+		return prev
+	}
+	return &EndpointSet{List: list, from: from}
 }
 
 // inService gives a copy of a list without the endpoints that take no requests.
@@ -72,7 +107,9 @@ type AccountSet struct {
 
 // Accounts is the index of the identities of all services. An endpoint that is
 // out of service counts: clusters name its identity, and must not change with
-// its health.
+// its health. A service of a cluster that has lost its last endpoint keeps the
+// identities that it had: nobody is called meanwhile, and no proxy has to take a
+// new cluster when the service is scaled up again.
 type Accounts struct {
 	sets map[model.ServiceKey]*AccountSet
 }
@@ -87,30 +124,67 @@ func newAccounts(old *Accounts, services *Services, all map[model.ServiceKey][]*
 	}
 	same := true
 	for _, svc := range services.Sorted {
-		var list []Account
-		for _, ep := range all[svc.ServiceKey] {
-			if ep.ServiceAccount != "" {
-				list = append(list, Account{Namespace: ep.Namespace, ServiceAccount: ep.ServiceAccount})
-			}
-		}
-		if len(list) == 0 {
+		prev := old.sets[svc.ServiceKey]
+		set := newAccountSet(prev, svc, all[svc.ServiceKey])
+		if set == nil {
 			continue
 		}
-		slices.SortFunc(list, func(x, y Account) int {
-			return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.ServiceAccount, y.ServiceAccount))
-		})
-		list = slices.Compact(list)
-		if prev := old.sets[svc.ServiceKey]; prev != nil && slices.Equal(prev.List, list) {
-			a.sets[svc.ServiceKey] = prev
-			continue
-		}
-		same = false
-		a.sets[svc.ServiceKey] = &AccountSet{List: list}
+		same = same && set == prev
+		a.sets[svc.ServiceKey] = set
 	}
 	if same && old.sets != nil && len(old.sets) == len(a.sets) {
 		return old
 	}
 	return a
+}
+
+// replace is newAccounts when only the endpoints of some services changed.
+func (a *Accounts) replace(services []*model.Service, all map[model.ServiceKey][]*model.Endpoint) *Accounts {
+	next := a
+	for _, svc := range services {
+		prev := a.sets[svc.ServiceKey]
+		set := newAccountSet(prev, svc, all[svc.ServiceKey])
+		if set == prev {
+			continue
+		}
+		if next == a {
+			next = &Accounts{sets: maps.Clone(a.sets)}
+		}
+		if set == nil {
+			delete(next.sets, svc.ServiceKey)
+		} else {
+			next.sets[svc.ServiceKey] = set
+		}
+	}
+	return next
+}
+
+// newAccountSet gives the identities behind a service, nil if none is known;
+// prev, if they are the same.
+func newAccountSet(prev *AccountSet, svc *model.Service, endpoints []*model.Endpoint) *AccountSet {
+	if len(endpoints) == 0 && prev != nil && svc.Registry == model.RegistryKubernetes {
+		return prev
+	}
+	var list []Account
+	for _, name := range svc.ServiceAccounts {
+		list = append(list, Account{Namespace: svc.Namespace, ServiceAccount: name})
+	}
+	for _, ep := range endpoints {
+		if ep.ServiceAccount != "" {
+			list = append(list, Account{Namespace: ep.Namespace, ServiceAccount: ep.ServiceAccount})
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	slices.SortFunc(list, func(x, y Account) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.ServiceAccount, y.ServiceAccount))
+	})
+	list = slices.Compact(list)
+	if prev != nil && slices.Equal(prev.List, list) {
+		return prev
+	}
+	return &AccountSet{List: list}
 }
 
 // compareEndpoints is a total order over what two endpoints can differ in,
@@ -121,7 +195,8 @@ func compareEndpoints(a, b *model.Endpoint) int {
 		cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload, b.Workload),
 		cmp.Compare(a.ServiceAccount, b.ServiceAccount), cmp.Compare(a.Weight, b.Weight),
-		cmp.Compare(a.Hostname, b.Hostname),
+		cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Cluster, b.Cluster),
+		cmp.Compare(a.Network, b.Network), cmp.Compare(a.Node, b.Node),
 	)
 }
 

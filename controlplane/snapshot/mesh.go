@@ -19,6 +19,11 @@ type Input struct {
 	// List gives all objects of a kind, in any order. Only the kinds that
 	// the change touches are asked for.
 	List func(model.Kind) []*model.Config
+	// Get gives one object, nil if there is none; a nil Get looks it up in what
+	// List gives.
+	Get func(model.Key) *model.Config
+	// Platform are the services of clusters; nil means none.
+	Platform registry.Platform
 	// Mesh are the mesh wide settings; nil means none.
 	Mesh *meshv1alpha1.MeshConfig
 	// Domain is the DNS domain of the mesh; empty means "cluster.local".
@@ -63,7 +68,7 @@ type Mesh struct {
 	// gateways are the Gateway objects, as namespace/name.
 	gateways map[string]struct{}
 
-	registryProblems  []model.Problem
+	registry          *registry.Services
 	referenceProblems []model.Problem
 }
 
@@ -116,19 +121,68 @@ func (m *Mesh) settings() settings {
 	return settings{root: cmp.Or(m.Config.GetRootNamespace(), "istio-system"), domain: m.Domain}
 }
 
-// buildServices sets the four service indexes, keeping what did not change.
+// buildServices sets the four service indexes, keeping what did not change. A
+// change of endpoints alone looks at nothing else.
 func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
-	if !change.Touches(model.ServiceEntry, model.WorkloadEntry) {
-		m.Services, m.Endpoints, m.NamedEndpoints, m.Accounts = old.Services, old.Endpoints, old.NamedEndpoints, old.Accounts
-		m.registryProblems = old.registryProblems
+	from := registry.Input{
+		List:      func(kind model.Kind) []*model.Config { return canonical(in.List(kind)) },
+		Get:       in.get(),
+		Unhealthy: in.Unhealthy, Platform: in.Platform,
+	}
+	var keys []model.ServiceKey
+	whole := old.registry == nil
+	if whole {
+		m.registry = registry.Build(from)
+	} else {
+		m.registry, keys, whole = old.registry.Update(from, change)
+	}
+	if whole {
+		all := m.registry.Endpoints
+		m.Services = newServices(old.Services, m.registry.Sorted)
+		m.Endpoints = newEndpoints(old.Endpoints, m.Services, all, model.ResolutionStatic)
+		m.NamedEndpoints = newEndpoints(old.NamedEndpoints, m.Services, all, model.ResolutionDNS)
+		m.Accounts = newAccounts(old.Accounts, m.Services, all)
 		return
 	}
-	built, problems := registry.Build(canonical(in.List(model.ServiceEntry)), canonical(in.List(model.WorkloadEntry)), in.Unhealthy)
-	m.registryProblems = problems
-	m.Services = newServices(old.Services, built.Sorted)
-	m.Endpoints = newEndpoints(old.Endpoints, m.Services, built.Endpoints, model.ResolutionStatic)
-	m.NamedEndpoints = newEndpoints(old.NamedEndpoints, m.Services, built.Endpoints, model.ResolutionDNS)
-	m.Accounts = newAccounts(old.Accounts, m.Services, built.Endpoints)
+	m.Services, m.Endpoints, m.NamedEndpoints, m.Accounts = old.Services, old.Endpoints, old.NamedEndpoints, old.Accounts
+	if len(keys) > 0 {
+		m.replaceEndpoints(keys)
+	}
+}
+
+// replaceEndpoints takes the endpoints of some services from the registry.
+func (m *Mesh) replaceEndpoints(keys []model.ServiceKey) {
+	var static, named []model.ServiceKey
+	services := make([]*model.Service, len(keys))
+	for i, key := range keys {
+		services[i] = m.registry.ByKey[key]
+		if services[i].Resolution == model.ResolutionDNS {
+			named = append(named, key)
+		} else {
+			static = append(static, key)
+		}
+	}
+	m.Endpoints = m.Endpoints.replace(static, m.registry.Endpoints)
+	m.NamedEndpoints = m.NamedEndpoints.replace(named, m.registry.Endpoints)
+	m.Accounts = m.Accounts.replace(services, m.registry.Endpoints)
+}
+
+// get gives what looks up one object.
+func (in *Input) get() func(model.Key) *model.Config {
+	if in.Get != nil {
+		return in.Get
+	}
+	listed := map[model.Kind]map[model.Key]*model.Config{}
+	return func(key model.Key) *model.Config {
+		if listed[key.Kind] == nil {
+			all := map[model.Key]*model.Config{}
+			for _, c := range in.List(key.Kind) {
+				all[c.Key] = c
+			}
+			listed[key.Kind] = all
+		}
+		return listed[key.Kind][key]
+	}
 }
 
 // step is one Build as the index of one kind sees it.

@@ -27,7 +27,7 @@ func (m *Mesh) collectProblems(old *Mesh) {
 		}
 		m.referenceProblems = c.found
 	}
-	m.Problems = slices.Concat(m.registryProblems, m.referenceProblems, m.Trust.problems)
+	m.Problems = slices.Concat(m.registry.Problems, m.referenceProblems, m.Trust.problems)
 }
 
 // checker gathers what is wrong between the objects of one snapshot.

@@ -13,7 +13,7 @@ import (
 type Services struct {
 	// Sorted are all services by host, then namespace.
 	Sorted []*model.Service
-	byHost map[string][]*model.Service // oldest first
+	byHost map[string][]*model.Service // in the order of preferred
 }
 
 // newServices keeps the pointer of each service that did not change, and the
@@ -39,24 +39,38 @@ func newServices(old *Services, sorted []*model.Service) *Services {
 		s.byHost[svc.Hostname] = append(s.byHost[svc.Hostname], svc)
 	}
 	for _, same := range s.byHost {
-		slices.SortStableFunc(same, func(a, b *model.Service) int { return a.Created.Compare(b.Created) })
+		slices.SortStableFunc(same, preferred)
 	}
 	return s
 }
 
+// preferred orders services of one host: what runs in a cluster before what an
+// object says, then by age.
+func preferred(a, b *model.Service) int {
+	if inA, inB := a.Registry == model.RegistryKubernetes, b.Registry == model.RegistryKubernetes; inA != inB {
+		if inA {
+			return -1
+		}
+		return 1
+	}
+	return a.Created.Compare(b.Created)
+}
+
 // ForHost gives the service of a host as a namespace sees it: its own one,
-// otherwise the oldest. Nil means that there is none.
+// otherwise the preferred one that it is exported to. Nil means that there is
+// none.
 func (s *Services) ForHost(host, namespace string) *model.Service {
-	same := s.byHost[host]
-	for _, svc := range same {
-		if svc.Namespace == namespace {
+	var first *model.Service
+	for _, svc := range s.byHost[host] {
+		switch {
+		case !visible(svc.ExportTo, svc.Namespace, namespace):
+		case svc.Namespace == namespace:
 			return svc
+		case first == nil:
+			first = svc
 		}
 	}
-	if len(same) == 0 {
-		return nil
-	}
-	return same[0]
+	return first
 }
 
 // Visible gives the services that a namespace sees, one for each host, sorted
@@ -68,7 +82,7 @@ func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service 
 		i += len(same)
 		var chosen *model.Service
 		for _, svc := range same {
-			if !sidecar.Imports(svc.Namespace, svc.Hostname) {
+			if !sidecar.Imports(svc.Namespace, svc.Hostname) || !visible(svc.ExportTo, svc.Namespace, namespace) {
 				continue
 			}
 			if chosen == nil || svc.Namespace == namespace {
@@ -85,5 +99,6 @@ func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service 
 func sameService(a, b *model.Service) bool {
 	return a.ServiceKey == b.ServiceKey && slices.Equal(a.Ports, b.Ports) && a.Resolution == b.Resolution &&
 		slices.Equal(a.Addresses, b.Addresses) && a.External == b.External && a.Registry == b.Registry &&
-		slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && a.Created.Equal(b.Created) && a.Source == b.Source
+		slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && slices.Equal(a.ServiceAccounts, b.ServiceAccounts) &&
+		slices.Equal(a.ExportTo, b.ExportTo) && a.NodeLocal == b.NodeLocal && slices.Equal(a.Allocated, b.Allocated) && a.Created.Equal(b.Created) && a.Source == b.Source
 }

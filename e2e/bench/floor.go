@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -43,16 +44,18 @@ const markerField = 100
 
 // runFloor serves until its input, lines of a type and a marker, ends.
 func runFloor(ctx context.Context, args []string, orders io.Reader) error {
-	fs := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
-	listen := fs.String("listen", "", "address")
-	dir := fs.String("dir", "", "directory of the responses")
-	if err := fs.Parse(args); err != nil {
+	flags := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
+	listen := flags.String("listen", "", "address")
+	dir := flags.String("dir", "", "directory of the responses")
+	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	f := &floor{responses: map[string][]byte{}, pushes: map[string][]byte{}, streams: map[chan pushed]struct{}{}}
-	for _, t := range types() {
+	for _, t := range types(true) {
 		var err error
-		if f.responses[t], err = os.ReadFile(floorFile(*dir, t, "all")); err != nil {
+		if f.responses[t], err = os.ReadFile(floorFile(*dir, t, "all")); errors.Is(err, fs.ErrNotExist) && t == typeVirtualHost {
+			continue // not with state of the world
+		} else if err != nil {
 			return fmt.Errorf("read the responses: %w", err)
 		}
 		if f.pushes[t], err = os.ReadFile(floorFile(*dir, t, "change")); err != nil {

@@ -39,7 +39,7 @@ func learn(ctx context.Context, address string, delta bool) (subs subscriptions,
 	if err := s.subscribe(typeCluster, node, nil); err != nil {
 		return subs, err
 	}
-	for len(subs.learnt) < len(types()) {
+	for len(subs.learnt) < len(types(delta)) {
 		r, err := s.receive()
 		if err != nil {
 			return subs, fmt.Errorf("learn what a sidecar gets, of %d types so far: %w", len(subs.learnt), err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
@@ -133,7 +134,7 @@ func (p *proxies) one(ctx context.Context, i int) error {
 		if err := s.follow(r.typeURL, p.subs.names); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		if len(got) == len(types()) {
+		if len(got) == len(types(p.subs.delta)) {
 			p.synced <- struct{}{}
 		}
 	}
@@ -146,7 +147,13 @@ func ignoreEnd(ctx context.Context, err error) error {
 	return err
 }
 
-func types() []string { return []string{typeCluster, typeEndpoint, typeListener, typeRoute} }
+func types(delta bool) []string {
+	all := []string{typeCluster, typeEndpoint, typeListener, typeRoute}
+	if delta {
+		return append(all, typeVirtualHost)
+	}
+	return all
+}
 
 // ads is an ADS stream as a proxy sees it.
 type ads struct {
@@ -202,6 +209,10 @@ func (s *ads) follow(typeURL string, names map[string][]byte) error {
 		return errors.Join(s.subscribe(typeEndpoint, nil, names), s.subscribe(typeListener, nil, names))
 	case typeListener:
 		return s.subscribe(typeRoute, nil, names)
+	case typeRoute:
+		if s.delta {
+			return s.subscribe(typeVirtualHost, nil, names)
+		}
 	}
 	return nil
 }
@@ -249,6 +260,8 @@ func encodeNode(i int) ([]byte, error) {
 	return proto.Marshal(&corev3.Node{
 		Id:      fmt.Sprintf("sidecar~%s~bench-%d.default~default.svc.cluster.local", ip, i),
 		Cluster: "bench.default", Metadata: metadata, UserAgentName: "envoy",
-		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{}},
+		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+			Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 39, Patch: 3},
+		}},
 	})
 }

@@ -47,13 +47,17 @@ type load struct {
 type change struct{ wall, cpu, bytes float64 }
 
 func (b *bench) pushFigures(name string, ours, straight load) []figure {
+	route := change{0.6, 0.4, 0}
+	if name == "delta" {
+		route = change{0.15, 0.1, 2e6}
+	}
 	rows := []struct {
 		what           string
 		ours, straight change
 		target         change
 	}{
 		{"first sync", ours.first, straight.first, change{6, 2.5, 0}},
-		{"one route", ours.route, straight.route, change{0.6, 0.4, 0}},
+		{"one route", ours.route, straight.route, route},
 		{"one endpoint", ours.endpoint, straight.endpoint, change{0.1, 0.1, 0.57e6}},
 	}
 	var out []figure
@@ -91,7 +95,7 @@ func (b *bench) pushOurs(ctx context.Context, delta bool) (l load, subs subscrip
 	}
 	defer c.stop()
 	l, err = b.measure(ctx, c.process, controlHost, subs, func(typeURL, marker string) error {
-		if typeURL == typeRoute {
+		if typeURL != typeEndpoint {
 			return writeFile(routeFile(b.path("config"), 0), route(0, marker))
 		}
 		return writeFile(serviceFile(b.path("config"), 1), serviceEntry(1, marker))
@@ -103,12 +107,12 @@ func (b *bench) pushOurs(ctx context.Context, delta bool) (l load, subs subscrip
 // nothing but send them.
 func (b *bench) pushFloor(ctx context.Context, subs subscriptions) (l load, err error) {
 	dir := b.path("floor")
-	for _, t := range types() {
+	for _, t := range types(subs.delta) {
 		data := subs.learnt[t]
 		if err := writeFile(floorFile(dir, t, "all"), string(data)); err != nil {
 			return l, err
 		}
-		if t == typeEndpoint {
+		if t == typeEndpoint || t == typeVirtualHost {
 			if data, err = shorten(data, subs.delta); err != nil {
 				return l, err
 			}
@@ -156,10 +160,14 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 	}
 	l.first.bytes = float64(p.bytes.Load())
 	b.say("push: %s, delta %t: first sync %.3f s, server CPU %.3f s, %.1f MB", host, subs.delta, l.first.wall, l.first.cpu, l.first.bytes/1e6)
+	ofRoute := typeRoute
+	if subs.delta {
+		ofRoute = typeVirtualHost
+	}
 	for i, c := range []struct {
 		typeURL string
 		to      *changeSamples
-	}{{typeRoute, &changeSamples{}}, {typeEndpoint, &changeSamples{}}} {
+	}{{ofRoute, &changeSamples{}}, {typeEndpoint, &changeSamples{}}} {
 		for round := range b.rounds {
 			// A marker is an address that no round and no service had.
 			marker := fmt.Sprintf("10.77.%d.%d", i, 100+round)
@@ -174,7 +182,7 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 		if err != nil {
 			return l, err
 		}
-		if c.typeURL == typeRoute {
+		if c.typeURL != typeEndpoint {
 			l.route = m
 		} else {
 			l.endpoint = m

@@ -20,6 +20,8 @@ const (
 	typeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	typeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	typeRoute    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// typeVirtualHost is for delta only.
+	typeVirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )
 
 // The ADS methods.

@@ -117,7 +117,7 @@ func answers(url string) func(context.Context) error {
 // plane's service account.
 func install(t *testing.T, c *Cluster, manifests ...string) (kubeconfig string) {
 	t.Helper()
-	for _, name := range manifests {
+	for _, name := range append(manifests, "rbac-services.yaml") {
 		text, err := os.ReadFile("../../examples/kubernetes/" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -29,14 +30,24 @@ func (s *Store) forgetIdentity() {
 	if s.cfg.KeepIdentity {
 		return
 	}
-	path := filepath.Join(s.cfg.Dir, identityFile)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return
+	remove(filepath.Join(s.cfg.Dir, identityFile), s.log)
+}
+
+// Forget removes what an agent kept in a directory, when nothing is to be kept
+// anymore.
+func Forget(dir string, log *slog.Logger) {
+	for _, name := range []string{identityFile, stateFile} {
+		remove(filepath.Join(dir, name), log)
 	}
-	if err := os.Remove(path); err == nil {
-		s.log.Info("the workload's identity is not kept anymore", "path", path)
-	} else {
-		s.log.Warn("the workload's identity was kept earlier and cannot be removed", "path", path, "err", err)
+	removeTemporary(dir)
+}
+
+func remove(path string, log *slog.Logger) {
+	switch err := os.Remove(path); {
+	case err == nil:
+		log.Info("what was kept for a cold start is removed: nobody consents to it anymore", "path", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		log.Warn("what was kept for a cold start cannot be removed, though nobody consents to it anymore", "path", path, "err", err)
 	}
 }
 

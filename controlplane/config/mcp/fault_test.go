@@ -35,7 +35,6 @@ type script struct {
 }
 
 func (s *script) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	subscribed := 0
 	for range len(config.Schemas()) + 1 {
 		q, err := g.Recv()
 		if err != nil {
@@ -47,7 +46,6 @@ func (s *script) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryServ
 		if q.GetNode().GetMetadata().GetFields()["GENERATOR"].GetStringValue() != "api" {
 			return status.Error(codes.InvalidArgument, "no GENERATOR")
 		}
-		subscribed++
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -83,7 +81,12 @@ func newScript(t *testing.T) (s *script, address string) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s)
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
-	t.Cleanup(func() { g.Stop(); <-done })
+	t.Cleanup(func() {
+		g.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	return s, l.Addr().String()
 }
 
@@ -126,7 +129,7 @@ func wrap(t *testing.T, m proto.Message) *anypb.Any {
 	return a
 }
 
-func response(nonce string, resources ...*anypb.Any) *discoveryv3.DiscoveryResponse {
+func full(nonce string, resources ...*anypb.Any) *discoveryv3.DiscoveryResponse {
 	return &discoveryv3.DiscoveryResponse{TypeUrl: workloadType, VersionInfo: "v" + nonce, Nonce: nonce, Resources: resources}
 }
 
@@ -149,8 +152,6 @@ func TestBadResources(t *testing.T) {
 		m.Body = body
 		return wrap(t, m)
 	}
-	late := encoded(t, workload("x", "10.0.0.2"))
-	late.Metadata.CreateTime.Reset()
 	for i, tc := range []struct {
 		bad  *anypb.Any
 		says string
@@ -165,7 +166,7 @@ func TestBadResources(t *testing.T) {
 		{renamed("/x"), "metadata.namespace is"},
 		{renamed("shop/UPPER"), "metadata.name is"},
 		{renamed("shop/good"), `"shop/good": it is there twice`},
-		{renamed(strings.Repeat("x", 5000)), `..."`},
+		{renamed(strings.Repeat("x", 5000)), `xxx"...: it has`},
 		{with(nil), `"shop/x": body is missing`},
 		{with(wrap(t, &structpb.Struct{})), `body is a "type.googleapis.com/google.protobuf.Struct": it has to be a istio.networking.v1alpha3.WorkloadEntry`},
 		{with(wrap(t, &extensionsv1alpha1.WasmPlugin{})), "it has to be a istio.networking.v1alpha3.WorkloadEntry"},
@@ -173,7 +174,7 @@ func TestBadResources(t *testing.T) {
 		{with(wrap(t, &networkingv1beta1.WorkloadEntry{Address: "10.0.0.1", Weight: 1, Ports: map[string]uint32{"http": 70000}})), "spec.ports"},
 	} {
 		nonce := fmt.Sprint(i)
-		q := s.send(t, g, response(nonce, good, tc.bad))
+		q := s.send(t, g, full(nonce, good, tc.bad))
 		detail := q.GetErrorDetail()
 		if detail.GetCode() != int32(codes.InvalidArgument) || !strings.Contains(detail.GetMessage(), tc.says) || strings.Contains(detail.GetMessage(), "\u00a0") {
 			t.Errorf("%d: the answer is %v, want one with %s", i, detail, tc.says)
@@ -192,7 +193,7 @@ func TestBadResources(t *testing.T) {
 	// that are the same on the wire are taken.
 	older := encoded(t, workload("good", "10.0.0.5"))
 	older.Body.TypeUrl = "type.googleapis.com/istio.networking.v1beta1.WorkloadEntry"
-	q := s.send(t, g, response("last", wrap(t, older)))
+	q := s.send(t, g, full("last", wrap(t, older)))
 	if q.GetErrorDetail() != nil || q.GetVersionInfo() != "vlast" || len(store.Problems()) > 0 || addressOf(store, "good") != "10.0.0.5" {
 		t.Errorf("the answer is %v, the problems %v", q, store.Problems())
 	}
@@ -209,12 +210,12 @@ func TestGarbageTakesNothing(t *testing.T) {
 	run(t, store)
 	g := s.next(t)
 	a, b := wrap(t, encoded(t, workload("a", "10.0.0.1"))), wrap(t, encoded(t, workload("b", "10.0.0.2")))
-	s.send(t, g, response("1", a, b))
-	s.send(t, g, response("2", a, &anypb.Any{TypeUrl: resourceType, Value: []byte{0xff}}))
+	s.send(t, g, full("1", a, b))
+	s.send(t, g, full("2", a, &anypb.Any{TypeUrl: resourceType, Value: []byte{0xff}}))
 	if addressOf(store, "b") != "10.0.0.2" || len(store.Problems()) != 1 {
 		t.Errorf("b is %q, the problems are %v", addressOf(store, "b"), store.Problems())
 	}
-	s.send(t, g, response("3", a))
+	s.send(t, g, full("3", a))
 	if addressOf(store, "b") != "" || len(store.Problems()) != 0 {
 		t.Errorf("b is %q, the problems are %v", addressOf(store, "b"), store.Problems())
 	}
@@ -231,7 +232,7 @@ func TestManyFaults(t *testing.T) {
 	for i := range 5000 {
 		bad = append(bad, wrap(t, encoded(t, workload(fmt.Sprintf("w%d", i), strings.Repeat("x", 1000)))))
 	}
-	text := s.send(t, g, response("1", bad...)).GetErrorDetail().GetMessage()
+	text := s.send(t, g, full("1", bad...)).GetErrorDetail().GetMessage()
 	if len(text) > 10_000 || !strings.HasSuffix(text, "and 4980 more") {
 		t.Errorf("the answer has %d bytes: %s", len(text), text)
 	}
@@ -249,14 +250,14 @@ func TestRejectionWaits(t *testing.T) {
 	run(t, store)
 	g := s.next(t)
 	bad, worse := wrap(t, encoded(t, workload("a", ""))), wrap(t, encoded(t, workload("b", "")))
-	s.send(t, g, response("1", bad))
+	s.send(t, g, full("1", bad))
 	start := time.Now()
-	s.send(t, g, response("2", bad))
+	s.send(t, g, full("2", bad))
 	if took := time.Since(start); took < firstRejectWait-50*time.Millisecond {
 		t.Errorf("the second answer came after %s", took)
 	}
 	start = time.Now()
-	s.send(t, g, response("3", worse))
+	s.send(t, g, full("3", worse))
 	if took := time.Since(start); took > firstRejectWait/2 {
 		t.Errorf("the answer to something else came after %s", took)
 	}
@@ -276,7 +277,7 @@ func TestStrangeResponses(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		s.send(t, g, response("same", wrap(t, encoded(t, workload("a", fmt.Sprintf("10.0.0.%d", i))))))
+		s.send(t, g, full("same", wrap(t, encoded(t, workload("a", fmt.Sprintf("10.0.0.%d", i))))))
 		if got := addressOf(store, "a"); got != fmt.Sprintf("10.0.0.%d", i) {
 			t.Errorf("response %d: the address is %s", i, got)
 		}
@@ -284,21 +285,22 @@ func TestStrangeResponses(t *testing.T) {
 }
 
 // A server that ends the stream in the midst is asked again for everything;
-// the reason is told.
+// the reason is told. If it is that the connection is probed too often, that is
+// done less often.
 func TestServerEndsStream(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
 	store := openStore(t, address, Config{}, nil)
 	told := make(chan error, 100)
 	store.SetWatchErrorHandler(func(err error) { told <- err })
-	run(t, store)
-	for i, end := range []error{nil, status.Error(codes.ResourceExhausted, "come again")} {
+	finish := run(t, store)
+	for i, end := range []error{nil, status.Error(codes.ResourceExhausted, "come again"), status.Error(codes.Unavailable, "too_many_pings")} {
 		g := s.next(t)
-		s.send(t, g, response(fmt.Sprint(i), wrap(t, encoded(t, workload(fmt.Sprintf("w%d", i), "10.0.0.1")))))
+		s.send(t, g, full(fmt.Sprint(i), wrap(t, encoded(t, workload(fmt.Sprintf("w%d", i), "10.0.0.1")))))
 		s.end <- end
 		says := "the server ended the stream"
 		if end != nil {
-			says = "come again"
+			says = status.Convert(end).Message()
 		}
 		if err := <-told; !strings.Contains(err.Error(), says) {
 			t.Errorf("told of %v, want %s", err, says)
@@ -308,6 +310,10 @@ func TestServerEndsStream(t *testing.T) {
 		}
 	}
 	s.next(t)
+	finish()
+	if store.lasting != 2*keepAlive {
+		t.Errorf("it probes a silent connection after %s", store.lasting)
+	}
 }
 
 // A full state of 30 MB arrives.

@@ -110,7 +110,9 @@ func (p *plane) start() {
 func (p *plane) stop() {
 	if p.server != nil {
 		p.server.Stop()
-		<-p.ended
+		if err := <-p.ended; err != nil {
+			p.t.Error(err)
+		}
 		p.server = nil
 	}
 }

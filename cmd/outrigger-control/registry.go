@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// registryKubernetes is the one platform that services are read from.
+const registryKubernetes = "Kubernetes"
+
+// checkRegistries refuses platforms that are not served.
+func (f *flags) checkRegistries() error {
+	for _, r := range f.registries {
+		if r != "" && r != registryKubernetes {
+			return fmt.Errorf("--registries names %q, which is not served: write %s, or \"\" for services of ServiceEntry objects alone", r, registryKubernetes)
+		}
+	}
+	return nil
+}
+
+// newPlatform makes the registry of services of the cluster; nil if it is not
+// used for them.
+func (s *server) newPlatform(f flags, env environment, reg prometheus.Registerer) (err error) {
+	switch {
+	case f.noRegistries:
+		return nil
+	case s.kube == nil && slices.Contains(f.registries, registryKubernetes):
+		return errors.New("--registries names Kubernetes, and there is no cluster: name one with --kubeconfig, or leave the flag out")
+	case s.kube == nil:
+		return nil
+	}
+	s.platform, err = kube.NewRegistry(kube.RegistryConfig{
+		Client: s.kube, Cluster: env.kube.clusterID, Domain: f.domain, Namespace: env.podNamespace,
+		OnChange:    func(c model.Change) { s.debounce.Add(c) },
+		SelectsPods: s.selectsPods,
+		Logger:      s.log.With("component", "kube"), Registerer: reg,
+	})
+	return err
+}
+
+// selectsPods tells whether a ServiceEntry of a namespace chooses workloads by
+// their labels. The store holds an object before it tells of it: a pod that is
+// not told of because nobody chooses it yet is there when the object is.
+func (s *server) selectsPods(namespace string) bool {
+	return slices.ContainsFunc(s.store.List(model.ServiceEntry, namespace), func(c *model.Config) bool {
+		se, ok := c.Spec.(*networkingv1alpha3.ServiceEntry)
+		return ok && se.GetWorkloadSelector() != nil
+	})
+}
+
+// loaded tells whether everything that a snapshot is made of was read once.
+func (s *server) loaded() bool {
+	for _, synced := range s.waits() {
+		select {
+		case <-synced:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// waits are closed when what a snapshot is made of was read once.
+func (s *server) waits() []<-chan struct{} {
+	if s.platform == nil {
+		return []<-chan struct{}{s.store.Synced()}
+	}
+	return []<-chan struct{}{s.store.Synced(), s.platform.Synced()}
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
+)
+
+// RegistryConfig describes a Registry.
+type RegistryConfig struct {
+	Client *Client
+	// Cluster is the name of the client's cluster, Domain the DNS domain of the
+	// mesh ("" means cluster.local), Namespace that of the control plane.
+	Cluster, Domain, Namespace string
+	// OnChange takes each change that something may depend on, from when the
+	// registry has synced. It must not block.
+	OnChange func(model.Change)
+	// SelectsPods tells whether somebody chooses pods of a namespace by their
+	// labels; nil means nobody.
+	SelectsPods func(namespace string) bool
+	// Remote says how the Secrets of other clusters are read.
+	Remote     RemoteConfig
+	Logger     *slog.Logger          // nil means slog.Default()
+	Registerer prometheus.Registerer // nil means no metrics
+}
+
+// Registry is the [registry.Platform] of a cluster, and of those whose
+// kubeconfigs are in Secrets of it: their Services, EndpointSlices and Pods. A
+// service that several clusters have is one, with the endpoints of all.
+//
+// It needs the rights to list and watch Services, EndpointSlices, Pods and Nodes,
+// and the control plane's namespace. What may not be read keeps the registry from
+// syncing, so that a missing right never takes endpoints from the proxies.
+type Registry struct {
+	cfg     RegistryConfig
+	log     *slog.Logger
+	metrics *registryMetrics
+	synced  chan struct{}
+	// wake has room for one token: a token means that an endpoint waits for its
+	// pod.
+	wake chan struct{}
+
+	mu sync.Mutex // guards what follows
+	// members are the clusters by name.
+	members map[string]*member
+	// merged are the services that were asked for since they last changed.
+	merged map[types.NamespacedName]*registry.PlatformService
+	// pending is what changed under the mutex and was not told yet.
+	pending map[model.Key]struct{}
+}
+
+var _ registry.Platform = (*Registry)(nil)
+
+// NewRegistry returns a Registry that knows nothing until Run.
+func NewRegistry(cfg RegistryConfig) (*Registry, error) {
+	if cfg.Client == nil {
+		return nil, errors.New("services of Kubernetes: there is no cluster to read them from")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	cfg.Domain = cmp.Or(cfg.Domain, "cluster.local")
+	metrics, err := newRegistryMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Registry{
+		cfg: cfg, log: cfg.Logger, metrics: metrics, synced: make(chan struct{}), wake: make(chan struct{}, 1),
+		members: map[string]*member{}, merged: map[types.NamespacedName]*registry.PlatformService{}, pending: map[model.Key]struct{}{},
+	}, nil
+}
+
+// Synced is closed once everything was seen a first time.
+func (r *Registry) Synced() <-chan struct{} { return r.synced }
+
+// Run follows the clusters until ctx is done.
+func (r *Registry) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	local := r.join(r.cfg.Cluster)
+	g.Go(func() error { return r.follow(ctx, local, r.cfg.Client) }) // reads the cluster, feeds the change handler
+	g.Go(func() error { return r.expire(ctx) })                      // reads the clock, feeds it too
+	g.Go(func() error { return r.open(ctx, local) })                 // reads the first lists, closes synced
+	return g.Wait()
+}
+
+// open tells when everything was seen.
+func (r *Registry) open(ctx context.Context, local *following) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-local.synced:
+	}
+	close(r.synced)
+	return nil
+}
+
+// join enters a cluster.
+func (r *Registry) join(id string) *following {
+	m := newMember(id)
+	m.service = func(n types.NamespacedName) { r.mark(m, model.KubernetesService, n) }
+	m.endpoints = func(n types.NamespacedName) { r.mark(m, model.KubernetesEndpoints, n) }
+	m.pod = func(n types.NamespacedName) {
+		if r.cfg.SelectsPods != nil && r.cfg.SelectsPods(n.Namespace) {
+			r.mark(m, model.KubernetesPod, n)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.members[id] = m
+	return &following{registry: r, member: m, missing: map[string]bool{}, faults: map[string]string{}, synced: make(chan struct{})}
+}
+
+// mark notes what changed. The caller holds the mutex.
+func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
+	if kind != model.KubernetesPod {
+		delete(r.merged, n)
+	}
+	if m.ready {
+		r.pending[model.Key{Kind: kind, Namespace: n.Namespace, Name: n.Name}] = struct{}{}
+	}
+}
+
+// alter changes the state, and tells what came of it.
+func (r *Registry) alter(change func()) {
+	r.mu.Lock()
+	change()
+	told := r.pending
+	waiting := false
+	for _, m := range r.members {
+		waiting = waiting || len(m.waits) > 0
+	}
+	if len(told) > 0 {
+		r.pending = map[model.Key]struct{}{}
+	}
+	r.mu.Unlock()
+	if len(told) > 0 {
+		r.cfg.OnChange(model.Change{Keys: told})
+	}
+	if waiting {
+		select {
+		case r.wake <- struct{}{}:
+		default: // a token is there already
+		}
+	}
+}
+
+// expire ends the waiting of endpoints for pods that do not come.
+func (r *Registry) expire(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-timer.C:
+		}
+		var next time.Time
+		waiting := 0
+		r.alter(func() {
+			for _, m := range r.members {
+				if at := m.expire(); next.IsZero() || !at.IsZero() && at.Before(next) {
+					next = at
+				}
+				waiting += len(m.waits)
+			}
+		})
+		r.metrics.waiting.Set(float64(waiting))
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// Services implements [registry.Platform].
+func (r *Registry) Services() []*registry.PlatformService {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := map[types.NamespacedName]bool{}
+	for _, m := range r.members {
+		if m.ready {
+			for n := range m.services {
+				names[n] = true
+			}
+		}
+	}
+	out := make([]*registry.PlatformService, 0, len(names))
+	for n := range names {
+		out = append(out, r.merge(n))
+	}
+	return out
+}
+
+// Service implements [registry.Platform].
+func (r *Registry) Service(namespace, name string) *registry.PlatformService {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.merge(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// Pods implements [registry.Platform].
+func (r *Registry) Pods(namespace, name string) []*registry.Workload {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*registry.Workload
+	for _, m := range r.order() {
+		if name != "" {
+			if w := m.workload(types.NamespacedName{Namespace: namespace, Name: name}); w != nil {
+				out = append(out, w)
+			}
+			continue
+		}
+		for n := range m.pods {
+			if n.Namespace == namespace {
+				if w := m.workload(n); w != nil {
+					out = append(out, w)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// order gives the clusters that are ready: the own one, then by name. The caller
+// holds the mutex.
+func (r *Registry) order() []*member {
+	return slices.SortedFunc(func(yield func(*member) bool) {
+		for _, m := range r.members {
+			if m.ready && !yield(m) {
+				return
+			}
+		}
+	}, func(a, b *member) int {
+		if own := r.cfg.Cluster; a.id == own || b.id == own {
+			if a.id == own {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.id, b.id)
+	})
+}
+
+// merge gives a service as all clusters together have it; nil if none has it.
+// The definition is that of the own cluster, else of the oldest. The caller holds
+// the mutex.
+func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
+	if known := r.merged[n]; known != nil {
+		return known
+	}
+	var first *serviceRecord
+	var all []*model.Endpoint
+	for _, m := range r.order() {
+		record := m.services[n]
+		if record == nil {
+			continue
+		}
+		if first == nil || m.id != r.cfg.Cluster && r.own(n) == nil && record.service.Created.Before(first.service.Created) {
+			first = record
+		}
+		shards := m.shards[n]
+		for _, slice := range slices.SortedFunc(maps.Keys(shards), compareNames) {
+			all = append(all, shards[slice]...)
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	if first.externalName != "" {
+		all = nil
+		for _, p := range first.service.Ports {
+			all = append(all, &model.Endpoint{Address: first.externalName, Port: p.Number, ServicePort: p.Number, Namespace: n.Namespace, Weight: 1})
+		}
+	}
+	out := &registry.PlatformService{
+		Name: n.Name, Service: first.service, Targets: first.targets, Selector: first.selector,
+		Endpoints: registry.SortEndpoints(all), Problems: first.problems,
+	}
+	r.merged[n] = out
+	return out
+}
+
+// own gives the service of the own cluster.
+func (r *Registry) own(n types.NamespacedName) *serviceRecord {
+	if m := r.members[r.cfg.Cluster]; m != nil && m.ready {
+		return m.services[n]
+	}
+	return nil
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

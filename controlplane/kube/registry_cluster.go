@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
+)
+
+// podGrace is how long an endpoint waits for its pod, whose event comes on
+// another watch.
+const podGrace = 2 * time.Second
+
+// member is one cluster as the registry sees it. It knows no API: the registry
+// calls it with its mutex held. What it says is told through the marks.
+type member struct {
+	id string
+	// marks
+	service   func(types.NamespacedName) // the definition changed
+	endpoints func(types.NamespacedName) // endpoints of the service changed
+	pod       func(types.NamespacedName) // what a selector chooses changed
+	// now is the clock.
+	now func() time.Time
+
+	// ready means that every kind was seen once; until then nothing is derived.
+	ready    bool
+	services map[types.NamespacedName]*serviceRecord
+	slices   map[types.NamespacedName]*sliceRecord
+	pods     map[types.NamespacedName]*podRecord
+	nodes    map[string]*nodeRecord
+	network  string
+	// shards are the endpoints of each slice, by service.
+	shards map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint
+	// users are the slices that read a pod, by its name or, where a slice does
+	// not name it, by the address.
+	users     map[user]map[types.NamespacedName]bool
+	byAddress map[string][]types.NamespacedName
+	// waits are pods that slices name and that are not there.
+	waits map[types.NamespacedName]*wait
+}
+
+// user is a pod by name or by address.
+type user struct {
+	pod     types.NamespacedName
+	address string
+}
+
+// wait says why a pod is not there.
+type wait struct {
+	until time.Time // when its endpoints are used without it
+	over  bool      // they are used
+	gone  bool      // it was there: its endpoints are none any more
+}
+
+// place is where a pod is, and the labels that its endpoints have.
+type place struct {
+	locality, network string
+	labels            map[string]string
+}
+
+func newMember(id string) *member {
+	return &member{
+		id: id, now: time.Now, services: map[types.NamespacedName]*serviceRecord{}, slices: map[types.NamespacedName]*sliceRecord{},
+		pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{},
+		shards: map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint{},
+		users:  map[user]map[types.NamespacedName]bool{}, byAddress: map[string][]types.NamespacedName{}, waits: map[types.NamespacedName]*wait{},
+	}
+}
+
+// start derives everything from what was seen.
+func (m *member) start() {
+	m.ready = true
+	for name := range m.slices {
+		m.derive(name)
+	}
+}
+
+// setService takes a Service; nil means that it is gone.
+func (m *member) setService(name types.NamespacedName, r *serviceRecord) {
+	if r == nil {
+		delete(m.services, name)
+	} else {
+		m.services[name] = r
+	}
+	for slice := range m.shards[name] {
+		m.derive(slice)
+	}
+	m.service(name)
+}
+
+// setSlice takes an EndpointSlice. It reports whether endpoints changed.
+func (m *member) setSlice(name types.NamespacedName, r *sliceRecord) bool {
+	before := m.slices[name]
+	if r != nil {
+		m.slices[name] = r
+	} else {
+		delete(m.slices, name)
+	}
+	m.use(name, before, r)
+	changed := false
+	if before != nil && (r == nil || r.service != before.service) {
+		changed = m.removeShard(types.NamespacedName{Namespace: name.Namespace, Name: before.service}, name)
+	}
+	if r == nil {
+		return changed
+	}
+	of := types.NamespacedName{Namespace: name.Namespace, Name: r.service}
+	if m.shards[of] == nil {
+		m.shards[of] = map[types.NamespacedName][]*model.Endpoint{}
+	}
+	if _, known := m.shards[of][name]; !known {
+		m.shards[of][name] = nil
+	}
+	return m.derive(name) || changed
+}
+
+// use enters a slice into the users of its pods, and takes it from those that
+// only its last version had.
+func (m *member) use(name types.NamespacedName, before, r *sliceRecord) {
+	used := map[user]bool{}
+	if r != nil {
+		for i := range r.endpoints {
+			u := userOf(name.Namespace, &r.endpoints[i])
+			used[u] = true
+			if m.users[u] == nil {
+				m.users[u] = map[types.NamespacedName]bool{}
+			}
+			m.users[u][name] = true
+		}
+	}
+	if before == nil {
+		return
+	}
+	for i := range before.endpoints {
+		u := userOf(name.Namespace, &before.endpoints[i])
+		if used[u] {
+			continue
+		}
+		if delete(m.users[u], name); len(m.users[u]) == 0 {
+			delete(m.users, u)
+			delete(m.waits, u.pod)
+		}
+	}
+}
+
+// removeShard takes the endpoints of a slice from a service.
+func (m *member) removeShard(of, slice types.NamespacedName) bool {
+	had := len(m.shards[of][slice]) > 0
+	if delete(m.shards[of], slice); len(m.shards[of]) == 0 {
+		delete(m.shards, of)
+	}
+	if had {
+		m.endpoints(of)
+	}
+	return had
+}
+
+func userOf(namespace string, e *sliceEndpoint) user {
+	if e.pod == "" {
+		return user{address: e.address}
+	}
+	return user{pod: types.NamespacedName{Namespace: namespace, Name: e.pod}}
+}
+
+// setPod takes a Pod. It reports whether anything changed with it.
+func (m *member) setPod(name types.NamespacedName, r *podRecord) bool {
+	before := m.pods[name]
+	workload := m.workload(name)
+	if before != nil {
+		for _, address := range before.addresses {
+			left := slices.DeleteFunc(slices.Clone(m.byAddress[address]), func(o types.NamespacedName) bool { return o == name })
+			if m.byAddress[address] = left; len(left) == 0 {
+				delete(m.byAddress, address)
+			}
+		}
+	}
+	delete(m.waits, name)
+	if r == nil {
+		delete(m.pods, name)
+		if before != nil && len(m.users[user{pod: name}]) > 0 {
+			m.waits[name] = &wait{gone: true}
+		}
+	} else {
+		m.pods[name] = r
+		for _, address := range r.addresses {
+			m.byAddress[address] = append(slices.Clip(m.byAddress[address]), name)
+		}
+	}
+	changed := m.deriveUsers(user{pod: name})
+	for _, record := range []*podRecord{before, r} {
+		if record == nil {
+			continue
+		}
+		for _, address := range record.addresses {
+			changed = m.deriveUsers(user{address: address}) || changed
+		}
+	}
+	if m.ready && !sameWorkload(workload, m.workload(name)) {
+		m.pod(name)
+		changed = true
+	}
+	return changed
+}
+
+func (m *member) deriveUsers(u user) (changed bool) {
+	for slice := range m.users[u] {
+		changed = m.derive(slice) || changed
+	}
+	return changed
+}
+
+// setNode takes a Node.
+func (m *member) setNode(name string, r *nodeRecord) (changed bool) {
+	if r == nil {
+		delete(m.nodes, name)
+	} else {
+		m.nodes[name] = r
+	}
+	return m.replace(func(node string) bool { return node == name })
+}
+
+// setNetwork takes the network of all pods that name none.
+func (m *member) setNetwork(network string) (changed bool) {
+	if network == m.network {
+		return false
+	}
+	m.network = network
+	return m.replace(func(string) bool { return true })
+}
+
+// replace looks anew at where the pods of some nodes are.
+func (m *member) replace(moved func(node string) bool) (changed bool) {
+	for name, pod := range m.pods {
+		if moved(pod.node) && pod.place != nil {
+			pod.place = nil
+			m.pod(name)
+		}
+	}
+	for name, slice := range m.slices {
+		if slices.ContainsFunc(slice.endpoints, func(e sliceEndpoint) bool { return moved(e.node) }) {
+			changed = m.derive(name) || changed
+		}
+	}
+	return changed
+}
+
+// derive makes the endpoints of a slice, and reports whether they are others.
+func (m *member) derive(name types.NamespacedName) bool {
+	slice := m.slices[name]
+	if !m.ready || slice == nil {
+		return false
+	}
+	of := types.NamespacedName{Namespace: name.Namespace, Name: slice.service}
+	var shard []*model.Endpoint
+	if service := m.services[of]; service != nil {
+		shard = m.shard(of, service, slice)
+	}
+	if slices.EqualFunc(m.shards[of][name], shard, sameEndpoint) {
+		return false
+	}
+	m.shards[of][name] = shard
+	m.endpoints(of)
+	return true
+}
+
+// shard makes the endpoints of a slice of a service.
+func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *sliceRecord) []*model.Endpoint {
+	if service.externalName != "" {
+		return nil
+	}
+	type servedPort struct{ service, number uint32 }
+	var ports []servedPort
+	for _, p := range service.service.Ports {
+		for _, sp := range slice.ports {
+			if sp.name == p.Name {
+				ports = append(ports, servedPort{p.Number, sp.number})
+			}
+		}
+	}
+	made := make([]model.Endpoint, 0, len(ports)*len(slice.endpoints))
+	for i := range slice.endpoints {
+		e := &slice.endpoints[i]
+		base, ok := m.endpoint(of.Namespace, e)
+		if !ok {
+			continue
+		}
+		if e.hostname != "" && service.headless() {
+			base.Hostname = e.hostname + "." + of.Name
+		}
+		for _, p := range ports {
+			base.ServicePort, base.Port = p.service, p.number
+			made = append(made, base)
+		}
+	}
+	out := make([]*model.Endpoint, len(made))
+	for i := range made {
+		out[i] = &made[i]
+	}
+	return out
+}
+
+// endpoint gives what the endpoints of an address have in common; it is not to
+// be used as long as its pod is awaited, or once it is gone.
+func (m *member) endpoint(namespace string, e *sliceEndpoint) (model.Endpoint, bool) {
+	out := model.Endpoint{Address: e.address, Cluster: m.id, Network: m.network, Node: e.node, Namespace: namespace, Weight: 1}
+	name, pod := m.podOf(namespace, e)
+	if pod == nil {
+		if e.pod != "" && !m.waited(types.NamespacedName{Namespace: namespace, Name: e.pod}) {
+			return out, false
+		}
+		out.Locality = m.locality(e.node, nil)
+		if out.Locality == "" && e.zone != "" {
+			out.Locality = "/" + e.zone
+		}
+		return out, true
+	}
+	at := m.placeOf(pod)
+	out.Labels, out.Locality, out.Network = at.labels, at.locality, at.network
+	out.Namespace, out.ServiceAccount, out.Workload, out.Node = name.Namespace, pod.account, name.Name, pod.node
+	out.MutualTLS = pod.labels[tlsModeLabel] == "istio"
+	return out, true
+}
+
+// podOf finds the pod of an address; nil if it is not there.
+func (m *member) podOf(namespace string, e *sliceEndpoint) (types.NamespacedName, *podRecord) {
+	if e.pod != "" {
+		name := types.NamespacedName{Namespace: namespace, Name: e.pod}
+		// A pod of the same name may follow one that a slice still has.
+		if pod := m.pods[name]; pod != nil && (e.uid == "" || pod.uid == e.uid) {
+			return name, pod
+		}
+		return name, nil
+	}
+	// Pods on the network of their node share its address: none is meant.
+	if names := m.byAddress[e.address]; len(names) == 1 && !m.pods[names[0]].hostNet {
+		return names[0], m.pods[names[0]]
+	}
+	return types.NamespacedName{}, nil
+}
+
+// waited reports whether a pod has been awaited for long enough. An endpoint is
+// then used as one outside the mesh: its address is right.
+func (m *member) waited(name types.NamespacedName) bool {
+	w := m.waits[name]
+	if w == nil {
+		w = &wait{until: m.now().Add(podGrace)}
+		m.waits[name] = w
+	}
+	return w.over
+}
+
+// expire derives what has waited long enough, and gives when to look again; the
+// zero time means that nothing waits.
+func (m *member) expire() (next time.Time) {
+	now := m.now()
+	for name, w := range m.waits {
+		switch {
+		case w.gone, w.over:
+		case !now.Before(w.until):
+			w.over = true
+			m.deriveUsers(user{pod: name})
+		case next.IsZero() || w.until.Before(next):
+			next = w.until
+		}
+	}
+	return next
+}
+
+// placeOf gives where a pod is.
+func (m *member) placeOf(pod *podRecord) *place {
+	if pod.place != nil {
+		return pod.place
+	}
+	at := &place{
+		network:  cmp.Or(pod.labels[networkLabel], m.network),
+		locality: m.locality(pod.node, pod.labels),
+		labels:   maps.Clone(pod.labels),
+	}
+	region, rest, _ := strings.Cut(at.locality, "/")
+	zone, subzone, _ := strings.Cut(rest, "/")
+	for label, value := range map[string]string{
+		"topology.kubernetes.io/region": region, "topology.kubernetes.io/zone": zone, subzoneLabel: subzone,
+		clusterLabel: m.id, networkLabel: at.network, "kubernetes.io/hostname": pod.node,
+	} {
+		if value != "" {
+			at.labels[label] = value
+		}
+	}
+	pod.place = at
+	return at
+}
+
+// locality is what the label of a pod says, else its node's.
+func (m *member) locality(node string, labels map[string]string) string {
+	if l := labels[localityLabel]; l != "" {
+		return strings.ReplaceAll(l, ".", "/") // a label value has no slashes
+	}
+	if n := m.nodes[node]; n != nil {
+		return n.locality
+	}
+	return ""
+}
+
+// workload gives a pod as a selector of a ServiceEntry chooses it; nil if it
+// takes no requests.
+func (m *member) workload(name types.NamespacedName) *registry.Workload {
+	pod := m.pods[name]
+	if pod == nil || !pod.ready || len(pod.addresses) == 0 {
+		return nil
+	}
+	at := m.placeOf(pod)
+	return &registry.Workload{
+		Object:  model.Key{Kind: model.KubernetesPod, Namespace: name.Namespace, Name: name.Name},
+		Created: pod.created, Address: pod.addresses[0], Labels: at.labels, Namespace: name.Namespace, ServiceAccount: pod.account,
+		Locality: at.locality, Network: at.network, Cluster: m.id, Node: pod.node, Weight: 1, MutualTLS: pod.labels[tlsModeLabel] == "istio",
+	}
+}
+
+func sameWorkload(a, b *registry.Workload) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Created.Equal(b.Created) && a.Address == b.Address && maps.Equal(a.Labels, b.Labels) && a.ServiceAccount == b.ServiceAccount &&
+		a.Locality == b.Locality && a.Network == b.Network && a.Node == b.Node
+}
+
+func sameEndpoint(a, b *model.Endpoint) bool {
+	return a.Address == b.Address && a.Port == b.Port && a.ServicePort == b.ServicePort && a.Namespace == b.Namespace &&
+		a.ServiceAccount == b.ServiceAccount && a.Workload == b.Workload && a.Hostname == b.Hostname && a.Locality == b.Locality &&
+		a.Cluster == b.Cluster && a.Network == b.Network && a.Node == b.Node && a.Weight == b.Weight && a.MutualTLS == b.MutualTLS &&
+		maps.Equal(a.Labels, b.Labels)
+}

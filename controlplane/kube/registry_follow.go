@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// following is a cluster that reflectors follow.
+type following struct {
+	registry *Registry
+	member   *member
+	synced   chan struct{} // closed once every kind was seen
+
+	// The registry's mutex guards what follows.
+	missing map[string]bool   // kinds that were not seen yet
+	faults  map[string]string // why a kind cannot be read now
+}
+
+// record is what is kept of an object.
+type record[R any] interface {
+	*R
+	equal(R2 *R) bool
+}
+
+// kind is how the objects of one kind are followed.
+type kind[O runtime.Object, R any, P record[R]] struct {
+	name  string
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	trim  func(O)
+	// read gives what is kept; nil if nothing is.
+	read func(O) *R
+	// set gives the member what changed; it reports whether somebody needs it.
+	set func(types.NamespacedName, *R) bool
+
+	following *following
+	held      map[types.NamespacedName]*R
+}
+
+// follow follows a cluster until ctx is done.
+func (r *Registry) follow(ctx context.Context, f *following, client *Client) error {
+	m, api := f.member, client.api
+	var running sync.WaitGroup
+	services := api.CoreV1().Services(metav1.NamespaceAll)
+	start(ctx, &running, &kind[*corev1.Service, serviceRecord, *serviceRecord]{
+		name: serviceKind, list: anyList(services.List), watch: services.Watch, trim: trimService, following: f,
+		read: func(o *corev1.Service) *serviceRecord { return readService(r.cfg.Domain, o) },
+		set:  func(n types.NamespacedName, s *serviceRecord) bool { m.setService(n, s); return true },
+	}, &corev1.Service{})
+	endpointSlices := api.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
+	start(ctx, &running, &kind[*discoveryv1.EndpointSlice, sliceRecord, *sliceRecord]{
+		name: slicesKind, list: anyList(endpointSlices.List), watch: endpointSlices.Watch, trim: trimSlice, following: f,
+		read: readSlice, set: m.setSlice,
+	}, &discoveryv1.EndpointSlice{})
+	pods := api.CoreV1().Pods(metav1.NamespaceAll)
+	start(ctx, &running, &kind[*corev1.Pod, podRecord, *podRecord]{
+		name: podsKind, list: anyList(pods.List), watch: pods.Watch, trim: trimPod, following: f,
+		read: readPod, set: m.setPod,
+	}, &corev1.Pod{})
+	nodes := api.CoreV1().Nodes()
+	start(ctx, &running, &kind[*corev1.Node, nodeRecord, *nodeRecord]{
+		name: nodesKind, list: anyList(nodes.List), watch: nodes.Watch, trim: trimNode, following: f,
+		read: readNode, set: func(n types.NamespacedName, o *nodeRecord) bool { return m.setNode(n.Name, o) },
+	}, &corev1.Node{})
+	if r.cfg.Namespace != "" {
+		namespaces := api.CoreV1().Namespaces()
+		only := func(o metav1.ListOptions) metav1.ListOptions {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", r.cfg.Namespace).String()
+			return o
+		}
+		start(ctx, &running, &kind[*corev1.Namespace, namespaceRecord, *namespaceRecord]{
+			name: namespacesKind, trim: trimNamespace, following: f, read: readNamespace,
+			list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return namespaces.List(ctx, only(o))
+			},
+			watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return namespaces.Watch(ctx, only(o))
+			},
+			set: func(_ types.NamespacedName, o *namespaceRecord) bool {
+				if o == nil {
+					o = &namespaceRecord{}
+				}
+				return m.setNetwork(o.network)
+			},
+		}, &corev1.Namespace{})
+	}
+	running.Wait()
+	return nil
+}
+
+// anyList lists the objects of a kind without its type.
+func anyList[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
+}
+
+// start runs the reflector of a kind.
+func start[O runtime.Object, R any, P record[R]](ctx context.Context, running *sync.WaitGroup, k *kind[O, R, P], expected O) {
+	f, r := k.following, k.following.registry
+	k.held = map[types.NamespacedName]*R{}
+	r.mu.Lock()
+	f.missing[k.name] = true
+	r.mu.Unlock()
+	report := func(ctx context.Context, err error) {
+		if ctx.Err() == nil && !expired(err) {
+			f.fault(k.name, err)
+		}
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := k.list(ctx, o)
+			report(ctx, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := k.watch(ctx, o)
+			report(ctx, err)
+			return w, err
+		},
+	}
+	reflector := cache.NewReflectorWithOptions(lw, expected, k, cache.ReflectorOptions{Name: f.member.id + "/" + k.name})
+	running.Go(func() { reflector.RunWithContext(ctx) })
+}
+
+// fault takes what a reflector last failed with; nil means that it works.
+func (f *following) fault(kind string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	f.registry.mu.Lock()
+	before := f.faults[kind]
+	f.faults[kind] = text
+	f.registry.mu.Unlock()
+	switch {
+	case text == before:
+	case text == "":
+		f.registry.log.Info("objects of the cluster can be read again", "kind", kind, "source", f.member.id)
+	default:
+		f.registry.log.Warn("objects of the cluster cannot be read; what was read before stays in force", "kind", kind, "source", f.member.id, "err", err)
+	}
+}
+
+// seen takes that all objects of a kind were seen. The caller holds the mutex.
+func (f *following) seen(kind string) {
+	if !f.missing[kind] {
+		return
+	}
+	if delete(f.missing, kind); len(f.missing) == 0 {
+		f.member.start()
+		clear(f.registry.pending) // whoever waits for synced tells that all is new
+		clear(f.registry.merged)
+		close(f.synced)
+	}
+}
+
+// Transformer makes the reflector trim objects as they come.
+func (k *kind[O, R, P]) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) {
+		if object, ok := o.(O); ok {
+			k.trim(object)
+		}
+		return o, nil
+	}
+}
+
+func (k *kind[O, R, P]) Add(o any) error    { return k.take(o, "add") }
+func (k *kind[O, R, P]) Update(o any) error { return k.take(o, "update") }
+func (k *kind[O, R, P]) Resync() error      { return nil }
+
+func (k *kind[O, R, P]) take(o any, event string) error {
+	object, ok := o.(O)
+	if !ok {
+		return fmt.Errorf("%s: an object came as %T", k.name, o)
+	}
+	name, err := nameOfObject(o)
+	if err != nil {
+		return err
+	}
+	k.following.registry.alter(func() { k.put(name, k.read(object), event) })
+	return nil
+}
+
+// put takes the newest record of an object; nil removes it. The caller holds the
+// mutex.
+func (k *kind[O, R, P]) put(name types.NamespacedName, next *R, event string) {
+	m, before := k.following.registry.metrics, k.held[name]
+	same := before == nil && next == nil || before != nil && next != nil && P(before).equal(next)
+	if same && event == "update" {
+		event = "updatesame"
+	}
+	m.events.WithLabelValues(k.name, event).Inc()
+	if !same {
+		if next == nil {
+			delete(k.held, name)
+		} else {
+			k.held[name] = next
+		}
+		if k.set(name, next) {
+			return
+		}
+	}
+	m.skipped.WithLabelValues(k.name).Inc()
+}
+
+func (k *kind[O, R, P]) Delete(o any) error {
+	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	name, err := nameOfObject(o)
+	if err != nil {
+		return err
+	}
+	k.following.registry.alter(func() { k.put(name, nil, "delete") })
+	return nil
+}
+
+// Replace takes all objects there are.
+func (k *kind[O, R, P]) Replace(list []any, _ string) error {
+	next := make(map[types.NamespacedName]*R, len(list))
+	var errs []error
+	for _, o := range list {
+		object, ok := o.(O)
+		name, err := nameOfObject(o)
+		if !ok || err != nil {
+			errs = append(errs, fmt.Errorf("%s: an object came as %T", k.name, o))
+			continue
+		}
+		next[name] = k.read(object)
+	}
+	k.following.registry.alter(func() {
+		for name := range k.held {
+			if next[name] == nil {
+				k.put(name, nil, "delete")
+			}
+		}
+		for name, record := range next {
+			event := "update"
+			if k.held[name] == nil {
+				event = "add"
+			}
+			k.put(name, record, event)
+		}
+		k.following.seen(k.name)
+	})
+	return errors.Join(errs...)
+}
+
+func nameOfObject(o any) (types.NamespacedName, error) {
+	m, err := meta.Accessor(o)
+	if err != nil {
+		return types.NamespacedName{}, err
+	}
+	return types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()}, nil
+}

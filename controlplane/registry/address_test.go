@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package registry
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// entriesFrom makes ServiceEntry objects without addresses, each younger than
+// the one before.
+func entriesFrom(from, to int) (out []*model.Config) {
+	for i := from; i < to; i++ {
+		out = append(out, &model.Config{
+			Key: model.Key{Kind: model.ServiceEntry, Namespace: "default", Name: fmt.Sprintf("e%07d", i)}, Created: time.Unix(int64(i), 0),
+			Spec: &networkingv1alpha3.ServiceEntry{Hosts: []string{fmt.Sprintf("host-%d.example.com", i)}, Resolution: networkingv1alpha3.ServiceEntry_DNS},
+		})
+	}
+	return out
+}
+
+func allocated(s *Services) map[model.ServiceKey][]string {
+	out := map[model.ServiceKey][]string{}
+	for _, svc := range s.Sorted {
+		if len(svc.Allocated) > 0 {
+			out[svc.ServiceKey] = svc.Allocated
+		}
+	}
+	return out
+}
+
+// Every slot is an address of a host in its range, and no two are the same.
+func TestSlotsAreAddresses(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	four, six := netip.MustParsePrefix("240.240.0.0/16"), netip.MustParsePrefix("2001:2::/48")
+	for slot := range uint32(slots) {
+		for i, text := range slotAddresses(slot) {
+			ip, err := netip.ParseAddr(text)
+			if err != nil || seen[text] || !four.Contains(ip) && !six.Contains(ip) || ip.Is4() != (i == 0) {
+				t.Fatalf("slot %d: %q %v", slot, text, err)
+			}
+			if last := ip.As16()[15]; last == 0 || last == 255 {
+				t.Fatalf("slot %d: %s is the address of a network or a broadcast", slot, text)
+			}
+			seen[text] = true
+		}
+	}
+}
+
+// Addresses stay when services come, and are the same in another process.
+func TestVirtualAddressesStay(t *testing.T) {
+	t.Parallel()
+	const first, second = 8_000, 16_000
+	before, _ := build(entriesFrom(0, first), nil, nil)
+	after, _ := build(entriesFrom(0, second), nil, nil)
+	many := allocated(after)
+	if len(allocated(before)) != first || len(many) != second {
+		t.Fatalf("%d and %d addresses", len(allocated(before)), len(many))
+	}
+	for key, ips := range allocated(before) {
+		if !slices.Equal(many[key], ips) {
+			t.Errorf("%v had %v and has %v", key, ips, many[key])
+		}
+	}
+	distinct := map[string]bool{}
+	for _, ips := range many {
+		distinct[ips[0]], distinct[ips[1]] = true, true
+	}
+	if len(distinct) != 2*second {
+		t.Errorf("%d services have %d addresses", second, len(distinct))
+	}
+}
+
+// When none is left the author hears of it, and nobody loses one.
+func TestVirtualAddressesEnd(t *testing.T) {
+	t.Parallel()
+	s, problems := build(entriesFrom(0, slots+3), nil, nil)
+	if n := len(allocated(s)); n != slots {
+		t.Errorf("%d addresses, want %d", n, slots)
+	}
+	if len(problems) != 1 || !problems[0].Warning || problems[0].Object.Name != fmt.Sprintf("e%07d", slots) {
+		t.Errorf("problems %v", problems)
+	}
+}
+
+func TestWhoHasNoVirtualAddress(t *testing.T) {
+	t.Parallel()
+	for name, spec := range map[string]string{
+		"an address of its own": `hosts: "a.example" addresses: "10.0.0.1" resolution: DNS`,
+		"a wildcard":            `hosts: "*.example" resolution: STATIC`,
+	} {
+		s, _ := build([]*model.Config{object(t, model.ServiceEntry, "default/a", spec)}, nil, nil)
+		if got := allocated(s); len(s.Sorted) != 1 || len(got) != 0 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

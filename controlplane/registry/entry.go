@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func problemf(c *model.Config, format string, args ...any) model.Problem {
+	return model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(format, args...)}
+}
+
+// entry adds one service for each host of an object.
+func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
+	sh := b.out.shape
+	d := &definition{config: c, entry: se, name: objectName{c.Namespace, c.Name}}
+	if len(se.GetEndpoints()) == 0 && se.GetWorkloadSelector() != nil {
+		d.selector, d.selects, d.pods = se.GetWorkloadSelector().GetLabels(), true, true
+	}
+	ports := make([]model.Port, 0, len(se.GetPorts()))
+	for _, p := range se.GetPorts() {
+		ports = append(ports, model.Port{
+			Name:     p.GetName(),
+			Number:   p.GetNumber(),
+			Protocol: model.ParseProtocol(cmp.Or(p.GetProtocol(), p.GetName())),
+		})
+	}
+	resolution := resolutionOf(se)
+	for _, host := range se.GetHosts() {
+		// Host names have no case; everything else looks them up in small
+		// letters.
+		key := model.ServiceKey{Hostname: strings.ToLower(host), Namespace: c.Namespace}
+		switch other := b.out.ByKey[key]; {
+		case other == nil:
+			s := &model.Service{
+				ServiceKey:      key,
+				Ports:           ports,
+				Resolution:      resolution,
+				Addresses:       addresses(se.GetAddresses()),
+				External:        se.GetLocation() == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,
+				SubjectAltNames: se.GetSubjectAltNames(),
+				ExportTo:        se.GetExportTo(),
+				Created:         c.Created,
+				Source:          c.Key,
+			}
+			b.out.ByKey[key] = s
+			b.out.Sorted = append(b.out.Sorted, s)
+			d.keys = append(d.keys, key)
+		case other.Source == c.Key: // the host is named twice
+		case other.Registry != model.RegistryKubernetes:
+			sh.problems = append(sh.problems, problemf(c, "spec.hosts names %q, which %s defines already and which is older: remove the host from one of them",
+				host, other.Source))
+		case other.Resolution != resolution:
+			sh.problems = append(sh.problems, problemf(c, "spec.hosts names %q, which %s defines: that definition wins, and endpoints of another resolution cannot be added to it; remove the host",
+				host, other.Source))
+		case !slices.Contains(d.keys, key):
+			p := problemf(c, "spec.hosts names %q, which %s defines: that definition wins, and the endpoints of this object are added to it", host, other.Source)
+			p.Warning = true
+			sh.problems = append(sh.problems, p)
+			d.keys = append(d.keys, key)
+		}
+	}
+	b.define(d)
+}
+
+func resolutionOf(se *networkingv1alpha3.ServiceEntry) model.Resolution {
+	if se.GetResolution() == networkingv1alpha3.ServiceEntry_DNS {
+		return model.ResolutionDNS
+	}
+	return model.ResolutionStatic
+}
+
+// hostIsEndpoint tells whether the hosts themselves are the endpoints: nothing
+// else is named.
+func (d *definition) hostIsEndpoint() bool {
+	return d.entry != nil && !d.selects && len(d.entry.GetEndpoints()) == 0 && resolutionOf(d.entry) == model.ResolutionDNS
+}
+
+// make gives the endpoints of all ports of a definition; p is the service if it
+// is one of the platform.
+func (b *builder) make(d *definition, p *PlatformService) made {
+	n := b.out.workloads[d.name.namespace]
+	if d.entry == nil {
+		return b.platformEndpoints(p, n.selected(d.selector, d.pods), d.selects)
+	}
+	var targets []*Workload
+	if d.selects {
+		targets = n.selected(d.selector, d.pods)
+	}
+	for _, e := range d.entry.GetEndpoints() {
+		targets = append(targets, entryWorkload(e, e.GetLabels(), d.name.namespace))
+	}
+	return b.endpoints(d.config, d.entry, targets)
+}
+
+// endpoints gives those of a ServiceEntry.
+func (b *builder) endpoints(c *model.Config, se *networkingv1alpha3.ServiceEntry, targets []*Workload) (m made) {
+	// One allocation for all of them: a mesh has many.
+	all := make([]model.Endpoint, 0, len(targets)*len(se.GetPorts()))
+	for _, w := range targets {
+		base, reason := b.endpoint(w, resolutionOf(se))
+		if reason != "" {
+			at := model.Problem{Object: w.Object, Source: w.Source}
+			if w.Object.Kind == "" {
+				at = model.Problem{Object: c.Key, Source: c.Source}
+			}
+			at.Reason = fmt.Sprintf("the address %q cannot serve %s: %s", w.Address, c.Key, reason)
+			m.problems = append(m.problems, at)
+			continue
+		}
+		for _, p := range se.GetPorts() {
+			e := base
+			e.ServicePort = p.GetNumber()
+			e.Port = cmp.Or(w.Ports[p.GetName()], p.GetTargetPort(), p.GetNumber())
+			all = append(all, e)
+		}
+	}
+	sorted := make([]*model.Endpoint, len(all))
+	for i := range all {
+		sorted[i] = &all[i]
+	}
+	slices.SortStableFunc(sorted, compareEndpoints)
+	m.endpoints = make([]*model.Endpoint, 0, len(all))
+	for _, e := range sorted {
+		if n := len(m.endpoints); n > 0 && compareEndpoints(m.endpoints[n-1], e) == 0 {
+			// Envoy wants each address once; the oldest workload has it.
+			m.problems = append(m.problems, problemf(c, "%s serves port %d at %s:%d, as %s does: each address can serve a port once",
+				nameOf(e), e.ServicePort, e.Address, e.Port, nameOf(m.endpoints[n-1])))
+			continue
+		}
+		m.endpoints = append(m.endpoints, e)
+	}
+	return m
+}
+
+// endpoint gives what the endpoints of a workload have in common, or why there
+// are none.
+func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.Endpoint, reason string) {
+	address := w.Address
+	if ip, err := netip.ParseAddr(address); err == nil {
+		address = ip.String()
+	} else if reason := unusable(address, resolution); reason != "" {
+		return e, reason
+	}
+	_, unhealthy := b.in.Unhealthy[w.Object]
+	return model.Endpoint{
+		Address: address, Labels: w.Labels, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount,
+		Workload: w.Object.Name, Locality: w.Locality, Cluster: w.Cluster, Network: w.Network, Node: w.Node,
+		Weight: max(w.Weight, 1), MutualTLS: w.MutualTLS, Unhealthy: unhealthy,
+	}, ""
+}
+
+// platformEndpoints gives the endpoints of a service of the platform, with those
+// of the WorkloadEntry objects that it selects.
+func (b *builder) platformEndpoints(p *PlatformService, targets []*Workload, selects bool) (m made) {
+	m.endpoints = p.Endpoints
+	if !selects || len(targets) == 0 || p.Service.Resolution != model.ResolutionStatic {
+		return m
+	}
+	all := slices.Clone(p.Endpoints)
+	for _, w := range targets {
+		base, reason := b.endpoint(w, model.ResolutionStatic)
+		if reason != "" {
+			m.problems = append(m.problems, model.Problem{
+				Object: w.Object, Source: w.Source, Reason: fmt.Sprintf("the address %q cannot serve %s: %s", w.Address, p.Service.Source, reason),
+			})
+			continue
+		}
+		for i, port := range p.Service.Ports {
+			number := w.Ports[port.Name]
+			if i < len(p.Targets) {
+				number = cmp.Or(w.Ports[p.Targets[i].Name], number, p.Targets[i].Number)
+			}
+			if number == 0 {
+				continue // the workload has no number for the name
+			}
+			e := base
+			e.ServicePort, e.Port = port.Number, number
+			all = append(all, &e)
+		}
+	}
+	m.endpoints = SortEndpoints(all)
+	return m
+}
+
+func nameOf(e *model.Endpoint) string {
+	if e.Workload == "" {
+		return "an endpoint"
+	}
+	return fmt.Sprintf("%s/%s/%s", model.WorkloadEntry, e.Namespace, e.Workload)
+}
+
+// unusable says why an address that is no IP cannot be used; empty means it
+// can.
+func unusable(address string, resolution model.Resolution) string {
+	switch {
+	case address == "":
+		return "it is empty; write one"
+	case strings.Contains(address, "://"):
+		return "this version serves no Unix sockets; write an IP address"
+	case resolution != model.ResolutionDNS:
+		return "resolution STATIC takes only IP addresses; write one, or write resolution: DNS in the ServiceEntry"
+	}
+	return ""
+}
+
+// hostEndpoints is what a DNS service without endpoints has: its own host,
+// which is expected to know nothing of the mesh.
+func hostEndpoints(key model.ServiceKey, se *networkingv1alpha3.ServiceEntry) []*model.Endpoint {
+	out := make([]*model.Endpoint, 0, len(se.GetPorts()))
+	for _, p := range se.GetPorts() {
+		out = append(out, &model.Endpoint{
+			Address:     key.Hostname,
+			Port:        cmp.Or(p.GetTargetPort(), p.GetNumber()),
+			ServicePort: p.GetNumber(),
+			Namespace:   key.Namespace,
+			Weight:      1,
+		})
+	}
+	slices.SortStableFunc(out, compareEndpoints)
+	return out
+}
+
+// addresses reduces ranges of one address to the address.
+func addresses(in []string) []string {
+	var out []string
+	for _, a := range in {
+		if p, err := netip.ParsePrefix(a); err == nil && p.IsSingleIP() {
+			a = p.Addr().String()
+		}
+		out = append(out, a)
+	}
+	return out
+}

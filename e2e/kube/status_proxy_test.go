@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const (
+	typeCluster  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	typeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	typeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	typeHealth   = "type.googleapis.com/istio.v1.HealthInformation"
+)
+
+// proxyClient is a stream that asks for clusters and listeners, and answers as it
+// is told.
+type proxyClient struct {
+	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+
+	mu     sync.Mutex // guards what follows, and sends one after another
+	silent bool
+	words  string
+	held   []*discoveryv3.DiscoveryResponse
+}
+
+// ads opens a stream of shop/web on the plaintext port, with an end of its own.
+func (c *control) ads(t *testing.T, address string) (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, *corev3.Node, func()) {
+	t.Helper()
+	conn, err := grpc.NewClient(c.plaintext(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream, &corev3.Node{Id: "sidecar~" + address + "~web.shop~shop.svc.cluster.local", Metadata: metadata}, cancel
+}
+
+// proxy connects a proxy that acknowledges everything.
+func (c *control) proxy(t *testing.T, address string) *proxyClient {
+	t.Helper()
+	p := &proxyClient{}
+	var node *corev3.Node
+	p.stream, node, _ = c.ads(t, address)
+	for _, typeURL := range []string{typeCluster, typeListener} {
+		if err := p.stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, Node: node}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() {
+		for {
+			r, err := p.stream.Recv()
+			if err != nil {
+				return // the end of the test, or of the control plane
+			}
+			p.mu.Lock()
+			if p.silent {
+				p.held = append(p.held, r)
+			} else {
+				p.answer(r)
+			}
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+// answer answers a response. The caller holds mu.
+func (p *proxyClient) answer(r *discoveryv3.DiscoveryResponse) {
+	q := &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
+	if p.words != "" {
+		q.ErrorDetail = &rpcstatus.Status{Code: 13, Message: p.words}
+	}
+	_ = p.stream.Send(q) // Recv says what is wrong
+}
+
+func (p *proxyClient) silence(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.silent = on; on {
+		return
+	}
+	for _, r := range p.held {
+		p.answer(r)
+	}
+	p.held = nil
+}
+
+// reject makes it reject what comes; no words, acknowledge it.
+func (p *proxyClient) reject(words string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.words = words
+}
+
+func (p *proxyClient) report(t *testing.T, q *discoveryv3.DiscoveryRequest) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q.TypeUrl = typeHealth
+	if err := p.stream.Send(q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *proxyClient) healthy(t *testing.T) {
+	t.Helper()
+	p.report(t, &discoveryv3.DiscoveryRequest{})
+}
+
+func (p *proxyClient) unhealthy(t *testing.T, why string) {
+	t.Helper()
+	p.report(t, &discoveryv3.DiscoveryRequest{ErrorDetail: &rpcstatus.Status{Code: 13, Message: why}})
+}
+
+// endpoints asks for those of a cluster, on a stream of its own.
+func (c *control) endpoints(t *testing.T, cluster string) string {
+	t.Helper()
+	stream, node, end := c.ads(t, "10.1.9.9")
+	defer end()
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeEndpoint, Node: node, ResourceNames: []string{cluster}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addresses []string
+	for _, res := range answer.GetResources() {
+		var all endpointv3.ClusterLoadAssignment
+		if err := res.UnmarshalTo(&all); err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range all.GetEndpoints() {
+			for _, e := range group.GetLbEndpoints() {
+				addresses = append(addresses, e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress())
+			}
+		}
+	}
+	slices.Sort(addresses)
+	return strings.Join(addresses, " ")
+}
+
+// value gives the sum of the samples of a metric whose lines begin so.
+func (c *control) value(t *testing.T, line string) (sum float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+":8080/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // all of it was read
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		text := lines.Text()
+		if at := strings.LastIndexByte(text, ' '); strings.HasPrefix(text, line) && at > 0 {
+			n, err := strconv.ParseFloat(text[at+1:], 64)
+			if err != nil {
+				t.Fatalf("the metric %q: %v", text, err)
+			}
+			sum += n
+		}
+	}
+	return sum
+}
