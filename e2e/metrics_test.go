@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write generated files")
 
 // metricName is what the names of our metrics look like.
-const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel)_[a-z_]+`
+const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel|galley)_[a-z0-9_]+`
 
 // TestMetricsDocument compares docs/METRICS.md with the code: the tables
 // between its markers are made from it, all else is written by hand.
@@ -133,7 +133,7 @@ func checkLabelValues(t *testing.T, metrics []metric, doc string) {
 		if len(cells) != 5 || !strings.Contains(cells[1], "`") {
 			continue
 		}
-		quoted := regexp.MustCompile("`([a-z_]+)`")
+		quoted := regexp.MustCompile("`([a-z0-9_]+)`")
 		for _, name := range all(quoted, cells[2]) {
 			for _, label := range all(quoted, cells[1]) {
 				listed = append(listed, name+"{"+label+"}")

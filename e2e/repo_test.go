@@ -187,7 +187,7 @@ func TestAgentIsSmall(t *testing.T) {
 	binary := filepath.Join(root, "bin", "outrigger-agent")
 	if _, err := os.Stat(binary); err != nil {
 		binary = filepath.Join(t.TempDir(), "outrigger-agent")
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/outrigger-agent")
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/outrigger-agent")
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)

@@ -149,7 +149,7 @@ func (qs *questions) wait(ctx context.Context, q *question, mine bool) ([]byte, 
 }
 
 // answered hands an answer to those who wait for it; false if nobody asked.
-func (qs *questions) answered(typeURL string, answer []byte) bool {
+func (qs *questions) answered(typeURL string, answer func() []byte) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := qs.open[typeURL]
@@ -157,7 +157,7 @@ func (qs *questions) answered(typeURL string, answer []byte) bool {
 		return false
 	}
 	delete(qs.open, typeURL)
-	q.answer = answer
+	q.answer = answer()
 	close(q.done)
 	return true
 }

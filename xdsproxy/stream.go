@@ -236,7 +236,7 @@ func (s *stream) receive(ctx context.Context, f *frame) error {
 	case s.owns(r.typeURL):
 		s.consume(f, r)
 	case strings.HasPrefix(r.typeURL, debugPrefix):
-		if !s.questions.answered(r.typeURL, s.answerOf(f)) {
+		if !s.questions.answered(r.typeURL, func() []byte { return s.answerOf(f) }) {
 			s.drop("unasked_debug", r.typeURL)
 		}
 	case !strings.HasPrefix(r.typeURL, envoyPrefix):

@@ -18,15 +18,18 @@ import (
 type environment struct {
 	podNamespace      string
 	revision          string
+	vhds              bool
 	stateDir          string
 	customHosts       string
 	certProvider      string
 	debounceAfter     time.Duration
 	debounceMax       time.Duration
 	pushWorkers       int
+	canaryPush        bool
 	callers           callerEnvironment
 	ca                authorityEnvironment
 	kube              kubernetesEnvironment
+	remotes           remoteEnvironment
 	credentials       credentialEnvironment
 	status            statusEnvironment
 	mcpReaders        []string
@@ -92,10 +95,12 @@ func variables() []variable {
 			e.pushWorkers = n
 			return nil
 		}},
+		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes goes to one proxy of each scope first, and to the others when it took it, or after a second; what it rejects the others never get", boolean(func(e *environment) *bool { return &e.canaryPush })},
+		{"OUTRIGGER_VHDS", "true", "virtual hosts as resources of their own for Envoys that speak delta; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.vhds })},
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables())
+	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables())
 }
 
 // readEnvironment reads every variable of the table.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -17,6 +19,22 @@ import (
 
 // registryKubernetes is the one platform that services are read from.
 const registryKubernetes = "Kubernetes"
+
+// remoteEnvironment is the part of the environment about other clusters.
+type remoteEnvironment struct {
+	on      bool
+	allowed string
+	wait    time.Duration
+}
+
+// remoteVariables are the rows of the table about other clusters.
+func remoteVariables() []variable {
+	return []variable{
+		{"OUTRIGGER_REMOTE_CLUSTERS", "true", "with Kubernetes: services are also read from the clusters whose kubeconfigs are in Secrets of the control plane's namespace with the label istio/multiCluster=true, under the name of the cluster; false does not read these Secrets", boolean(func(e *environment) *bool { return &e.remotes.on })},
+		{"PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS", "", "ways of these kubeconfigs to read files or run programs here that are not refused, with commas between: exec, tokenFile, clientCertificate, clientKey, certificateAuthority, or the name of an auth provider", text(func(e *environment) *string { return &e.remotes.allowed })},
+		{"PILOT_REMOTE_CLUSTER_TIMEOUT", "30s", "how long a start waits for these clusters", duration(func(e *environment) *time.Duration { return &e.remotes.wait })},
+	}
+}
 
 // checkRegistries refuses platforms that are not served.
 func (f *flags) checkRegistries() error {
@@ -43,7 +61,11 @@ func (s *server) newPlatform(f flags, env environment, reg prometheus.Registerer
 		Client: s.kube, Cluster: env.kube.clusterID, Domain: f.domain, Namespace: env.podNamespace,
 		OnChange:    func(c model.Change) { s.debounce.Add(c) },
 		SelectsPods: s.selectsPods,
-		Logger:      s.log.With("component", "kube"), Registerer: reg,
+		Remote: kube.RemoteConfig{
+			On: env.remotes.on, Allowed: strings.FieldsFunc(env.remotes.allowed, func(c rune) bool { return c == ',' || c == ' ' }),
+			Wait: env.remotes.wait, QPS: f.qps, Burst: f.burst,
+		},
+		Logger: s.log.With("component", "kube"), Registerer: reg,
 	})
 	return err
 }

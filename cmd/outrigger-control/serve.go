@@ -86,9 +86,10 @@ const (
 )
 
 // newGRPCServer makes a server for ADS. Streams and message sizes have the
-// limits of the machine, not a number.
-func newGRPCServer(f flags, env environment, tlsConfig *tls.Config) *grpc.Server {
+// limits of the machine, not a number. The drain ends its streams.
+func newGRPCServer(f flags, env environment, tlsConfig *tls.Config, d *drain) *grpc.Server {
 	opts := []grpc.ServerOption{
+		grpc.StreamInterceptor(d.intercept),
 		grpc.ForceServerCodecV2(discovery.Codec()),
 		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
 		grpc.ReadBufferSize(4 << 10),  // of each connection; requests are small but for the first
@@ -122,7 +123,7 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 	s.http = newHTTPServer(health)
 	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !s.discovery.Ready() {
-			http.Error(w, "configuration is still loading", http.StatusServiceUnavailable)
+			http.Error(w, s.loading(), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ready") // a client that is gone needs no answer
@@ -203,15 +204,15 @@ func (l *listeners) String() string {
 }
 
 // serveGRPC runs a server that may be off, until ctx ends. Streams do not end
-// by themselves, so they are cut: proxies keep what they have.
-func serveGRPC(ctx context.Context, g *errgroup.Group, server *grpc.Server, l net.Listener) {
+// by themselves, so they are ended: proxies keep what they have.
+func serveGRPC(ctx context.Context, g *errgroup.Group, server *grpc.Server, l net.Listener, d *drain) {
 	if server == nil {
 		return
 	}
 	g.Go(func() error { return server.Serve(l) })
 	g.Go(func() error {
 		<-ctx.Done()
-		server.Stop()
+		d.stop(server, drainTime)
 		return nil
 	})
 }

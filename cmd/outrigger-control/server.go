@@ -53,7 +53,9 @@ type server struct {
 	built *snapshot.Mesh
 
 	secure, plaintext *grpc.Server // nil when off
-	http, monitoring  *http.Server // monitoring is nil when merged into http
+	// drains are of the streams of these.
+	drains           struct{ secure, plaintext drain }
+	http, monitoring *http.Server // monitoring is nil when merged into http
 	// webhooks answers the API server on a port of its own; validator is what
 	// it serves. Nil without a cluster.
 	webhooks      *http.Server
@@ -106,7 +108,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 		return nil, err
 	}
 	s.discovery, err = discovery.New(discovery.Config{
-		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, Secrets: secrets,
+		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, CanaryPush: env.canaryPush, NoVHDS: !env.vhds, Secrets: secrets,
 		OnHealth: s.reports(), OnGone: s.health.Gone, OnProgress: func() { s.status.Wake() }, MCP: s.newMCP(env),
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})
@@ -159,8 +161,8 @@ func (s *server) run(ctx context.Context) error {
 	for _, file := range s.rootFiles {
 		g.Go(func() error { return file.run(ctx) }) // reads roots of others, feeds the authority
 	}
-	serveGRPC(ctx, g, s.secure, s.listeners.secure)
-	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext)
+	serveGRPC(ctx, g, s.secure, s.listeners.secure, &s.drains.secure)
+	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext, &s.drains.plaintext)
 	serveHTTP(ctx, g, s.http, s.listeners.http)
 	serveHTTP(ctx, g, s.webhooks, s.listeners.webhooks)
 	serveHTTP(ctx, g, s.monitoring, s.listeners.monitoring)
@@ -229,7 +231,7 @@ func (s *server) logProblems(next *snapshot.Mesh) {
 // the TLS one only.
 func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *prometheus.Registry) error {
 	if f.grpcAddr != "" {
-		s.plaintext = newGRPCServer(f, env, nil)
+		s.plaintext = newGRPCServer(f, env, nil, &s.drains.plaintext)
 		s.discovery.Register(s.plaintext, nil)
 	}
 	if f.secureGRPCAddr == "" {
@@ -256,7 +258,7 @@ func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *pro
 	if err != nil {
 		return err
 	}
-	s.secure = newGRPCServer(f, env, tlsConfig)
+	s.secure = newGRPCServer(f, env, tlsConfig, &s.drains.secure)
 	s.discovery.Register(s.secure, auth)
 	if err := s.registerCertificates(s.secure, env, auth, reg); err != nil {
 		return err

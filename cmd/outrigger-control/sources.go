@@ -52,7 +52,23 @@ func (s *server) openStores(f flags, env environment, reg prometheus.Registerer)
 	if len(list) == 0 {
 		return nil, fmt.Errorf("no configuration: none of the %d configSources of the mesh config can be used", len(addresses))
 	}
-	return config.NewAggregate(writer, list...), nil
+	all := config.NewAggregate(writer, list...)
+	all.SetWatchErrorHandler(func(err error) {
+		// What they try again the stores log themselves, when it is news.
+		if errors.Is(err, config.ErrEnded) {
+			s.log.Error("a config source has ended; what was read from it stays in force until the control plane restarts", "component", "config", "err", err)
+		}
+	})
+	return all, nil
+}
+
+// loading says what the control plane waits for before it serves.
+func (s *server) loading() string {
+	text := "configuration is still loading"
+	if waiting := s.store.Waiting(); len(waiting) > 0 {
+		text += ": waiting for " + strings.Join(waiting, ", ")
+	}
+	return text
 }
 
 // sources gives the URLs of the config stores.

@@ -6,7 +6,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,7 +14,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/cmd/outrigger/up"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/stores"
+)
+
+const (
+	userAgent = "outrigger"
+	// clusterQPS is how much a command asks of a cluster in a second. The API
+	// server has its own limit, and a person waits.
+	clusterQPS = 1000
 )
 
 // defaultStore gives the config store of a person who names none: that of
@@ -55,14 +62,17 @@ func (e environment) kubeconfigPath() (path string, inCluster bool) {
 
 // openStore opens a config store. What goes on inside is not logged: a command
 // says what failed.
-func (e environment) openStore(address string) (config.Store, error) {
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+func (e environment) openStore(address string, kinds []model.Kind) (config.Store, error) {
+	quiet := slog.New(slog.DiscardHandler)
+	kube.UseLogger(quiet)
 	return config.Open(address, config.OpenConfig{
-		Logger: quiet,
-		Drivers: stores.Drivers(stores.Config{Cluster: func() (*kube.Client, error) {
-			kube.UseLogger(quiet)
-			path, _ := e.kubeconfigPath()
-			return kube.New(kube.Config{Kubeconfig: path, UserAgent: "outrigger", Logger: quiet})
-		}}),
+		Logger: quiet, Kinds: kinds,
+		Drivers: stores.Drivers(stores.Config{
+			UserAgent: userAgent, QPS: clusterQPS,
+			Cluster: func() (*kube.Client, error) {
+				path, _ := e.kubeconfigPath()
+				return kube.New(kube.Config{Kubeconfig: path, UserAgent: userAgent, QPS: clusterQPS, Burst: clusterQPS, Logger: quiet})
+			},
+		}),
 	})
 }

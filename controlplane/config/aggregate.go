@@ -42,8 +42,15 @@ type Aggregate struct {
 
 var _ Store = (*Aggregate)(nil)
 
-// errStopped is why a store ended that gave no reason.
-var errStopped = errors.New("it stopped following its source")
+// ErrEnded means that a store of an [Aggregate] does not follow its source any
+// more, while the others go on.
+var ErrEnded = errors.New("it stopped following its source")
+
+// endedError is why a store ended.
+type endedError struct{ error }
+
+func (e endedError) Unwrap() error        { return e.error }
+func (e endedError) Is(target error) bool { return target == ErrEnded }
 
 // NewAggregate joins stores that do not run yet; the order is their
 // precedence. Writes go to writer, which is one of the stores; nil makes the
@@ -217,9 +224,9 @@ func (a *Aggregate) Run(ctx context.Context) error {
 // end notes that a store does not follow its source any more.
 func (a *Aggregate) end(store int, err error) {
 	if err == nil {
-		err = errStopped
+		err = ErrEnded
 	}
-	err = fmt.Errorf("config source %s: %w", a.stores[store].Name(), err)
+	err = endedError{fmt.Errorf("config source %s: %w", a.stores[store].Name(), err)}
 	a.mu.Lock()
 	a.ended[store] = err
 	a.mu.Unlock()

@@ -200,7 +200,7 @@ func TestAggregateOutlivesAStore(t *testing.T) {
 	<-told
 	lost := errors.New("the wire is cut")
 	bad.fail <- lost
-	if err := <-errs; !errors.Is(err, lost) || !strings.Contains(err.Error(), "memory://bad") {
+	if err := <-errs; !errors.Is(err, lost) || !errors.Is(err, config.ErrEnded) || !strings.Contains(err.Error(), "memory://bad") {
 		t.Errorf("the watch error handler heard %v", err)
 	}
 	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "the wire is cut; what was read from it stays in force") {

@@ -86,10 +86,15 @@ func EncodeYAML(c *model.Config) ([]byte, error) {
 
 // EncodeSpec gives a spec or a status as JSON.
 func EncodeSpec(spec any) ([]byte, error) {
-	if m, ok := spec.(proto.Message); ok {
-		return protojson.Marshal(m)
+	m, ok := spec.(proto.Message)
+	if !ok {
+		return json.Marshal(spec)
 	}
-	return json.Marshal(spec)
+	raw, err := protojson.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return wholeNumbers(m.ProtoReflect(), raw)
 }
 
 // DecodeStatus reads a status that [EncodeSpec] or another control plane
@@ -133,7 +138,7 @@ func DecodeStored(raw []byte) (*model.Config, error) {
 		UID: doc.Metadata.UID, ResourceVersion: doc.Metadata.ResourceVersion, Generation: doc.Metadata.Generation,
 	}
 	if doc.Metadata.CreationTimestamp != nil {
-		c.Created = *doc.Metadata.CreationTimestamp
+		c.Created = doc.Metadata.CreationTimestamp.UTC().Truncate(time.Second)
 	}
 	var err error
 	if c.Spec, err = schema.DecodeSpec(doc.Spec); err != nil {

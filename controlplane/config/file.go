@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -44,8 +43,6 @@ type FileConfig struct {
 	Rescan time.Duration
 	// Logger gets the problems as they come and go; nil means none.
 	Logger *slog.Logger
-	// Registerer takes the metrics; nil means none.
-	Registerer prometheus.Registerer
 }
 
 const (
@@ -66,14 +63,15 @@ const (
 // The directory .outrigger below it holds the status of objects and the lock
 // that writers take; it can be left out of backups and version control.
 type FileStore struct {
-	cfg      FileConfig
-	log      *slog.Logger
-	problems prometheus.Gauge
+	cfg FileConfig
+	log *slog.Logger
 	*Cache
 	state atomic.Pointer[fileSnapshot]
 	// writing holds a token while somebody writes. The lock file keeps out
 	// other processes.
 	writing chan struct{}
+	// swept belongs to who holds the token: what killed writers left is gone.
+	swept bool
 
 	mu    sync.Mutex // guards what follows
 	tree  *tree
@@ -109,9 +107,6 @@ func NewFileStore(cfg FileConfig) (*FileStore, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.tree = newTree(cfg.Dir, cfg.Settle, lastGood{cfg.LastGood, s.log})
-	if s.problems, err = newProblemGauge(cfg.Registerer, cfg.Name); err != nil {
-		return nil, err
-	}
 	s.state.Store(&fileSnapshot{})
 	return s, nil
 }
@@ -229,7 +224,6 @@ func (s *FileStore) publish() {
 	if problems || t.troubled {
 		prev, next := s.state.Load(), t.report(s.index)
 		s.state.Store(next)
-		s.problems.Set(float64(len(next.problems)))
 		s.logProblems(prev, next)
 	}
 	for key := range t.status.changed {

@@ -20,7 +20,8 @@ import (
 
 const (
 	// tempPrefix begins the names of files that are not in place yet. The dot
-	// keeps them from being read. A process that is killed leaves at most one.
+	// keeps them from being read. A process that is killed leaves at most one,
+	// which the next that writes removes.
 	tempPrefix = ".outrigger-new-"
 	// Others may read what people and this store write.
 	fileMode = 0o644
@@ -235,6 +236,25 @@ func removeFile(path string, expected []byte) error {
 		return errChanged
 	}
 	return nil
+}
+
+// sweep removes what writers left that were killed. The caller holds the lock of
+// the root, so that no writer lives whose file it could be.
+func sweep(dir string, depth int) {
+	entries, err := os.ReadDir(dir)
+	_, another := os.Stat(filepath.Join(dir, ownDir))
+	if err != nil || depth > maxTreeDepth || depth > 0 && another == nil {
+		return // who reads the directory tells; another store's has another lock
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch info, err := os.Stat(path); {
+		case strings.HasPrefix(e.Name(), tempPrefix) && e.Type().IsRegular():
+			_ = os.Remove(path) // it harms nobody, and the next writer tries again
+		case err == nil && info.IsDir():
+			sweep(path, depth+1)
+		}
+	}
 }
 
 func holds(path string, data []byte) bool {

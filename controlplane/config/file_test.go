@@ -66,9 +66,12 @@ func follow(t *testing.T, setup func(dir string)) *running {
 func followWith(t *testing.T, cfg FileConfig) *running {
 	t.Helper()
 	log, registry := &logBuffer{}, prometheus.NewRegistry()
-	cfg.Logger, cfg.Registerer = slog.New(slog.NewTextHandler(log, nil)), registry
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 	s, err := NewFileStore(cfg)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := countProblems(registry, s); err != nil {
 		t.Fatal(err)
 	}
 	r := &running{FileStore: s, t: t, dir: cfg.Dir, log: log, changes: make(chan model.Change, 10_000), registry: registry}

@@ -42,6 +42,10 @@ func (s *FileStore) locked(ctx context.Context, verb string, key model.Key, writ
 		case err != nil:
 			return keyError(verb, key, err)
 		default:
+			if !s.swept { // in the turn that writing gives
+				sweep(s.cfg.Dir, 0)
+				s.swept = true
+			}
 			err = write(false)
 			release()
 		}
@@ -139,10 +143,7 @@ func (s *FileStore) Create(ctx context.Context, c *model.Config) (version string
 	if err != nil {
 		return "", err
 	}
-	if next.Created.IsZero() {
-		next.Created = time.Now()
-	}
-	next.Created = next.Created.UTC().Truncate(time.Second)
+	next.Created = Creation(next)
 	doc, err := encodeDocument(next)
 	if err != nil {
 		return "", keyError(verb, c.Key, err)
@@ -259,7 +260,10 @@ func (s *FileStore) Update(ctx context.Context, c *model.Config) (version string
 			// Who read the last good version has not seen what stands there.
 			return malformed(now.fault)
 		}
-		next := Successor(now.object, next)
+		next, err := Successor(now.object, next)
+		if err != nil {
+			return err
+		}
 		if SameContent(now.object, next) && now.object.APIVersion == next.APIVersion && !mended {
 			version = now.object.ResourceVersion
 			return nil

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -49,7 +48,8 @@ func (m *Memory) Run(ctx context.Context) error {
 	return m.Deliver(ctx)
 }
 
-// Create adds an object; see [Store]. A creation time that it has is kept.
+// Create adds an object; see [Store]. A creation time that it has is kept,
+// to the second.
 func (m *Memory) Create(ctx context.Context, c *model.Config) (string, error) {
 	next, err := CheckWrite("create", m, c)
 	if err != nil {
@@ -64,9 +64,7 @@ func (m *Memory) Create(ctx context.Context, c *model.Config) (string, error) {
 		return "", keyError("create", c.Key, ErrExists)
 	}
 	next.Generation, next.Status, next.UID = 1, nil, ""
-	if next.Created.IsZero() {
-		next.Created = time.Now().UTC()
-	}
+	next.Created = Creation(next)
 	return m.put(next), nil
 }
 
@@ -96,7 +94,10 @@ func (m *Memory) Update(ctx context.Context, c *model.Config) (string, error) {
 	if SameContent(old, next) && old.APIVersion == next.APIVersion {
 		return old.ResourceVersion, nil
 	}
-	return m.put(Successor(old, next)), nil
+	if next, err = Successor(old, next); err != nil {
+		return "", fmt.Errorf("update: %w", err)
+	}
+	return m.put(next), nil
 }
 
 // current gives the object that is to be written over, after the rules of

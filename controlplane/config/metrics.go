@@ -6,20 +6,48 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// newProblemGauge gives the gauge of one store.
-func newProblemGauge(r prometheus.Registerer, store string) (prometheus.Gauge, error) {
-	vec, err := shared(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "outrigger_control_config_problems",
-		Help: "Things that are wrong with configuration objects of a store now.",
-	}, []string{"store"}))
+// problemGauge counts the problems of stores when it is asked.
+type problemGauge struct {
+	desc *prometheus.Desc
+
+	mu     sync.Mutex // guards what follows
+	stores []Store
+}
+
+// countProblems makes the problems of a store a metric.
+func countProblems(r prometheus.Registerer, s Store) error {
+	gauge, err := shared(r, &problemGauge{desc: prometheus.NewDesc(
+		"outrigger_control_config_problems", "Things that are wrong with configuration objects of a store now.", []string{"store"}, nil)})
 	if err != nil {
-		return nil, fmt.Errorf("register metrics of config store %s: %w", store, err)
+		return fmt.Errorf("register metrics of config store %s: %w", s.Name(), err)
 	}
-	return vec.WithLabelValues(store), nil
+	gauge.mu.Lock()
+	defer gauge.mu.Unlock()
+	gauge.stores = append(gauge.stores, s)
+	return nil
+}
+
+// Describe is that of [prometheus.Collector].
+func (g *problemGauge) Describe(out chan<- *prometheus.Desc) { out <- g.desc }
+
+// Collect is that of [prometheus.Collector]. Stores of one name share a value.
+func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
+	g.mu.Lock()
+	stores := slices.Clone(g.stores)
+	g.mu.Unlock()
+	counts := map[string]int{}
+	for _, s := range stores {
+		counts[s.Name()] += len(s.Problems())
+	}
+	for name, n := range counts {
+		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(n), name)
+	}
 }
 
 // countEvents makes a store that was not run yet count its events.

@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // OpenConfig holds what stores need.
@@ -28,6 +30,9 @@ type OpenConfig struct {
 	// own, the last good version of objects that went bad; empty means that
 	// a restart loses them.
 	LastGood string
+	// Kinds are all that the caller wants; empty means every kind. A store
+	// that is quicker for it serves no others.
+	Kinds []model.Kind
 	// Drivers opens the schemes that this package does not know, for example
 	// "etcd", with the URL as it was written.
 	Drivers map[string]Driver
@@ -55,7 +60,7 @@ func Open(address string, cfg OpenConfig) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := countEvents(cfg.Registerer, s); err != nil {
+	if err := errors.Join(countEvents(cfg.Registerer, s), countProblems(cfg.Registerer, s)); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -80,7 +85,11 @@ func (cfg OpenConfig) open(address string) (Store, error) {
 	case "memory":
 		return NewMemory(address), nil
 	case "":
-		return nil, fmt.Errorf("config source %q has no scheme: write fs://%s", shown, u.Path)
+		path, err := filepath.Abs(u.Path)
+		if err != nil {
+			path = "/" + u.Path
+		}
+		return nil, fmt.Errorf("config source %q has no scheme: write fs://%s", shown, path)
 	}
 	if open := cfg.Drivers[u.Scheme]; open != nil {
 		return open(u, cfg)
@@ -122,5 +131,5 @@ func openFiles(u *url.URL, address string, cfg OpenConfig) (Store, error) {
 		sum := sha256.Sum256([]byte(u.Path))
 		lastGood = filepath.Join(lastGood, hex.EncodeToString(sum[:8]))
 	}
-	return NewFileStore(FileConfig{Dir: u.Path, Name: address, LastGood: lastGood, Logger: cfg.Logger, Registerer: cfg.Registerer})
+	return NewFileStore(FileConfig{Dir: u.Path, Name: address, LastGood: lastGood, Logger: cfg.Logger})
 }

@@ -78,6 +78,9 @@ var (
 	istioStatus        = (*metav1alpha1.IstioStatus)(nil)
 	networkingVersions = []string{"v1", "v1beta1", "v1alpha3"}
 	securityVersions   = []string{"v1", "v1beta1"}
+	// The types of v1alpha2 were those of v1beta1 from the day that there was
+	// the latter.
+	gatewayVersions = []string{"v1", "v1beta1", "v1alpha2"}
 )
 
 // schemas is the one table of kinds, in the order of Kind. It is never
@@ -105,7 +108,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.GatewayClass, Group: groupGateway, Plural: "gatewayclasses", Short: "gc", Cluster: true,
-		Versions: []string{"v1", "v1beta1"}, spec: (*gatewayv1.GatewayClassSpec)(nil), status: (*gatewayv1.GatewayClassStatus)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, spec: (*gatewayv1.GatewayClassSpec)(nil), status: (*gatewayv1.GatewayClassStatus)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.GRPCRoute, Group: groupGateway, Plural: "grpcroutes",
@@ -113,7 +116,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.HTTPRoute, Group: groupGateway, Plural: "httproutes",
-		Versions: []string{"v1", "v1beta1"}, spec: (*gatewayv1.HTTPRouteSpec)(nil), status: (*gatewayv1.HTTPRouteStatus)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, spec: (*gatewayv1.HTTPRouteSpec)(nil), status: (*gatewayv1.HTTPRouteStatus)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.Ingress, Group: groupKubeNetworking, Plural: "ingresses", Short: "ing",
@@ -125,7 +128,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.KubernetesGateway, Name: "Gateway", Group: groupGateway, Plural: "gateways", Short: "gtw",
-		Versions: []string{"v1", "v1beta1"}, spec: (*gatewayv1.GatewaySpec)(nil), status: (*gatewayv1.GatewayStatus)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, spec: (*gatewayv1.GatewaySpec)(nil), status: (*gatewayv1.GatewayStatus)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.PeerAuthentication, Group: groupSecurity, Plural: "peerauthentications", Short: "pa",
@@ -137,7 +140,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.ReferenceGrant, Group: groupGateway, Plural: "referencegrants", Short: "refgrant",
-		Versions: []string{"v1", "v1beta1"}, spec: (*gatewayv1.ReferenceGrantSpec)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, spec: (*gatewayv1.ReferenceGrantSpec)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.RequestAuthentication, Group: groupSecurity, Plural: "requestauthentications", Short: "ra",

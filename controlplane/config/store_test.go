@@ -31,6 +31,7 @@ func TestOpen(t *testing.T) {
 		"fs://etc/config":    `config source "fs://etc/config" names the host "etc": write three slashes, fs:///etc/config`,
 		"fs://":              `config source "fs://" names no directory: write fs:///directory`,
 		"/etc/config":        `config source "/etc/config" has no scheme: write fs:///etc/config`,
+		"etc":                `config source "etc" has no scheme: write fs:///`,
 		"fs:///does/not":     "open config directory: stat /does/not: no such file or directory",
 		"::":                 `config source "::" is no URL`,
 	} {
@@ -39,6 +40,31 @@ func TestOpen(t *testing.T) {
 			t.Errorf("Open(%s): %v, want %s", address, err, want)
 		}
 	}
+}
+
+// Every store that Open gives says how many problems it has; stores of one name
+// are told together.
+func TestOpenCountsProblems(t *testing.T) {
+	t.Parallel()
+	reg, dir := prometheus.NewRegistry(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "no address!")), 0o600))
+	_, err := Open("memory://a", OpenConfig{Registerer: reg})
+	must(t, err)
+	for range 2 {
+		s, err := Open("fs://"+dir, OpenConfig{Registerer: reg})
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-s.Synced()
+		cancel()
+		must(t, <-done)
+	}
+	want := "# HELP outrigger_control_config_problems Things that are wrong with configuration objects of a store now.\n" +
+		"# TYPE outrigger_control_config_problems gauge\n" +
+		"outrigger_control_config_problems{store=\"fs://" + dir + "\"} 2\n" +
+		"outrigger_control_config_problems{store=\"memory://a\"} 0\n"
+	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "outrigger_control_config_problems"))
 }
 
 // Every store that Open gives counts its events.
@@ -59,7 +85,7 @@ func TestOpenCountsEvents(t *testing.T) {
 	const want = "# HELP outrigger_control_config_events_total Changes of configuration objects that a store told of, by kind and by event: add, update or delete.\n" +
 		"# TYPE outrigger_control_config_events_total counter\n" +
 		"outrigger_control_config_events_total{event=\"add\",kind=\"WorkloadEntry\",store=\"memory://a\"} 1\n"
-	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want)))
+	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "outrigger_control_config_events_total"))
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("promlint: %v, %v", problems, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	kubenetworkingv1 "k8s.io/api/networking/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -97,15 +99,46 @@ func checkVersion(stored *model.Config, resourceVersion string) error {
 }
 
 // Successor gives the state that follows stored when next is written over it:
-// what a writer may not choose stays.
-func Successor(stored, next *model.Config) *model.Config {
+// what a writer may not choose stays. It fails with [ErrInvalid] when next
+// changes a field that can only be chosen once.
+func Successor(stored, next *model.Config) (*model.Config, error) {
+	if path, was, is := chosenOnce(stored.Spec, next.Spec); was != is {
+		return nil, &InvalidError{Key: next.Key, Faults: []FieldError{{Path: path, Text: fmt.Sprintf(
+			"is %s and was %s: it can never change; delete the object and create it anew", quote(is), quote(was))}}}
+	}
 	out := next.Clone()
 	out.UID, out.Created, out.Generation, out.Source = stored.UID, stored.Created, stored.Generation, stored.Source
 	out.Status = stored.Status // nobody writes to it
 	if !model.SameSpec(stored.Spec, next.Spec) {
 		out.Generation++
 	}
-	return out
+	return out, nil
+}
+
+// chosenOnce gives the field of a kind that never changes, before and after.
+// Both API servers and definitions refuse a change of it.
+func chosenOnce(stored, next any) (path, was, is string) {
+	switch next := next.(type) {
+	case *gatewayv1.GatewayClassSpec:
+		if stored, ok := stored.(*gatewayv1.GatewayClassSpec); ok {
+			return "spec.controllerName", string(stored.ControllerName), string(next.ControllerName)
+		}
+	case *kubenetworkingv1.IngressClassSpec:
+		if stored, ok := stored.(*kubenetworkingv1.IngressClassSpec); ok {
+			return "spec.controller", stored.Controller, next.Controller
+		}
+	}
+	return "", "", ""
+}
+
+// Creation gives the creation time of a new object: that which it has, else now.
+// It is to the second, as Kubernetes keeps it, so that the order of objects is
+// the same in every kind of store.
+func Creation(c *model.Config) time.Time {
+	if c.Created.IsZero() {
+		return time.Now().UTC().Truncate(time.Second)
+	}
+	return c.Created.UTC().Truncate(time.Second)
 }
 
 // SameContent reports whether two objects say the same: labels, annotations

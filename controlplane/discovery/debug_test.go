@@ -142,11 +142,11 @@ func TestDebugSyncz(t *testing.T) {
 		if got := status(); got != "cds=STALE"+others {
 			t.Errorf("before the answer: %s", got)
 		}
-		p.nack(generate.TypeCluster, "no such thing")
+		p.nack(generate.TypeCluster, "Error adding/updating cluster(s) BlackHoleCluster: no such thing, outbound|80||a.example.com: no such thing")
 		if got := status(); got != "cds=ERROR"+others {
 			t.Errorf("after the rejection: %s", got)
 		}
-		if text := p.body("syncz"); !strings.Contains(text, `"cds": "code 13: no such thing"`) || !strings.Contains(text, `"cluster_sent"`) {
+		if text := p.body("syncz"); !strings.Contains(text, `"cds": "code 13: Error adding/updating cluster(s) BlackHoleCluster: no such thing, `) || !strings.Contains(text, `"cluster_sent"`) {
 			t.Errorf("got %s", text)
 		}
 		h.server.Push(snapshotOf(nil, nil, external("b", "240.0.0.2")), model.Change{All: true})

@@ -40,6 +40,8 @@ type Rejection struct {
 	Type        string // short: cds, eds, lds or rds
 	After, UpTo uint64
 	Reason      string // Envoy's words
+	// By is the proxy that rejected it for others, empty for this one.
+	By string
 }
 
 func (r Rejection) covers(sequence uint64) bool { return r.After < sequence && sequence <= r.UpTo }
@@ -81,7 +83,7 @@ func (d *Distribution) Of(sequence uint64) Progress {
 			continue
 		}
 		if p.Rejected++; p.Rejected == 1 {
-			p.Proxy, p.Rejection = proxy.ID, proxy.Rejections[r]
+			p.Proxy, p.Rejection = cmp.Or(proxy.Rejections[r].By, proxy.ID), proxy.Rejections[r]
 		}
 		if proxy.Settled < sequence {
 			p.Behind--
@@ -112,6 +114,7 @@ func (s *Server) Distribution() *Distribution {
 	for st := range s.streams {
 		if p, follows := st.standing.get(); follows {
 			p.ID = st.proxy.ID
+			p.Rejections = append(p.Rejections, s.kept.rejections(st)...)
 			proxies = append(proxies, p)
 		}
 	}
@@ -207,6 +210,9 @@ func (s *standing) settle(sequence uint64) bool {
 // noteProgress is called when the stream has sent what it can: it tells those
 // who follow the distribution when the proxy has answered all of it.
 func (s *stream) noteProgress() {
+	if s.given.open {
+		return
+	}
 	for _, typeURL := range generate.Types {
 		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.owed) {
 			return

@@ -9,7 +9,7 @@
 // push compares hashes and sends what differs; the bytes of a resource are
 // marshalled once, by the generator, and shared by all streams.
 //
-// Rules of the streams: types go out in the order CDS, EDS, LDS, RDS, and
+// Rules of the streams: types go out in the order CDS, EDS, LDS, RDS, VHDS, and
 // clusters are removed after the routes that named them; at most one response
 // of a type waits for its answer, what changes meanwhile merges; routes wait
 // while clusters or endpoints are unanswered; a rejected response is not sent

@@ -248,7 +248,7 @@ func (g *gatewayTest) bootstrap(t *testing.T, api, control string) []byte {
 }
 
 // runEnvoy runs Envoy until the test ends, and waits until it listens.
-func (g *gatewayTest) runEnvoy(t *testing.T, binary string, bootstrap []byte) {
+func (g *gatewayTest) runEnvoy(t *testing.T, binary string, bootstrap []byte, args ...string) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "envoy.json")
@@ -260,7 +260,8 @@ func (g *gatewayTest) runEnvoy(t *testing.T, binary string, bootstrap []byte) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, binary, "-c", path, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+	args = append([]string{"-c", path, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"}, args...)
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		cancel()

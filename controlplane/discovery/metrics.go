@@ -13,6 +13,7 @@ type metrics struct {
 	bytes       *prometheus.CounterVec
 	rejects     *prometheus.CounterVec
 	staleNonces *prometheus.CounterVec
+	canaries    *prometheus.CounterVec
 	// refusedSecrets are by the labels of a refusal.
 	refusedSecrets *prometheus.CounterVec
 	convergence    prometheus.Histogram
@@ -29,6 +30,9 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		bytes:       byType("outrigger_control_xds_sent_bytes_total", "Bytes of the responses sent, by type."),
 		rejects:     byType("pilot_total_xds_rejects", "Responses that a proxy rejected, by type."),
 		staleNonces: byType("pilot_xds_expired_nonce", "Requests that answered an older response than the last one, by type."),
+		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outrigger_control_canary_pushes", Help: "Changes that one proxy tried for others, by result.",
+		}, []string{"result"}),
 		refusedSecrets: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_sds_refused_total", Help: "Secrets that a proxy asked for and did not get, by reason.",
 		}, []string{"reason"}),
@@ -42,9 +46,19 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes, m.rejects, m.staleNonces, m.refusedSecrets, m.convergence, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes, m.rejects, m.staleNonces, m.canaries, m.refusedSecrets, m.convergence, m.queued)
 	}
 	return m
+}
+
+// watchRejected shows how many resources a keeper holds back.
+func (m *metrics) watchRejected(reg prometheus.Registerer, k *keeper) {
+	if reg == nil {
+		return
+	}
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "outrigger_control_rejected_resources", Help: "Resources that a proxy rejected and that are held back from others.",
+	}, func() float64 { return float64(len(k.rejected())) }))
 }
 
 // shortType gives the bounded metric label of a type URL.

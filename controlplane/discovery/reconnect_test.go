@@ -125,6 +125,9 @@ func TestMissingEndpointsSotW(t *testing.T) {
 func TestRejectedRoutesKeepTheirClusters(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
+		h.set(generate.TypeRoute, map[string]string{"r": "to a"})
+		h.push()
+		p.wantAck("rds to a")
 		h.set(generate.TypeCluster, map[string]string{"b": "b=1"})
 		h.set(generate.TypeRoute, map[string]string{"r": "bad"})
 		h.push()

@@ -55,6 +55,9 @@ type Config struct {
 	// Workers is how many connections are prepared for a push at a time.
 	Workers int
 	Secrets SecretsConfig
+	// CanaryPush has a change of clusters, listeners or routes tried by one
+	// proxy before the others of its kind get it.
+	CanaryPush bool
 	// MCP is what other control planes may take.
 	MCP MCPConfig
 	// NoVHDS has all proxies get virtual hosts inside their routes, also those
@@ -83,6 +86,7 @@ type Server struct {
 	metrics *metrics
 	queue   *push.Queue[*stream]
 	shared  *shared
+	kept    *keeper
 	secrets *secrets
 	objects *objects // nil if there are none
 	noVHDS  bool
@@ -93,6 +97,8 @@ type Server struct {
 	onProgress func()
 	// secretRetry is when a refused proxy is looked at again.
 	secretRetry time.Duration
+	// admission has a token for each proxy that is let in at a time.
+	admission chan struct{}
 	// mesh is the newest snapshot; nil until the first Push.
 	mesh atomic.Pointer[published]
 
@@ -130,6 +136,9 @@ func New(cfg Config) (*Server, error) {
 		onHealth: cfg.OnHealth, onGone: cfg.OnGone, onProgress: cfg.OnProgress, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
+	s.admission = make(chan struct{}, cfg.Workers)
+	s.kept = newKeeper(cfg, s.shared, s.metrics)
+	s.metrics.watchRejected(cfg.Registerer, s.kept)
 	s.secrets.onChange(s.secretChanged)
 	return s, nil
 }
@@ -176,6 +185,7 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.objects.changed(change)
 	s.mesh.Store(&published{Mesh: mesh, since: time.Now()})
 	s.spoilt.forget(mesh.Sequence)
+	s.kept.sweep()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
@@ -278,6 +288,11 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		return err
 	}
 	proxy.VHDS = delta && !s.server.noVHDS && takesVirtualHosts(first.node)
+	if objects == nil {
+		if err := s.server.admit(ctx, proxy); err != nil {
+			return err
+		}
+	}
 	// The header says that the stream is accepted: a proxy that has what is
 	// current gets no response for a long time.
 	if err := g.SendHeader(nil); err != nil {
@@ -288,11 +303,32 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	}
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta = delta
+	if objects == nil {
+		s.server.kept.join(st, programOf(first.node))
+	}
 	defer s.server.remove(st)
 	requests := make(chan *request) // unbuffered: flow control reaches the proxy
 	ended := make(chan error, 1)
 	go func() { ended <- read(ctx, first, recv, requests) }()
 	return st.loop(ctx, requests, ended)
+}
+
+// admit waits until there is room for a proxy, by what it costs: what it needs
+// is made before its stream begins, for as many proxies at a time as a push
+// works on. One whose like is served already goes through at once; a crowd of
+// others stands in line, and those that are served do not feel it.
+func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
+	select {
+	case s.admission <- struct{}{}:
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	defer func() { <-s.admission }()
+	mesh := s.mesh.Load()
+	for _, typeURL := range generate.Types {
+		s.generate(mesh.Mesh, proxy, typeURL)
+	}
+	return nil
 }
 
 // read hands the requests to the stream's loop until the proxy or ctx ends
@@ -379,6 +415,7 @@ func (s *Server) remove(st *stream) {
 	delete(s.watching, st)
 	s.mu.Unlock()
 	s.queue.Remove(st)
+	s.kept.leave(st)
 	st.objects.closed()
 	if s.onGone != nil {
 		s.onGone(st.proxy)

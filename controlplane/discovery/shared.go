@@ -118,9 +118,10 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 // with gives a set with more names, without one with fewer.
 func (s *shared) with(n *nameSet, more []string) *nameSet {
 	var added []string
-	hash := n.hash
+	hash, seen := n.hash, make(map[string]struct{}, len(more))
 	for _, name := range more {
-		if !n.contains(name) && !slices.Contains(added, name) {
+		if _, twice := seen[name]; !twice && !n.contains(name) {
+			seen[name] = struct{}{}
 			added = append(added, name)
 			hash += xxhash.Sum64String(name)
 		}
@@ -132,9 +133,12 @@ func (s *shared) with(n *nameSet, more []string) *nameSet {
 }
 
 func (s *shared) without(n *nameSet, less []string) *nameSet {
-	hash := n.hash
+	hash, drop := n.hash, make(map[string]struct{}, len(less))
+	for _, name := range less {
+		drop[name] = struct{}{}
+	}
 	left := slices.DeleteFunc(slices.Clone(n.list), func(name string) bool {
-		gone := slices.Contains(less, name)
+		_, gone := drop[name]
 		if gone {
 			hash -= xxhash.Sum64String(name)
 		}

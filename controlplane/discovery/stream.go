@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
@@ -51,7 +53,12 @@ type stream struct {
 	// stream, and is nil before the first.
 	progress progress
 	// standing is for the distribution of snapshots.
-	standing  standing
+	standing standing
+	// place is the keeper's; given is what the stream gives out in this round.
+	place placement
+	given given
+	// returned is true if the proxy had something before this stream.
+	returned  bool
 	questions *rate.Limiter
 	// claimed are the routes that the proxy came back with.
 	claimed map[string]string
@@ -102,6 +109,10 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 	}
 }
 
+// maxAsked bounds the types that one stream asks for. Those that nobody serves
+// are answered with nothing, and cost memory.
+const maxAsked = 1000
+
 // handle takes one request: a subscription, an answer to a response, or both.
 func (s *stream) handle(q *request) error {
 	if isDebug(q.typeURL) {
@@ -119,6 +130,9 @@ func (s *stream) handle(q *request) error {
 		}
 	}
 	sub := s.subs[q.typeURL]
+	if sub == nil && len(s.subs) >= maxAsked {
+		return status.Errorf(codes.InvalidArgument, "proxy %s asks for more than %d types on one stream; open a stream for each proxy", s.proxy.ID, maxAsked)
+	}
 	if q.rejected != "" {
 		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
 		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", q.rejected)
@@ -127,15 +141,17 @@ func (s *stream) handle(q *request) error {
 	if sub != nil && q.nonce != "" {
 		if current = q.nonce == sub.nonce; current {
 			sub.waiting, sub.refused = false, q.rejected != ""
-			sub.answered(q.rejected != "")
 			s.progress.answered(q.typeURL, q.rejected)
 			if s.standing.answered(q.typeURL, q.rejected) {
 				s.server.progressed()
 			}
+			s.judge(sub, q)
 		} else {
 			s.server.metrics.staleNonces.WithLabelValues(shortType(q.typeURL)).Inc()
 		}
 	}
+	s.returned = s.returned || q.nonce == "" && (q.version != "" || len(q.versions) > 0)
+	s.server.kept.give(s)
 	var err error
 	if s.delta {
 		err = s.subscribeDelta(sub, q)
@@ -166,7 +182,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		}
 		sub.setNames(q)
 		set := s.generate(q.typeURL)
-		if q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
+		if q.nonce == "" && q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
 			sub.has(set, sub.diff(set)) // it came back with what is current
 			return nil
 		}
@@ -241,27 +257,42 @@ func (s *stream) rewarms(typeURL string) bool {
 }
 
 // answer answers a new or wider subscription, even if there is nothing to
-// tell; where it has to wait for clusters, push does it later.
+// tell. What may name clusters is left to push, which comes next and looks
+// first whether the proxy has the newest: a request may be the first that hears
+// of a snapshot.
 func (s *stream) answer(sub *subscription) error {
 	sub.owed, sub.at = true, nil
-	if s.waits(sub.typeURL) {
+	if namesClusters(sub.typeURL) {
 		return nil
 	}
 	set := s.generate(sub.typeURL)
 	u := s.diff(sub, set)
-	if u.empty() && (sub.absent == absentKept || s.delta && !sub.wildcard) {
-		sub.owed = false // it has all that it asks for
+	if u.empty() && s.hasAll(sub) {
+		sub.owed = false
 		return nil
 	}
 	return s.send(sub, set, u)
 }
 
+// hasAll reports whether a subscriber to whom there is nothing to tell is not
+// answered: it has all that it asks for.
+func (s *stream) hasAll(sub *subscription) bool {
+	return sub.absent == absentKept || s.delta && !sub.wildcard
+}
+
+// namesClusters reports whether a type names clusters, itself or through others.
+func namesClusters(typeURL string) bool {
+	return typeURL == generate.TypeListener || typeURL == generate.TypeRoute || typeURL == generate.TypeVirtualHost
+}
+
 // push sends what differs between the newest snapshot and what the proxy has,
 // in a fixed order, so that nothing is named that the proxy does
 // not have (make before break): routes and listeners wait while clusters or
-// endpoints are unanswered, virtual hosts while routes are, and what is gone is removed when no route names it
-// any more. The answer to each response brings push here again.
+// endpoints are unanswered, virtual hosts while routes are, and what is gone is
+// removed when no route names it any more. The answer to each response brings
+// push here again.
 func (s *stream) push() error {
+	s.server.kept.give(s)
 	settled := s.routesSettled()
 	for _, typeURL := range s.types() {
 		sub := s.subs[typeURL]
@@ -282,7 +313,8 @@ func (s *stream) push() error {
 		if later || !sub.wildcard && !s.delta && !wholeState(typeURL) {
 			u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
 		}
-		if u.empty() && !sub.owed {
+		if u.empty() && (!sub.owed || s.hasAll(sub)) {
+			sub.owed = false
 			sub.has(set, u)
 		} else if err := s.send(sub, set, u); err != nil {
 			return err
@@ -291,8 +323,14 @@ func (s *stream) push() error {
 			sub.at = nil
 		}
 	}
+	if !settled && s.routesSettled() {
+		return s.push() // no answer will come that makes it remove what is gone
+	}
 	s.noteProgress()
-	if !s.waiting() && s.pushed != s.mesh.since {
+	if s.given.trying && !s.waiting() {
+		s.server.kept.confirm(s, nil) // what it had already, too
+	}
+	if !s.waiting() && !s.given.open && s.pushed != s.mesh.since {
 		s.pushed = s.mesh.since
 		s.server.metrics.convergence.Observe(time.Since(s.pushed).Seconds())
 	}
@@ -304,6 +342,9 @@ func (s *stream) push() error {
 // asked for them on this stream.
 func (s *stream) routesSettled() bool {
 	for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute, generate.TypeVirtualHost} {
+		if typeURL == generate.TypeVirtualHost && s.subs[generate.TypeRoute] == nil {
+			continue // it has no routes that they could belong to
+		}
 		sub, set := s.subs[typeURL], s.generate(typeURL)
 		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.waiting || sub.refused || sub.at != set) {
 			return false
@@ -348,6 +389,9 @@ func (s *stream) generate(typeURL string) *generate.Set {
 	}
 	if typeURL == generate.TypeSecret {
 		return s.secretSet()
+	}
+	if i := slices.Index(generate.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
+		return s.given.sets[i]
 	}
 	return s.server.generate(s.mesh.Mesh, s.proxy, typeURL)
 }

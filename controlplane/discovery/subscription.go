@@ -45,8 +45,10 @@ type subscription struct {
 	// answers it, and refused when it rejected it.
 	nonce            string
 	waiting, refused bool
-	// last is what the last response told, for virtual hosts only.
-	last update
+	// last is what the last response told until it is answered, and prior what
+	// the subscriber had before it.
+	last  update
+	prior prior
 	// owed is true until a new or wider subscription is answered: it gets a
 	// response even if there is nothing to tell.
 	owed bool
@@ -260,8 +262,8 @@ func byResourceName(a, b *generate.Resource) int { return strings.Compare(a.Name
 // sent notes that the subscriber got an update, which brings it to set.
 func (s *subscription) sent(set *generate.Set, u update, nonce string) {
 	s.nonce, s.waiting, s.refused, s.owed = nonce, true, false, false
-	if s.typeURL == generate.TypeVirtualHost {
-		s.last = u
+	if slices.Contains(generate.Types, s.typeURL) {
+		s.last, s.prior = u, prior{base: s.base, over: s.over}
 	}
 	s.has(set, u)
 }
@@ -389,8 +391,8 @@ func (s *subscription) setNames(q *request) (grown bool) {
 			continue
 		}
 		grown, s.at = true, nil
-		if s.base.Get(n) != nil {
-			s.differ(n, want{}) // others have it
+		if s.base.Get(n) != nil || s.absent == absentFilled {
+			s.differ(n, want{}) // others have it, or it is to be told that nobody has
 		}
 	}
 	for n := range s.over {

@@ -97,26 +97,9 @@ func (s *subscription) doubt(meant func(name string) bool) {
 	}
 }
 
-// answered notes the answer to virtual hosts: Envoy takes all of a response or
-// nothing. What it refused is told again together with the next change.
-func (s *subscription) answered(refused bool) {
-	last, at := s.last, s.at
-	s.last = update{}
-	if !refused {
-		return
-	}
-	for _, res := range last.changed {
-		s.differ(res.Name, want{has: true})
-	}
-	for _, name := range last.removed {
-		s.differ(name, want{has: true})
-	}
-	s.at = at // not before something changes
-}
-
 // diff gives what a subscriber has to be told to be brought to set.
 func (s *stream) diff(sub *subscription, set *generate.Set) update {
-	u := sub.diff(set)
+	u := s.spare(sub, sub.diff(set))
 	if sub.typeURL != generate.TypeVirtualHost || !sub.wildcard || u.empty() {
 		return u
 	}

@@ -130,8 +130,8 @@ func TestHostsChange(t *testing.T) {
 	p.quiet()
 }
 
-// Envoy refuses a response as a whole, so that all of it goes out again with
-// the next change, and not before.
+// Envoy refuses a response as a whole and does not say why: what it held is
+// tried in parts.
 func TestHostsRefused(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
@@ -139,6 +139,10 @@ func TestHostsRefused(t *testing.T) {
 	h.push()
 	p.want("vhds n=1 bad -r/y")
 	p.nack(generate.TypeVirtualHost, "Duplicate entry of domain")
+	p.wantAck("vhds n=1 y=1")
+	p.want("vhds bad -r/y")
+	p.nack(generate.TypeVirtualHost, "Duplicate entry of domain")
+	p.wantAck("vhds -r/y")
 	p.quiet()
 	h.set(generate.TypeListener, map[string]string{"l": "l=2"})
 	h.push()
@@ -146,7 +150,10 @@ func TestHostsRefused(t *testing.T) {
 	p.quiet()
 	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/n": "n=1"})
 	h.push()
-	p.wantAck("vhds n=1 x=1 -r/y")
+	p.quiet() // it has that
+	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/n": "n=1"})
+	h.push()
+	p.wantAck("vhds x=2")
 	p.quiet()
 }
 

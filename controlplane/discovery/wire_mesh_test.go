@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -33,19 +34,23 @@ type wireMesh struct {
 	mu      sync.Mutex // guards what follows
 	objects map[model.Key]*model.Config
 	mesh    *snapshot.Mesh
-	server  *Server
-	stop    func()
+	// port is that of the HTTP proxy of sidecars, 0 for none.
+	port int32
+	// noTLS leaves out mutual TLS, which takes an agent.
+	noTLS  bool
+	server *Server
+	stop   func()
 }
 
 // newWireMesh serves an empty mesh on a free port of an IP address.
 func newWireMesh(t *testing.T, ip string) *wireMesh {
 	t.Helper()
-	w := &wireMesh{t: t, address: net.JoinHostPort(ip, freePort(t, ip)), logged: &journal{}, objects: map[model.Key]*model.Config{}}
+	w := &wireMesh{t: t, address: net.JoinHostPort(ip, freePort(t, ip)), logged: &journal{}, objects: map[model.Key]*model.Config{}, port: 15080}
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
 		if t.Failed() {
-			t.Logf("the control plane said:\n%s", w.logged)
+			t.Logf("the control plane said:\n%.4000s", w.logged)
 		}
 	})
 	return w
@@ -90,17 +95,25 @@ func (w *wireMesh) restart() {
 
 // build publishes what follows a change. The caller holds mu.
 func (w *wireMesh) build(change model.Change) {
+	w.mesh = snapshot.Build(w.mesh, w.input(), change)
+	w.server.Push(w.mesh, change)
+}
+
+// input is what snapshots are built from. The caller holds mu.
+func (w *wireMesh) input() snapshot.Input {
 	settings := meshconfig.Default()
-	settings.ProxyHttpPort = 15080
-	w.mesh = snapshot.Build(w.mesh, snapshot.Input{Mesh: settings, List: func(kind model.Kind) (out []*model.Config) {
+	settings.ProxyHttpPort = w.port
+	if w.noTLS {
+		settings.EnableAutoMtls = wrapperspb.Bool(false)
+	}
+	return snapshot.Input{Mesh: settings, List: func(kind model.Kind) (out []*model.Config) {
 		for key, object := range w.objects {
 			if key.Kind == kind {
 				out = append(out, object)
 			}
 		}
 		return out
-	}}, change)
-	w.server.Push(w.mesh, change)
+	}}
 }
 
 func wireKey(kind model.Kind, name string) model.Key {
@@ -109,11 +122,19 @@ func wireKey(kind model.Kind, name string) model.Key {
 
 // put writes objects of one kind, all in one change; a nil spec deletes.
 func (w *wireMesh) put(kind model.Kind, specs map[string]proto.Message) {
+	all := map[model.Key]proto.Message{}
+	for name, spec := range specs {
+		all[wireKey(kind, name)] = spec
+	}
+	w.putAll(all)
+}
+
+// putAll is put for objects of several kinds.
+func (w *wireMesh) putAll(specs map[model.Key]proto.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var keys []model.Key
-	for name, spec := range specs {
-		key := wireKey(kind, name)
+	for key, spec := range specs {
 		keys = append(keys, key)
 		if spec == nil {
 			delete(w.objects, key)
@@ -122,6 +143,14 @@ func (w *wireMesh) put(kind model.Kind, specs map[string]proto.Message) {
 		w.objects[key] = &model.Config{Key: key, Spec: spec, Created: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)}
 	}
 	w.build(model.NewChange(keys...))
+}
+
+// setPort changes where sidecars have their HTTP proxy.
+func (w *wireMesh) setPort(port int32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.port = port
+	w.build(model.Change{All: true})
 }
 
 func (w *wireMesh) putOne(kind model.Kind, name string, spec proto.Message) {

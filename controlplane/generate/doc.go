@@ -12,6 +12,9 @@
 // blocks on anything but a build that is already under way, does no I/O and
 // runs no goroutine.
 //
+// Proxies with VHDS, which are Envoys that speak delta, get virtual hosts as
+// resources of their own, others the same ones inside their routes.
+//
 // Served are sidecars in interception mode NONE; every other proxy gets empty
 // sets. The bundle of the mesh is for all. Secrets are no part of a snapshot:
 // the streams ask [KeyPair] and [Roots] for one at a time.

@@ -33,7 +33,9 @@ type ConfigStoreConfig struct {
 	Revision string
 	// Namespaces is whose objects are read; empty means all.
 	Namespaces []string
-	Logger     *slog.Logger // nil means slog.Default()
+	// Kinds are those that are read and written; empty means all.
+	Kinds  []model.Kind
+	Logger *slog.Logger // nil means slog.Default()
 }
 
 // ConfigStore is the [config.Store] of a cluster: its custom resources of Istio
@@ -88,8 +90,12 @@ func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	schemas := slices.Clone(config.Schemas())
+	if len(cfg.Kinds) > 0 {
+		schemas = slices.DeleteFunc(schemas, func(s config.Schema) bool { return !slices.Contains(cfg.Kinds, s.Kind) })
+	}
 	return &ConfigStore{
-		Cache: config.NewCache(config.Schemas()), cfg: cfg, log: cfg.Logger,
+		Cache: config.NewCache(schemas), cfg: cfg, log: cfg.Logger,
 		kinds: map[model.Kind]*followed{}, problems: map[model.Key]model.Problem{},
 	}, nil
 }

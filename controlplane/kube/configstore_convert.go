@@ -4,13 +4,12 @@
 package kube
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -42,11 +41,11 @@ func (s *ConfigStore) read(k config.Schema, u *unstructured.Unstructured) *model
 		problem.Reason += "; the last good version stays in force until the control plane restarts"
 	}
 	if s.problems[key] != problem {
-		level := slog.LevelWarn
+		say := s.log.Warn
 		if problem.Warning {
-			level = slog.LevelInfo
+			say = s.log.Info
 		}
-		s.log.Log(context.Background(), level, "a configuration object has a problem", "kind", k.Kind, "name", key.Name, "namespace", key.Namespace,
+		say("a configuration object has a problem", "kind", k.Kind, "name", key.Name, "namespace", key.Namespace,
 			"source", s.cfg.Name, "reason", problem.Reason)
 	}
 	s.problems[key] = problem
@@ -132,7 +131,7 @@ func put(u *unstructured.Unstructured, c *model.Config) error {
 		return err
 	}
 	var spec map[string]any
-	if err := json.Unmarshal(raw, &spec); err != nil {
+	if err := utiljson.Unmarshal(raw, &spec); err != nil { // keeps whole numbers whole
 		return err
 	}
 	u.Object["spec"] = spec

@@ -53,11 +53,17 @@ func (s *ConfigStore) followDefinitions(ctx context.Context, running *sync.WaitG
 	sink := &definitionSink{store: s, versions: map[string]string{}, follow: func(k config.Schema, version string) {
 		s.follow(ctx, running, k, version)
 	}}
+	said := "" // one reflector calls what follows, one call at a time
 	lw := observed(s.cfg.Client.objects.Resource(definitions), func(err error) {
-		if err != nil {
-			s.log.Warn("the definitions of custom resources cannot be read", "source", s.cfg.Name, "err", err)
-			s.WatchError(fmt.Errorf("%s: customresourcedefinitions.apiextensions.k8s.io: %w", s.cfg.Name, err))
+		if err == nil {
+			said = ""
+			return
 		}
+		if said != err.Error() {
+			said = err.Error()
+			s.log.Warn("the definitions of custom resources cannot be read", "source", s.cfg.Name, "err", err)
+		}
+		s.WatchError(fmt.Errorf("%s: customresourcedefinitions.apiextensions.k8s.io: %w", s.cfg.Name, err))
 	})
 	expected := &unstructured.Unstructured{}
 	expected.SetAPIVersion("apiextensions.k8s.io/v1")
@@ -84,7 +90,7 @@ func (d *definitionSink) set(o any) error {
 		return fmt.Errorf("a definition came as %T", o)
 	}
 	schema, ok := schemaNamed(crd.GetName())
-	if !ok {
+	if !ok || !d.store.Serves(schema.Kind) {
 		return nil
 	}
 	version := servedVersion(crd, schema)

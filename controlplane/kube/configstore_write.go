@@ -19,6 +19,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+// strictly stands before the fields that the API server does not know.
+const strictly = "strict decoding error: "
+
 // fieldManager names this program in managedFields.
 const fieldManager = "outrigger"
 
@@ -26,7 +29,7 @@ const fieldManager = "outrigger"
 // were read it takes the recommended version.
 func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInterface, config.Schema, error) {
 	k, ok := config.SchemaOf(key.Kind)
-	if !ok {
+	if !ok || !s.Serves(key.Kind) {
 		return nil, k, fmt.Errorf("%s %s: %w", verb, key, config.ErrNoKind)
 	}
 	version := k.Versions[0]
@@ -69,7 +72,7 @@ func (s *ConfigStore) Create(ctx context.Context, c *model.Config) (string, erro
 	if err := put(u, c); err != nil {
 		return "", fmt.Errorf("create %s: %w", c.Key, err)
 	}
-	out, err := client.Create(ctx, u, metav1.CreateOptions{FieldManager: fieldManager})
+	out, err := client.Create(ctx, u, metav1.CreateOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		return "", apiFault("create", c.Key, err)
 	}
@@ -90,7 +93,12 @@ func (s *ConfigStore) Update(ctx context.Context, c *model.Config) (string, erro
 	if _, err := config.CheckWrite("update", s, c); err != nil {
 		return "", err
 	}
-	return s.replace(ctx, "update", c, func(u *unstructured.Unstructured) error { return put(u, c) })
+	// A field that the cluster's definition does not know is an error, and not
+	// dropped in silence.
+	return s.replace(ctx, "update", c, overwrite{
+		validation: metav1.FieldValidationStrict,
+		change:     func(u *unstructured.Unstructured) error { return put(u, c) },
+	})
 }
 
 // UpdateStatus replaces the status; see [config.Store].
@@ -106,17 +114,27 @@ func (s *ConfigStore) UpdateStatus(ctx context.Context, c *model.Config) (string
 	if err := json.Unmarshal(raw, &status); err != nil {
 		return "", fmt.Errorf("update the status of %s: %w", c.Key, err)
 	}
-	return s.replace(ctx, "update the status of", c, func(u *unstructured.Unstructured) error {
-		u.Object["status"] = status
-		return nil
-	}, "status")
+	// An older definition may lack what a status can say by now.
+	return s.replace(ctx, "update the status of", c, overwrite{
+		validation: metav1.FieldValidationIgnore, subresources: []string{"status"},
+		change: func(u *unstructured.Unstructured) error {
+			u.Object["status"] = status
+			return nil
+		},
+	})
+}
+
+// overwrite is a change of an object that exists.
+type overwrite struct {
+	change func(*unstructured.Unstructured) error
+	// validation is what the API server does with fields that it does not know.
+	validation   string
+	subresources []string // empty means the object itself
 }
 
 // replace changes the object that the API server has, under the rule of
 // optimistic concurrency.
-func (s *ConfigStore) replace(
-	ctx context.Context, verb string, c *model.Config, change func(*unstructured.Unstructured) error, subresources ...string,
-) (string, error) {
+func (s *ConfigStore) replace(ctx context.Context, verb string, c *model.Config, w overwrite) (string, error) {
 	client, _, err := s.resource(verb, c.Key)
 	if err != nil {
 		return "", err
@@ -132,10 +150,10 @@ func (s *ConfigStore) replace(
 		}
 		// The API server compares the version that was read, so that nothing
 		// falls between.
-		if err := change(u); err != nil {
+		if err := w.change(u); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, c.Key, err)
 		}
-		out, err := client.Update(ctx, u, metav1.UpdateOptions{FieldManager: fieldManager}, subresources...)
+		out, err := client.Update(ctx, u, metav1.UpdateOptions{FieldManager: fieldManager, FieldValidation: w.validation}, w.subresources...)
 		if err != nil {
 			return apiFault(verb, c.Key, err)
 		}
@@ -206,6 +224,10 @@ func apiFault(verb string, key model.Key, err error) error {
 		return meaning(config.ErrExists)
 	case apierrors.IsConflict(err):
 		return meaning(config.ErrConflict)
+	case apierrors.IsBadRequest(err) && strings.Contains(err.Error(), strictly):
+		_, fields, _ := strings.Cut(err.Error(), strictly)
+		return fmt.Errorf("%s: %w", verb, &config.InvalidError{Key: key, Faults: []config.FieldError{{Text: fmt.Sprintf(
+			"the cluster's definition does not have all of its fields, and would drop them: %s; install a newer definition, or remove the fields", fields)}}})
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return fmt.Errorf("%s: %w", verb, &config.InvalidError{Key: key, Faults: causes(err)})
 	}

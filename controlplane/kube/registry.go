@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -51,11 +50,9 @@ type Registry struct {
 	log     *slog.Logger
 	metrics *registryMetrics
 	synced  chan struct{}
-	// wake has room for one token: a token means that an endpoint waits for its
-	// pod.
-	wake chan struct{}
+	remotes remotes
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards what follows, and remotes.wanted
 	// members are the clusters by name.
 	members map[string]*member
 	// merged are the services that were asked for since they last changed.
@@ -75,14 +72,14 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 		cfg.Logger = slog.Default()
 	}
 	cfg.Domain = cmp.Or(cfg.Domain, "cluster.local")
-	metrics, err := newRegistryMetrics(cfg.Registerer)
-	if err != nil {
-		return nil, err
-	}
-	return &Registry{
-		cfg: cfg, log: cfg.Logger, metrics: metrics, synced: make(chan struct{}), wake: make(chan struct{}, 1),
+	r := &Registry{
+		cfg: cfg, log: cfg.Logger, synced: make(chan struct{}),
+		remotes: remotes{wake: make(chan struct{}, 1), wanted: map[types.NamespacedName]*secretRecord{}, running: map[string]*remote{}},
 		members: map[string]*member{}, merged: map[types.NamespacedName]*registry.PlatformService{}, pending: map[model.Key]struct{}{},
-	}, nil
+	}
+	var err error
+	r.metrics, err = newRegistryMetrics(cfg.Registerer, r.awaited)
+	return r, err
 }
 
 // Synced is closed once everything was seen a first time.
@@ -92,36 +89,34 @@ func (r *Registry) Synced() <-chan struct{} { return r.synced }
 func (r *Registry) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	local := r.join(r.cfg.Cluster)
-	g.Go(func() error { return r.follow(ctx, local, r.cfg.Client) }) // reads the cluster, feeds the change handler
-	g.Go(func() error { return r.expire(ctx) })                      // reads the clock, feeds it too
-	g.Go(func() error { return r.open(ctx, local) })                 // reads the first lists, closes synced
+	local.secrets = r.cfg.Remote.On
+	opened := make(chan struct{})
+	g.Go(func() error { r.follow(ctx, local, r.cfg.Client); return nil }) // reads the cluster, feeds the change handler
+	g.Go(func() error { return r.followRemotes(ctx, local, opened) })     // reads Secrets, starts and stops other clusters
+	g.Go(func() error {                                                   // reads the first lists, closes synced
+		select {
+		case <-ctx.Done():
+		case <-opened:
+			close(r.synced)
+		}
+		return nil
+	})
 	return g.Wait()
 }
 
-// open tells when everything was seen.
-func (r *Registry) open(ctx context.Context, local *following) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-local.synced:
-	}
-	close(r.synced)
-	return nil
-}
-
-// join enters a cluster.
+// join makes a cluster. It counts once everything of it was seen: until then, what
+// was known of one of that name does.
 func (r *Registry) join(id string) *following {
 	m := newMember(id)
 	m.service = func(n types.NamespacedName) { r.mark(m, model.KubernetesService, n) }
 	m.endpoints = func(n types.NamespacedName) { r.mark(m, model.KubernetesEndpoints, n) }
-	m.pod = func(n types.NamespacedName) {
-		if r.cfg.SelectsPods != nil && r.cfg.SelectsPods(n.Namespace) {
+	m.pod = func(n types.NamespacedName) bool {
+		selected := r.cfg.SelectsPods != nil && r.cfg.SelectsPods(n.Namespace)
+		if selected {
 			r.mark(m, model.KubernetesPod, n)
 		}
+		return selected
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.members[id] = m
 	return &following{registry: r, member: m, missing: map[string]bool{}, faults: map[string]string{}, synced: make(chan struct{})}
 }
 
@@ -139,52 +134,25 @@ func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
 func (r *Registry) alter(change func()) {
 	r.mu.Lock()
 	change()
-	told := r.pending
-	waiting := false
-	for _, m := range r.members {
-		waiting = waiting || len(m.waits) > 0
-	}
-	if len(told) > 0 {
-		r.pending = map[model.Key]struct{}{}
+	var told map[model.Key]struct{}
+	if len(r.pending) > 0 {
+		told, r.pending = r.pending, map[model.Key]struct{}{}
 	}
 	r.mu.Unlock()
 	if len(told) > 0 {
 		r.cfg.OnChange(model.Change{Keys: told})
 	}
-	if waiting {
-		select {
-		case r.wake <- struct{}{}:
-		default: // a token is there already
-		}
-	}
 }
 
-// expire ends the waiting of endpoints for pods that do not come.
-func (r *Registry) expire(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.wake:
-		case <-timer.C:
-		}
-		var next time.Time
-		waiting := 0
-		r.alter(func() {
-			for _, m := range r.members {
-				if at := m.expire(); next.IsZero() || !at.IsZero() && at.Before(next) {
-					next = at
-				}
-				waiting += len(m.waits)
-			}
-		})
-		r.metrics.waiting.Set(float64(waiting))
-		if !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
+// awaited counts the pods that endpoints wait for.
+func (r *Registry) awaited() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, m := range r.members {
+		n += m.awaited()
 	}
+	return float64(n)
 }
 
 // Services implements [registry.Platform].
@@ -281,9 +249,12 @@ func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 	if first == nil {
 		return nil
 	}
-	if first.externalName != "" {
+	if first.external() {
 		all = nil
 		for _, p := range first.service.Ports {
+			if first.externalName == "" {
+				break
+			}
 			all = append(all, &model.Endpoint{Address: first.externalName, Port: p.Number, ServicePort: p.Number, Namespace: n.Namespace, Weight: 1})
 		}
 	}

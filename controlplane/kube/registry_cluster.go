@@ -8,17 +8,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
-
-// podGrace is how long an endpoint waits for its pod, whose event comes on
-// another watch.
-const podGrace = 2 * time.Second
 
 // member is one cluster as the registry sees it. It knows no API: the registry
 // calls it with its mutex held. What it says is told through the marks.
@@ -27,9 +22,8 @@ type member struct {
 	// marks
 	service   func(types.NamespacedName) // the definition changed
 	endpoints func(types.NamespacedName) // endpoints of the service changed
-	pod       func(types.NamespacedName) // what a selector chooses changed
-	// now is the clock.
-	now func() time.Time
+	// pod marks what selectors of objects choose; it reports whether any does.
+	pod func(types.NamespacedName) bool
 
 	// ready means that every kind was seen once; until then nothing is derived.
 	ready    bool
@@ -44,21 +38,12 @@ type member struct {
 	// not name it, by the address.
 	users     map[user]map[types.NamespacedName]bool
 	byAddress map[string][]types.NamespacedName
-	// waits are pods that slices name and that are not there.
-	waits map[types.NamespacedName]*wait
 }
 
 // user is a pod by name or by address.
 type user struct {
 	pod     types.NamespacedName
 	address string
-}
-
-// wait says why a pod is not there.
-type wait struct {
-	until time.Time // when its endpoints are used without it
-	over  bool      // they are used
-	gone  bool      // it was there: its endpoints are none any more
 }
 
 // place is where a pod is, and the labels that its endpoints have.
@@ -69,10 +54,10 @@ type place struct {
 
 func newMember(id string) *member {
 	return &member{
-		id: id, now: time.Now, services: map[types.NamespacedName]*serviceRecord{}, slices: map[types.NamespacedName]*sliceRecord{},
+		id: id, services: map[types.NamespacedName]*serviceRecord{}, slices: map[types.NamespacedName]*sliceRecord{},
 		pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{},
 		shards: map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint{},
-		users:  map[user]map[types.NamespacedName]bool{}, byAddress: map[string][]types.NamespacedName{}, waits: map[types.NamespacedName]*wait{},
+		users:  map[user]map[types.NamespacedName]bool{}, byAddress: map[string][]types.NamespacedName{},
 	}
 }
 
@@ -147,7 +132,6 @@ func (m *member) use(name types.NamespacedName, before, r *sliceRecord) {
 		}
 		if delete(m.users[u], name); len(m.users[u]) == 0 {
 			delete(m.users, u)
-			delete(m.waits, u.pod)
 		}
 	}
 }
@@ -183,12 +167,8 @@ func (m *member) setPod(name types.NamespacedName, r *podRecord) bool {
 			}
 		}
 	}
-	delete(m.waits, name)
 	if r == nil {
 		delete(m.pods, name)
-		if before != nil && len(m.users[user{pod: name}]) > 0 {
-			m.waits[name] = &wait{gone: true}
-		}
 	} else {
 		m.pods[name] = r
 		for _, address := range r.addresses {
@@ -205,8 +185,7 @@ func (m *member) setPod(name types.NamespacedName, r *podRecord) bool {
 		}
 	}
 	if m.ready && !sameWorkload(workload, m.workload(name)) {
-		m.pod(name)
-		changed = true
+		changed = m.pod(name) || changed
 	}
 	return changed
 }
@@ -239,16 +218,25 @@ func (m *member) setNetwork(network string) (changed bool) {
 
 // replace looks anew at where the pods of some nodes are.
 func (m *member) replace(moved func(node string) bool) (changed bool) {
+	affected := map[types.NamespacedName]bool{}
 	for name, pod := range m.pods {
-		if moved(pod.node) && pod.place != nil {
-			pod.place = nil
-			m.pod(name)
+		if !moved(pod.node) || pod.place == nil {
+			continue
+		}
+		pod.place = nil
+		changed = m.pod(name) || changed
+		maps.Copy(affected, m.users[user{pod: name}])
+		for _, address := range pod.addresses {
+			maps.Copy(affected, m.users[user{address: address}])
 		}
 	}
 	for name, slice := range m.slices {
 		if slices.ContainsFunc(slice.endpoints, func(e sliceEndpoint) bool { return moved(e.node) }) {
-			changed = m.derive(name) || changed
+			affected[name] = true
 		}
+	}
+	for name := range affected {
+		changed = m.derive(name) || changed
 	}
 	return changed
 }
@@ -274,7 +262,7 @@ func (m *member) derive(name types.NamespacedName) bool {
 
 // shard makes the endpoints of a slice of a service.
 func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *sliceRecord) []*model.Endpoint {
-	if service.externalName != "" {
+	if service.external() {
 		return nil
 	}
 	type servedPort struct{ service, number uint32 }
@@ -308,13 +296,14 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	return out
 }
 
-// endpoint gives what the endpoints of an address have in common; it is not to
-// be used as long as its pod is awaited, or once it is gone.
+// endpoint gives what the endpoints of an address have in common. One of a pod
+// that was not seen yet, or that is gone, is none: it comes on another watch, and
+// without it nobody knows whether the address speaks TLS.
 func (m *member) endpoint(namespace string, e *sliceEndpoint) (model.Endpoint, bool) {
 	out := model.Endpoint{Address: e.address, Cluster: m.id, Network: m.network, Node: e.node, Namespace: namespace, Weight: 1}
 	name, pod := m.podOf(namespace, e)
 	if pod == nil {
-		if e.pod != "" && !m.waited(types.NamespacedName{Namespace: namespace, Name: e.pod}) {
+		if e.pod != "" {
 			return out, false
 		}
 		out.Locality = m.locality(e.node, nil)
@@ -347,32 +336,14 @@ func (m *member) podOf(namespace string, e *sliceEndpoint) (types.NamespacedName
 	return types.NamespacedName{}, nil
 }
 
-// waited reports whether a pod has been awaited for long enough. An endpoint is
-// then used as one outside the mesh: its address is right.
-func (m *member) waited(name types.NamespacedName) bool {
-	w := m.waits[name]
-	if w == nil {
-		w = &wait{until: m.now().Add(podGrace)}
-		m.waits[name] = w
-	}
-	return w.over
-}
-
-// expire derives what has waited long enough, and gives when to look again; the
-// zero time means that nothing waits.
-func (m *member) expire() (next time.Time) {
-	now := m.now()
-	for name, w := range m.waits {
-		switch {
-		case w.gone, w.over:
-		case !now.Before(w.until):
-			w.over = true
-			m.deriveUsers(user{pod: name})
-		case next.IsZero() || w.until.Before(next):
-			next = w.until
+// awaited counts the pods that slices name and that are not there.
+func (m *member) awaited() (n int) {
+	for u := range m.users {
+		if u.address == "" && m.pods[u.pod] == nil {
+			n++
 		}
 	}
-	return next
+	return n
 }
 
 // placeOf gives where a pod is.
@@ -383,8 +354,9 @@ func (m *member) placeOf(pod *podRecord) *place {
 	at := &place{
 		network:  cmp.Or(pod.labels[networkLabel], m.network),
 		locality: m.locality(pod.node, pod.labels),
-		labels:   maps.Clone(pod.labels),
+		labels:   make(map[string]string, len(pod.labels)+6),
 	}
+	maps.Copy(at.labels, pod.labels)
 	region, rest, _ := strings.Cut(at.locality, "/")
 	zone, subzone, _ := strings.Cut(rest, "/")
 	for label, value := range map[string]string{

@@ -25,6 +25,9 @@ type following struct {
 	registry *Registry
 	member   *member
 	synced   chan struct{} // closed once every kind was seen
+	secrets  bool          // its Secrets name other clusters
+	// reflectors follow one kind each.
+	reflectors []*cache.Reflector
 
 	// The registry's mutex guards what follows.
 	missing map[string]bool   // kinds that were not seen yet
@@ -53,28 +56,27 @@ type kind[O runtime.Object, R any, P record[R]] struct {
 }
 
 // follow follows a cluster until ctx is done.
-func (r *Registry) follow(ctx context.Context, f *following, client *Client) error {
+func (r *Registry) follow(ctx context.Context, f *following, client *Client) {
 	m, api := f.member, client.api
-	var running sync.WaitGroup
 	services := api.CoreV1().Services(metav1.NamespaceAll)
-	start(ctx, &running, &kind[*corev1.Service, serviceRecord, *serviceRecord]{
-		name: serviceKind, list: anyList(services.List), watch: services.Watch, trim: trimService, following: f,
+	follow(f, &kind[*corev1.Service, serviceRecord, *serviceRecord]{
+		name: serviceKind, list: anyList(services.List), watch: services.Watch, trim: trimService,
 		read: func(o *corev1.Service) *serviceRecord { return readService(r.cfg.Domain, o) },
 		set:  func(n types.NamespacedName, s *serviceRecord) bool { m.setService(n, s); return true },
 	}, &corev1.Service{})
 	endpointSlices := api.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
-	start(ctx, &running, &kind[*discoveryv1.EndpointSlice, sliceRecord, *sliceRecord]{
-		name: slicesKind, list: anyList(endpointSlices.List), watch: endpointSlices.Watch, trim: trimSlice, following: f,
+	follow(f, &kind[*discoveryv1.EndpointSlice, sliceRecord, *sliceRecord]{
+		name: slicesKind, list: anyList(endpointSlices.List), watch: endpointSlices.Watch, trim: trimSlice,
 		read: readSlice, set: m.setSlice,
 	}, &discoveryv1.EndpointSlice{})
 	pods := api.CoreV1().Pods(metav1.NamespaceAll)
-	start(ctx, &running, &kind[*corev1.Pod, podRecord, *podRecord]{
-		name: podsKind, list: anyList(pods.List), watch: pods.Watch, trim: trimPod, following: f,
+	follow(f, &kind[*corev1.Pod, podRecord, *podRecord]{
+		name: podsKind, list: anyList(pods.List), watch: pods.Watch, trim: trimPod,
 		read: readPod, set: m.setPod,
 	}, &corev1.Pod{})
 	nodes := api.CoreV1().Nodes()
-	start(ctx, &running, &kind[*corev1.Node, nodeRecord, *nodeRecord]{
-		name: nodesKind, list: anyList(nodes.List), watch: nodes.Watch, trim: trimNode, following: f,
+	follow(f, &kind[*corev1.Node, nodeRecord, *nodeRecord]{
+		name: nodesKind, list: anyList(nodes.List), watch: nodes.Watch, trim: trimNode,
 		read: readNode, set: func(n types.NamespacedName, o *nodeRecord) bool { return m.setNode(n.Name, o) },
 	}, &corev1.Node{})
 	if r.cfg.Namespace != "" {
@@ -83,8 +85,8 @@ func (r *Registry) follow(ctx context.Context, f *following, client *Client) err
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", r.cfg.Namespace).String()
 			return o
 		}
-		start(ctx, &running, &kind[*corev1.Namespace, namespaceRecord, *namespaceRecord]{
-			name: namespacesKind, trim: trimNamespace, following: f, read: readNamespace,
+		follow(f, &kind[*corev1.Namespace, namespaceRecord, *namespaceRecord]{
+			name: namespacesKind, trim: trimNamespace, read: readNamespace,
 			list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				return namespaces.List(ctx, only(o))
 			},
@@ -99,8 +101,14 @@ func (r *Registry) follow(ctx context.Context, f *following, client *Client) err
 			},
 		}, &corev1.Namespace{})
 	}
+	if f.secrets {
+		r.followSecrets(f, client)
+	}
+	var running sync.WaitGroup
+	for _, reflector := range f.reflectors {
+		running.Go(func() { reflector.RunWithContext(ctx) })
+	}
 	running.Wait()
-	return nil
 }
 
 // anyList lists the objects of a kind without its type.
@@ -108,13 +116,10 @@ func anyList[L runtime.Object](list func(context.Context, metav1.ListOptions) (L
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 
-// start runs the reflector of a kind.
-func start[O runtime.Object, R any, P record[R]](ctx context.Context, running *sync.WaitGroup, k *kind[O, R, P], expected O) {
-	f, r := k.following, k.following.registry
-	k.held = map[types.NamespacedName]*R{}
-	r.mu.Lock()
+// follow makes the reflector of a kind.
+func follow[O runtime.Object, R any, P record[R]](f *following, k *kind[O, R, P], expected O) {
+	k.following, k.held = f, map[types.NamespacedName]*R{}
 	f.missing[k.name] = true
-	r.mu.Unlock()
 	report := func(ctx context.Context, err error) {
 		if ctx.Err() == nil && !expired(err) {
 			f.fault(k.name, err)
@@ -132,8 +137,7 @@ func start[O runtime.Object, R any, P record[R]](ctx context.Context, running *s
 			return w, err
 		},
 	}
-	reflector := cache.NewReflectorWithOptions(lw, expected, k, cache.ReflectorOptions{Name: f.member.id + "/" + k.name})
-	running.Go(func() { reflector.RunWithContext(ctx) })
+	f.reflectors = append(f.reflectors, cache.NewReflectorWithOptions(lw, expected, k, cache.ReflectorOptions{Name: f.member.id + "/" + k.name}))
 }
 
 // fault takes what a reflector last failed with; nil means that it works.
@@ -161,6 +165,7 @@ func (f *following) seen(kind string) {
 		return
 	}
 	if delete(f.missing, kind); len(f.missing) == 0 {
+		f.registry.members[f.member.id] = f.member
 		f.member.start()
 		clear(f.registry.pending) // whoever waits for synced tells that all is new
 		clear(f.registry.merged)

@@ -14,10 +14,10 @@ import (
 type registryMetrics struct {
 	events  *prometheus.CounterVec
 	skipped *prometheus.CounterVec
-	waiting prometheus.Gauge
+	awaited prometheus.GaugeFunc
 }
 
-func newRegistryMetrics(reg prometheus.Registerer) (*registryMetrics, error) {
+func newRegistryMetrics(reg prometheus.Registerer, awaited func() float64) (*registryMetrics, error) {
 	m := &registryMetrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pilot_k8s_reg_events",
@@ -27,15 +27,15 @@ func newRegistryMetrics(reg prometheus.Registerer) (*registryMetrics, error) {
 			Name: "outrigger_control_kube_events_skipped_total",
 			Help: "Number of events of objects of clusters after which no proxy needed anything, by kind.",
 		}, []string{"type"}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+		awaited: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pilot_k8s_endpoints_pending_pod",
 			Help: "Pods that endpoints name and that were not seen.",
-		}),
+		}, awaited),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.events, m.skipped, m.waiting} {
+	for _, c := range []prometheus.Collector{m.events, m.skipped, m.awaited} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics of services of Kubernetes: %w", err)
 		}

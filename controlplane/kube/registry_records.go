@@ -63,7 +63,10 @@ type serviceRecord struct {
 func (r *serviceRecord) equal(o *serviceRecord) bool { return reflect.DeepEqual(r, o) }
 
 // headless tells whether the name stands for the pods themselves.
-func (r *serviceRecord) headless() bool { return r.externalName == "" && len(r.service.Addresses) == 0 }
+func (r *serviceRecord) headless() bool { return !r.external() && len(r.service.Addresses) == 0 }
+
+// external tells whether the name stands for another one.
+func (r *serviceRecord) external() bool { return r.service.Resolution == model.ResolutionDNS }
 
 // readService reads a Service of a mesh with this DNS domain.
 func readService(domain string, o *corev1.Service) *serviceRecord {

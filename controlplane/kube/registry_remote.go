@@ -3,5 +3,270 @@
 
 package kube
 
-// RemoteConfig says how the Secrets of other clusters are read.
-type RemoteConfig struct{}
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const (
+	secretsKind       = "Secrets"
+	remoteSelector    = "istio/multiCluster=true"
+	defaultRemoteWait = 30 * time.Second
+)
+
+// RemoteConfig says how other clusters are found: Secrets of the control plane's
+// namespace with the label istio/multiCluster=true have a kubeconfig under the
+// name of each.
+type RemoteConfig struct {
+	// On reads them. It needs the rights to list and watch these Secrets.
+	On bool
+	// Allowed are names of ways for a kubeconfig to read files or run programs
+	// here: exec, tokenFile, clientCertificate, clientKey, certificateAuthority,
+	// or the name of an auth provider. What is not named is refused.
+	Allowed []string
+	// Wait is how long a start waits for other clusters; zero means 30 s.
+	Wait time.Duration
+	// QPS and Burst are the limits of requests to each of them; zero means
+	// those of Config.
+	QPS   float32
+	Burst int
+}
+
+// remotes are the clusters of Secrets.
+type remotes struct {
+	wake chan struct{} // room for one token: a token means that wanted changed
+	// wanted is guarded by the registry's mutex.
+	wanted map[types.NamespacedName]*secretRecord
+	// running is used by one goroutine.
+	running map[string]*remote
+}
+
+// secretRecord is what is kept of a Secret: kubeconfigs by cluster.
+type secretRecord struct{ kubeconfigs map[string][]byte }
+
+func (r *secretRecord) equal(o *secretRecord) bool {
+	return maps.EqualFunc(r.kubeconfigs, o.kubeconfigs, bytes.Equal)
+}
+
+// remote is a cluster that is followed.
+type remote struct {
+	kubeconfig []byte
+	following  *following
+	stop       context.CancelFunc
+	done       chan struct{}
+}
+
+// followSecrets makes the reflector of the Secrets.
+func (r *Registry) followSecrets(f *following, client *Client) {
+	secrets := client.api.CoreV1().Secrets(r.cfg.Namespace)
+	follow(f, &kind[*corev1.Secret, secretRecord, *secretRecord]{
+		name: secretsKind,
+		trim: func(o *corev1.Secret) { trimMeta(&o.ObjectMeta); o.Annotations = nil },
+		read: func(o *corev1.Secret) *secretRecord { return &secretRecord{kubeconfigs: o.Data} },
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = remoteSelector
+			return secrets.List(ctx, o)
+		},
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = remoteSelector
+			return secrets.Watch(ctx, o)
+		},
+		set: func(n types.NamespacedName, s *secretRecord) bool {
+			if s == nil {
+				delete(r.remotes.wanted, n)
+			} else {
+				r.remotes.wanted[n] = s
+			}
+			select {
+			case r.remotes.wake <- struct{}{}:
+			default: // a token is there already
+			}
+			return true
+		},
+	}, &corev1.Secret{})
+}
+
+// followRemotes starts and stops the other clusters until ctx is done. It closes
+// opened when those that were there at first were seen, or have taken too long.
+func (r *Registry) followRemotes(ctx context.Context, local *following, opened chan<- struct{}) error {
+	var waiting sync.WaitGroup
+	defer func() {
+		waiting.Wait()
+		for _, one := range r.remotes.running {
+			<-one.done
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-local.synced:
+	}
+	r.reconcile(ctx)
+	first := slices.Collect(maps.Values(r.remotes.running))
+	waiting.Go(func() {
+		defer close(opened)
+		timeout := time.NewTimer(cmp.Or(r.cfg.Remote.Wait, defaultRemoteWait))
+		defer timeout.Stop()
+		for _, one := range first {
+			select {
+			case <-ctx.Done():
+				return
+			case <-one.done: // it is not wanted any more
+			case <-one.following.synced:
+			case <-timeout.C:
+				r.log.Warn("a cluster was not read in time; the others are served without it", "source", one.following.member.id)
+				return
+			}
+		}
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.remotes.wake:
+			r.reconcile(ctx)
+		}
+	}
+}
+
+// reconcile starts what is wanted and does not run, and stops what is not wanted.
+func (r *Registry) reconcile(ctx context.Context) {
+	wanted := map[string][]byte{}
+	from := map[string]types.NamespacedName{}
+	r.mu.Lock()
+	for _, secret := range slices.SortedFunc(maps.Keys(r.remotes.wanted), compareNames) {
+		for id, kubeconfig := range r.remotes.wanted[secret].kubeconfigs {
+			if _, twice := wanted[id]; twice || id == r.cfg.Cluster {
+				r.log.Warn("a kubeconfig is left out: there is a cluster of this name already", "source", id, "namespace", secret.Namespace, "name", secret.Name)
+				continue
+			}
+			wanted[id], from[id] = kubeconfig, secret
+		}
+	}
+	r.mu.Unlock()
+	for id, one := range r.remotes.running {
+		if _, ok := wanted[id]; !ok {
+			one.stop()
+			<-one.done
+			delete(r.remotes.running, id)
+			r.leave(id)
+		}
+	}
+	for id, kubeconfig := range wanted {
+		one := r.remotes.running[id]
+		if one != nil && bytes.Equal(kubeconfig, one.kubeconfig) {
+			continue
+		}
+		client, err := r.remoteClient(kubeconfig)
+		if err != nil {
+			r.log.Error("a kubeconfig cannot be used; an older one of the cluster stays in use", "source", id, "namespace", from[id].Namespace, "name", from[id].Name, "err", err)
+			continue
+		}
+		if one != nil {
+			one.stop()
+			<-one.done
+		}
+		r.run(ctx, id, kubeconfig, client)
+	}
+}
+
+// run follows another cluster.
+func (r *Registry) run(ctx context.Context, id string, kubeconfig []byte, client *Client) {
+	ctx, stop := context.WithCancel(ctx)
+	one := &remote{kubeconfig: kubeconfig, following: r.join(id), stop: stop, done: make(chan struct{})}
+	r.remotes.running[id] = one
+	go func() {
+		defer close(one.done)
+		var running sync.WaitGroup
+		running.Go(func() { r.follow(ctx, one.following, client) })
+		select {
+		case <-ctx.Done():
+		case <-one.following.synced:
+			r.log.Info("a cluster is read", "source", id)
+			r.cfg.OnChange(model.Change{All: true})
+		}
+		running.Wait()
+	}()
+}
+
+// leave forgets a cluster.
+func (r *Registry) leave(id string) {
+	r.mu.Lock()
+	delete(r.members, id)
+	clear(r.merged)
+	r.mu.Unlock()
+	r.log.Info("a cluster is not read any more", "source", id)
+	r.cfg.OnChange(model.Change{All: true})
+}
+
+// remoteClient makes the client of a kubeconfig. Its errors hold nothing of it.
+func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
+	config, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return nil, errors.New("the value is no kubeconfig: write one that kubectl can use")
+	}
+	if err := harmless(config, r.cfg.Remote.Allowed); err != nil {
+		return nil, err
+	}
+	restConfig, err := clientcmd.NewDefaultClientConfig(*config, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, errors.New("the kubeconfig names no cluster and user: set its current-context to a context that has both")
+	}
+	restConfig.UserAgent = "outrigger-control"
+	restConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	restConfig.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	restConfig.QPS, restConfig.Burst = cmp.Or(r.cfg.Remote.QPS, defaultQPS), cmp.Or(r.cfg.Remote.Burst, defaultBurst)
+	api, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		return nil, errors.New("no connection can be made with the kubeconfig: check its server, certificates and auth provider")
+	}
+	return &Client{api: api, log: r.log}, nil
+}
+
+// harmless refuses a kubeconfig that would have this process read files or run
+// programs: whoever may write the Secret could get hold of both.
+func harmless(config *clientcmdapi.Config, allowed []string) error {
+	refuse := func(way string) error {
+		if slices.Contains(allowed, way) {
+			return nil
+		}
+		return fmt.Errorf("the kubeconfig uses %s, which is refused: put the value itself into it, or name %s in PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS", way, way)
+	}
+	var errs []error
+	check := func(used bool, way string) {
+		if used {
+			errs = append(errs, refuse(way))
+		}
+	}
+	for _, user := range config.AuthInfos {
+		check(user.Exec != nil, "exec")
+		check(user.TokenFile != "", "tokenFile")
+		check(user.ClientCertificate != "", "clientCertificate")
+		check(user.ClientKey != "", "clientKey")
+		if user.AuthProvider != nil {
+			check(true, user.AuthProvider.Name)
+		}
+	}
+	for _, cluster := range config.Clusters {
+		check(cluster.CertificateAuthority != "", "certificateAuthority")
+	}
+	return errors.Join(errs...)
+}

@@ -172,14 +172,21 @@ func (w *Webhook) open(c *admissionv1.ValidatingWebhookConfiguration) bool {
 	})
 }
 
-// ownRules tells whether rules ask about kinds of the mesh only.
+// ownRules tells whether rules ask about kinds of the mesh only. Groups that
+// others share, as networking.k8s.io with its NetworkPolicies, have to name the
+// kinds.
 func ownRules(rules []admissionv1.RuleWithOperations) bool {
 	own := map[string]bool{}
 	for _, s := range config.Schemas() {
-		own[s.Group] = true
+		own[s.Group+"/"+s.Plural] = true
+		if strings.HasSuffix(s.Group, ".istio.io") {
+			own[s.Group+"/*"] = true
+		}
 	}
 	return len(rules) > 0 && !slices.ContainsFunc(rules, func(r admissionv1.RuleWithOperations) bool {
-		return len(r.APIGroups) == 0 || slices.ContainsFunc(r.APIGroups, func(group string) bool { return !own[group] })
+		return len(r.APIGroups) == 0 || len(r.Resources) == 0 || slices.ContainsFunc(r.APIGroups, func(group string) bool {
+			return slices.ContainsFunc(r.Resources, func(resource string) bool { return !own[group+"/"+resource] })
+		})
 	})
 }
 

@@ -47,7 +47,7 @@ func (w *Writer) job(key model.Key, now time.Time, dist *discovery.Distribution)
 	if now.Before(o.retry) {
 		return nil, o.retry
 	}
-	j := &job{key: key, object: o, config: o.config, generation: o.generation}
+	j := &job{key: key, object: o, config: o.config, generation: o.generation, epoch: o.epoch}
 	if w.cfg.Health != nil && key.Kind == model.WorkloadEntry {
 		if v, ok := w.cfg.Health(key); ok {
 			j.want.health = &v

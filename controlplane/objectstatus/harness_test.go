@@ -31,6 +31,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // overtaken when a test says so.
 type store struct {
 	*config.Memory
+	// late makes the answer to a write come after its event.
+	late     bool
 	writes   atomic.Int64
 	mu       sync.Mutex // guards what follows
 	before   func(n int64) error
@@ -49,7 +51,11 @@ func (s *store) UpdateStatus(ctx context.Context, c *model.Config) (string, erro
 			return "", err
 		}
 	}
-	return s.Memory.UpdateStatus(ctx, c)
+	version, err := s.Memory.UpdateStatus(ctx, c)
+	if s.late {
+		time.Sleep(time.Millisecond)
+	}
+	return version, err
 }
 
 func (s *store) Problems() []model.Problem {

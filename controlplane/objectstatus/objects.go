@@ -25,9 +25,11 @@ type object struct {
 	// give, because it was never valid.
 	config     *model.Config
 	generation int64
-	phase      phase
-	sequence   uint64
-	since      time.Time // of the snapshot
+	// epoch counts the changes.
+	epoch    uint64
+	phase    phase
+	sequence uint64
+	since    time.Time // of the snapshot
 	// closed means that there is nothing more to say of its distribution.
 	closed bool
 	// own is the verdict on its distribution that this replica wrote or found;
@@ -92,6 +94,7 @@ func (w *Writer) forget(key model.Key) {
 // begin starts with a new state of an object. The caller holds mu.
 func (w *Writer) begin(o *object, c *model.Config) {
 	o.config, o.generation = c, c.SpecGeneration()
+	o.epoch++
 	o.phase, o.attempts, o.retry = heard, 0, time.Time{}
 	o.done.distribution, o.foreign = verdict{}, verdict{}
 	before := said(c)

@@ -250,6 +250,7 @@ type job struct {
 	object     *object
 	config     *model.Config
 	generation int64
+	epoch      uint64
 	want       content
 	invalid    bool
 }
@@ -265,18 +266,17 @@ func (w *Writer) work(ctx context.Context, j job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	o := j.object
-	if w.objects[j.key] != o || o.config != j.config {
+	if w.objects[j.key] != o || o.epoch != j.epoch {
 		return // another state is there, and marked
+	}
+	if said := err == nil || errors.Is(err, errOvertaken); said && written != nil && o.config != nil && o.config == j.config {
+		o.config = written // the store may tell of it before or after this
 	}
 	switch {
 	case errors.Is(err, errOvertaken):
-		o.config = written
 		w.dirty[j.key] = true
 		w.Wake()
 	case err == nil, isFinal(err):
-		if written != nil && o.config != nil {
-			o.config = written
-		}
 		w.finish(j.key, o, j.want)
 	default:
 		w.failed(j.key, o, err)

@@ -26,8 +26,19 @@ import (
 // object changes.
 func TestReconciled(t *testing.T) {
 	t.Parallel()
+	for name, late := range map[string]bool{"answer before event": false, "event before answer": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testReconciled(t, late)
+		})
+	}
+}
+
+func testReconciled(t *testing.T, late bool) {
+	t.Helper()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
+		s.late = late
 		r := newReplica(t, s)
 		key := s.create(t, rule("a", "1"))
 		run(s.Run, r.Run)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -134,14 +135,17 @@ func FuzzUpdate(f *testing.F) {
 			for r.IntN(3) == 0 {
 				change = change.Merge(model.NewChange(w.step(r)))
 			}
-			before, said := s, show(s, s.Problems)
+			before, said, made := s, show(s, s.Problems), slices.Clone(s.made)
 			next, keys, whole := s.Update(w.input(), change)
-			if again := show(before, before.Problems); again != said {
+			if again := show(before, before.Problems); again != said || !reflect.DeepEqual(made, before.made) {
 				t.Fatalf("after %v what was there is written to:\n%s", change, cmp.Diff(said, again))
 			}
 			want := Build(w.input())
-			if diff := cmp.Diff(want, next, cmpopts.IgnoreUnexported(Services{}), cmpopts.EquateEmpty()); diff != "" {
-				t.Fatalf("after %v (-whole +incremental):\n%s", change, diff)
+			again, _, _ := before.Update(w.input(), change)
+			for _, got := range []*Services{next, again} {
+				if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Services{}), cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("after %v (-whole +incremental):\n%s", change, diff)
+				}
 			}
 			for key, list := range next.Endpoints {
 				if !whole && !slices.Contains(keys, key) && !cmp.Equal(list, before.Endpoints[key]) {

@@ -21,6 +21,10 @@ type Config struct {
 	Cluster func() (*kube.Client, error)
 	// Revision is that of the control plane; empty means "default".
 	Revision string
+	// UserAgent names this program to clusters of a kubeconfig, and QPS is how
+	// much it asks them in a second; empty means what [kube.Config] says.
+	UserAgent string
+	QPS       float32
 	// Namespace is where the control plane is, for xds://; empty means
 	// "istio-system".
 	Namespace string
@@ -62,7 +66,9 @@ func (cfg Config) kubernetes(u *url.URL, open config.OpenConfig) (config.Store, 
 		if path == "/" {
 			path = ""
 		}
-		client, err = kube.New(kube.Config{Kubeconfig: path, Context: context, Logger: open.Logger})
+		client, err = kube.New(kube.Config{
+			Kubeconfig: path, Context: context, UserAgent: cfg.UserAgent, QPS: cfg.QPS, Burst: int(cfg.QPS), Logger: open.Logger,
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("config source %q: %w", u, err)
@@ -72,6 +78,6 @@ func (cfg Config) kubernetes(u *url.URL, open config.OpenConfig) (config.Store, 
 		name = "k8s://" // which a URL without anything behind does not print
 	}
 	return kube.NewConfigStore(kube.ConfigStoreConfig{
-		Client: client, Name: name, Revision: cfg.Revision, Namespaces: namespaces, Logger: open.Logger,
+		Client: client, Name: name, Revision: cfg.Revision, Namespaces: namespaces, Kinds: open.Kinds, Logger: open.Logger,
 	})
 }

@@ -136,6 +136,9 @@ func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.Admissi
 	if !written || r.SubResource != "" || !known || schema.Group != r.Kind.Group {
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	}
+	if leaving(r.Object.Raw) {
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	}
 	_, problems := config.DecodeWritten("object", r.Object.Raw, r.Namespace)
 	out := &admissionv1.AdmissionResponse{Allowed: true}
 	var causes []metav1.StatusCause
@@ -162,6 +165,13 @@ func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.Admissi
 		Details: &metav1.StatusDetails{Group: schema.Group, Kind: schema.Name, Name: r.Name, Causes: causes},
 	}
 	return out
+}
+
+// leaving tells whether an object is being deleted: whatever it holds, its
+// finalizers have to come off.
+func leaving(object []byte) bool {
+	var o metav1.PartialObjectMetadata
+	return json.Unmarshal(object, &o) == nil && o.DeletionTimestamp != nil
 }
 
 // cause names the field, which begins the sentence.

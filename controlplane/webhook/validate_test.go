@@ -60,6 +60,7 @@ func TestAnswers(t *testing.T) {
 		"bad update":       {"UPDATE", group, "WorkloadEntry", entry(`{}`), false, "spec.address", ""},
 		"unknown field":    {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1"}`), false, `unknown field "adress" in spec: did you mean "address"?`, ""},
 		"all at once":      {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1","weihgt":1}`), false, "weihgt", ""},
+		"leaving":          {"UPDATE", group, "WorkloadEntry", strings.Replace(entry(`{}`), `"name":"x"`, `"name":"x","deletionTimestamp":"2030-01-02T03:04:05Z"`, 1), true, "", ""},
 		"deleted":          {"DELETE", group, "WorkloadEntry", "null", true, "", ""},
 		"connected":        {"CONNECT", group, "WorkloadEntry", "null", true, "", ""},
 		"somebody else's":  {"CREATE", "apps", "Deployment", `{"apiVersion":"apps/v1","kind":"Deployment"}`, true, "", ""},

@@ -13,6 +13,8 @@
 // responses, push.go a change that goes to all proxies, status.go probes and
 // scrapes of an application, coldstart.go a request over mutual TLS to agents
 // that start without a control plane. floor.go is the
-// control plane that does nothing but send bytes; it is this program again, as
-// a process of its own, so that its CPU time can be told.
+// control plane that does nothing but send bytes, relay_source.go the one at the
+// far end of what relay.go times; both are this program again, as processes of
+// their own: so that their CPU time can be told, and that what is handed over
+// takes a wake-up by the kernel, as in a mesh.
 package main

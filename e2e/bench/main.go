@@ -71,7 +71,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns (default: all)")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns, stores (default: all)")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&short, "short", false, "a quick run: 100 proxies, fewer rounds")
@@ -143,7 +143,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := writeMesh(b.path("config"), o.services); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}, {"stores", b.stores}}
 	var all []figure
 	for _, p := range parts {
 		if o.only != "" && !strings.Contains(","+o.only+",", ","+p.name+",") {

@@ -93,9 +93,9 @@ func (s *source) obey(orders io.Reader) error {
 
 // order has the source send a response along a path, which is made once and
 // without the nonce. The order has a way of its own: it wakes nothing of the path.
-func (p *path) order(file string, make func() *discoveryv3.DiscoveryResponse) error {
+func (p *path) order(file string, content func() *discoveryv3.DiscoveryResponse) error {
 	if _, err := os.Stat(file); err != nil {
-		data, err := proto.Marshal(make())
+		data, err := proto.Marshal(content())
 		if err == nil {
 			err = os.WriteFile(file, data, 0o600)
 		}

@@ -205,9 +205,15 @@ func TestEtcdStoreBadValues(t *testing.T) {
 		}
 	}
 
-	// What cannot be read can be overwritten and removed.
+	// What cannot be read can be removed.
 	next := s.Get(a.Key).Clone()
-	s.must(s.Update(t.Context(), next))
+	if _, err := s.Update(t.Context(), next); !errors.Is(err, config.ErrMalformed) {
+		t.Errorf("update by who has seen the last good version: %v", err)
+	}
+	if err := s.Delete(t.Context(), a.Key, ""); err != nil {
+		t.Error(err)
+	}
+	s.must(s.Create(t.Context(), a))
 	problems(4)
 	c := etcdEntry("c", "10.0.0.3")
 	if _, err := s.Create(t.Context(), c); !errors.Is(err, config.ErrExists) {

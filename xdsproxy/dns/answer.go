@@ -57,7 +57,9 @@ func (t *table) answer(dst []byte, q *query) (reply []byte, known bool) {
 	}
 	owner := uint16(question)
 	if target != nil {
-		owner = w.alias(target)
+		if owner = w.alias(target); owner == 0 {
+			return w.end(flagAuthority, fine), true
+		}
 	}
 	w.addresses(owner, typeA, v4, 4)
 	w.addresses(owner, typeAAAA, v6, 16)
@@ -99,8 +101,13 @@ func (w *writer) record(owner, kind uint16, length int) {
 	w.b = binary.BigEndian.AppendUint16(w.b, uint16(length))
 }
 
-// alias writes that the name is another's, and gives a pointer to that one.
+// alias writes that the name is another's, and gives a pointer to that one; 0
+// when the client does not take as much.
 func (w *writer) alias(target []byte) (owner uint16) {
+	if len(w.b)+12+len(target)+1 > w.limit {
+		w.truncated = true
+		return 0
+	}
 	w.record(question, typeCNAME, len(target)+1)
 	owner = 0xC000 | uint16(len(w.b))
 	w.b = append(append(w.b, target...), 0)

@@ -274,3 +274,25 @@ func TestUpdate(t *testing.T) {
 		t.Errorf("got %v", r)
 	}
 }
+
+// TestLongAlias: a name so long that the alias does not fit beside the question
+// is asked again over TCP.
+func TestLongAlias(t *testing.T) {
+	t.Parallel()
+	label := strings.Repeat("x", 59) + "."
+	name := strings.Repeat(label, 4)
+	cfg := config(t, upstream(t, outside(t)).Address())
+	cfg.Upstream.Search = []string{"corp.example"}
+	s := start(t, cfg, &nds.Table{Hosts: map[string]nds.Host{name: {IPs: []string{"10.0.0.7"}}}})
+	for _, qtype := range []uint16{miekg.TypeA, miekg.TypeCNAME} {
+		ask := new(miekg.Msg).SetQuestion(name+"corp.example.", qtype)
+		r := exchange(t, s, "udp", ask)
+		r.Compress = true
+		if b, err := r.Pack(); err != nil || !r.Truncated || len(b) > minUDP {
+			t.Errorf("%d octets, truncated is %v, %v", len(b), r.Truncated, err)
+		}
+		if r = exchange(t, s, "tcp", ask); r.Truncated || len(r.Answer) == 0 || r.Answer[0].Header().Rrtype != miekg.TypeCNAME {
+			t.Errorf("over TCP: %v", r)
+		}
+	}
+}

@@ -72,6 +72,10 @@ func recordCases() []recordCase {
 			nonce := s.respond(clusterType, nil, cluster("a", "2"), cluster("b", "2"), cluster("c", "2"), cluster("d", "2"))
 			s.ack(clusterType, nonce, "Error adding/updating cluster(s) b: it is bad, d: so is this")
 		}, with(clusterType, map[string]string{"a": "2", "b": "1", "c": "2"})},
+		{"a rejection of one whose name ends like another's", true, false, func(s *stream) {
+			nonce := s.respond(clusterType, nil, cluster("b", "2"), cluster("1b", "2"))
+			s.ack(clusterType, nonce, "Error adding/updating cluster(s) 1b: it is bad")
+		}, with(clusterType, map[string]string{"a": "1", "b": "2"})},
 		{"a rejection of some, all there is", false, true, func(s *stream) {
 			nonce := s.respond(clusterType, nil, cluster("b", "2"), cluster("c", "2"), cluster("d", "2"))
 			s.ack(clusterType, nonce, "Error adding/updating cluster(s) b: it is bad, d: so is this")

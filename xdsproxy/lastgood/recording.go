@@ -17,8 +17,8 @@ import (
 const patience = 30 * time.Second
 
 // Recording is what happens on one stream that is joined to the control plane.
-// Of several, the one that was last given a response counts. Its methods may
-// be called at the same time and never block.
+// Of several, the newest on which Envoy asked for anything counts. Its methods
+// may be called at the same time and never block.
 type Recording struct {
 	store *Store
 	delta bool
@@ -310,4 +310,10 @@ func (t *subscription) answer(nonce string) (before []*batch, b *batch) {
 // names in its rejection. It does so with clusters and listeners.
 func partly(reason string) bool {
 	return strings.HasPrefix(reason, "Error adding/updating cluster(s) ") || strings.HasPrefix(reason, "Error adding/updating listener(s) ")
+}
+
+// names says whether such a rejection names a resource, and not only one whose
+// name ends like that.
+func names(reason, resource string) bool {
+	return strings.Contains(reason, " "+resource+": ") || strings.Contains(reason, "\n"+resource+": ")
 }

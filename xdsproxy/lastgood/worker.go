@@ -259,7 +259,7 @@ func (w *worker) without(b *batch, t *subscription, reason string) (*batch, erro
 		if err != nil {
 			return nil, err
 		}
-		if !strings.Contains(reason, p.name+": ") {
+		if !names(reason, p.name) {
 			continue
 		}
 		old, ok := w.log.sets[t.typeURL][c.key]

@@ -6,6 +6,7 @@ package objects
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/aymanbagabas/go-udiff"
@@ -27,7 +28,7 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, problems, err := files.read()
+			objects, problems, err := files.read(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -56,15 +57,15 @@ func newDiffCommand(cfg Config) *cobra.Command {
 		Example: "  outrigger diff -f config/\n  outrigger diff -f route.yaml --store etcd://127.0.0.1:2379",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, problems, err := files.read()
+			objects, err := files.readSome(cmd, "compared")
+			if exit := (*ExitError)(nil); errors.As(err, &exit) {
+				err = exit.Err
+			}
 			if err != nil {
 				return &ExitError{exitUsage, err}
 			}
-			if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
-				return &ExitError{exitUsage, fmt.Errorf("%s: nothing was compared", count(n, "error"))}
-			}
 			differs := false
-			err = store.with(cmd, func(_ context.Context, s config.Store) error {
+			err = store.with(cmd, kindsIn(objects), func(_ context.Context, s config.Store) error {
 				for _, c := range objects {
 					text, err := difference(s.Get(c.Key), c)
 					if err != nil {

@@ -13,12 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // Config says where the commands find their store.
 type Config struct {
-	// Open opens the store of a URL.
-	Open func(address string) (config.Store, error)
+	// Open opens the store of a URL for some kinds, for all if there are none.
+	Open func(address string, kinds []model.Kind) (config.Store, error)
 	// Default gives the URL of the store when --store is not given, or an
 	// error that says what to do.
 	Default func() (string, error)
@@ -72,9 +73,9 @@ func (f *storeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long the store may take to answer")
 }
 
-// with opens the store, waits until it was read, and calls use. The store is
-// followed until use returns.
-func (f *storeFlags) with(cmd *cobra.Command, use func(context.Context, config.Store) error) error {
+// with opens the store for some kinds, waits until it was read, and calls use.
+// The store is followed until use returns.
+func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(context.Context, config.Store) error) error {
 	address := f.address
 	if address == "" {
 		var err error
@@ -82,11 +83,11 @@ func (f *storeFlags) with(cmd *cobra.Command, use func(context.Context, config.S
 			return &ExitError{exitUsage, err}
 		}
 	}
-	return f.withStore(cmd, address, use)
+	return f.withStore(cmd, address, kinds, use)
 }
 
-func (f *storeFlags) withStore(cmd *cobra.Command, address string, use func(context.Context, config.Store) error) error {
-	store, err := f.cfg.Open(address)
+func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model.Kind, use func(context.Context, config.Store) error) error {
+	store, err := f.cfg.Open(address, kinds)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (f *storeFlags) synced(ctx context.Context, store config.Store, ended, trou
 	case <-store.Synced():
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return errInterrupted
 	case err := <-ended:
 		return fmt.Errorf("store %s: %w", store.Name(), err)
 	case <-timer.C:
@@ -133,11 +134,23 @@ func (f *storeFlags) synced(ctx context.Context, store config.Store, ended, trou
 	}
 }
 
+// errInterrupted means that a person has had enough.
+var errInterrupted = errors.New("interrupted")
+
 // report gathers the failures of single objects: one never stops the others.
 type report struct {
 	out    io.Writer
 	failed int
 	done   int
+}
+
+// interrupted gives the error of a command that a person stopped before it had
+// done all; nil while it may go on.
+func (r *report) interrupted(ctx context.Context, all int) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return &ExitError{exitFailed, fmt.Errorf("%w: %d of %d are done", errInterrupted, r.done, all)}
 }
 
 func (r *report) fail(format string, args ...any) {

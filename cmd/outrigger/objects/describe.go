@@ -30,7 +30,11 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 			if len(args) == 0 {
 				return &ExitError{exitUsage, fmt.Errorf("what? name a kind: %s, or all", kindsForPeople())}
 			}
-			return store.with(cmd, func(_ context.Context, s config.Store) error {
+			of, err := kindsOf(args)
+			if err != nil {
+				return err
+			}
+			return store.with(cmd, of, func(_ context.Context, s config.Store) error {
 				found, missing, err := pick.find(s, args)
 				if err != nil {
 					return err

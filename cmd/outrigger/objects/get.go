@@ -49,7 +49,11 @@ func newGetCommand(cfg Config) *cobra.Command {
 			case !slices.Contains(outputs, output):
 				return &ExitError{exitUsage, fmt.Errorf("-o %s is not known: write %s", output, strings.Join(outputs, ", "))}
 			}
-			return store.with(cmd, func(_ context.Context, s config.Store) error {
+			of, err := kindsOf(args)
+			if err != nil {
+				return err
+			}
+			return store.with(cmd, of, func(_ context.Context, s config.Store) error {
 				found, missing, err := pick.find(s, args)
 				if err != nil {
 					return err
@@ -86,7 +90,7 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 	switch form {
 	case outName:
 		for _, c := range objects {
-			if _, err := fmt.Fprintln(out, display(c.Key)); err != nil {
+			if _, err := fmt.Fprintln(out, named(c.Key)); err != nil {
 				return err
 			}
 		}
@@ -111,6 +115,15 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 	}
 	_, err = out.Write(raw)
 	return err
+}
+
+// named names an object as get and delete take it.
+func named(key model.Key) string {
+	schema, ok := config.SchemaOf(key.Kind)
+	if !ok {
+		return key.String()
+	}
+	return short(schema, key)
 }
 
 // list gives one object, or a List of Kubernetes.
@@ -148,7 +161,7 @@ func writeTables(out io.Writer, objects []*model.Config, namespaces bool) error 
 		}
 		name := c.Name
 		if several {
-			name = display(c.Key)
+			name = named(c.Key)
 		}
 		row(w, namespaces, c.Namespace, name, columns, func(of column) string { return of.value(c) })
 	}

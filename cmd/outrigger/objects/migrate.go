@@ -6,7 +6,6 @@ package objects
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -43,8 +42,8 @@ func newMigrateCommand(cfg Config) *cobra.Command {
 			if m.from == "" || m.to == "" {
 				return &ExitError{exitUsage, errors.New("name both stores: --from URL and --to URL")}
 			}
-			return m.flags.withStore(cmd, m.from, func(_ context.Context, from config.Store) error {
-				return m.flags.withStore(cmd, m.to, func(ctx context.Context, to config.Store) error { return m.copy(ctx, cmd, from, to) })
+			return m.flags.withStore(cmd, m.from, nil, func(_ context.Context, from config.Store) error {
+				return m.flags.withStore(cmd, m.to, nil, func(ctx context.Context, to config.Store) error { return m.copy(ctx, cmd, from, to) })
 			})
 		},
 	}
@@ -59,9 +58,13 @@ func newMigrateCommand(cfg Config) *cobra.Command {
 func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from, to config.Store) error {
 	r := &report{out: cmd.ErrOrStderr()}
 	counts := map[string]int{}
+	all := 0
+	for _, schema := range from.Schemas() {
+		all += len(from.List(schema.Kind, ""))
+	}
 	for _, schema := range from.Schemas() {
 		for _, c := range from.List(schema.Kind, "") {
-			if err := ctx.Err(); err != nil {
+			if err := r.interrupted(ctx, all); err != nil {
 				return err
 			}
 			what, err := m.one(ctx, to, c)
@@ -125,12 +128,17 @@ func display(key model.Key) string {
 	if !ok {
 		return key.String()
 	}
+	if key.Namespace == "" || key.Namespace == config.DefaultNamespace {
+		return short(schema, key)
+	}
+	return short(schema, key) + " in " + key.Namespace
+}
+
+// short is display without the namespace, as the command line takes it.
+func short(schema config.Schema, key model.Key) string {
 	name := strings.ToLower(schema.Name)
 	if string(schema.Kind) != schema.Name {
 		name = schema.Plural + "." + schema.Group
 	}
-	if key.Namespace == "" || key.Namespace == config.DefaultNamespace {
-		return fmt.Sprintf("%s/%s", name, key.Name)
-	}
-	return fmt.Sprintf("%s/%s in %s", name, key.Name, key.Namespace)
+	return name + "/" + key.Name
 }

@@ -59,7 +59,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	s.t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands(Config{
-		Open:    func(address string) (config.Store, error) { return s.store(address), nil },
+		Open:    func(address string, _ []model.Kind) (config.Store, error) { return s.store(address), nil },
 		Default: func() (string, error) { return "memory://", nil },
 		In:      strings.NewReader(s.in),
 	})...)

@@ -5,6 +5,8 @@ package objects
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,6 +43,37 @@ func kinds(text string) ([]config.Schema, error) {
 		list = append(list, schema)
 	}
 	return list, nil
+}
+
+// kindsOf gives the kinds that arguments name, before the store is there.
+func kindsOf(args []string) ([]model.Kind, error) {
+	var list []model.Kind
+	for i, arg := range args {
+		name, _, named := strings.Cut(arg, "/")
+		if i > 0 && !named {
+			break // find tells
+		}
+		schemas, err := kinds(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range schemas {
+			list = append(list, s.Kind)
+		}
+		if !named {
+			break // names follow
+		}
+	}
+	return list, nil
+}
+
+// kindsIn gives the kinds of objects.
+func kindsIn(objects []*model.Config) []model.Kind {
+	seen := map[model.Kind]bool{}
+	for _, c := range objects {
+		seen[c.Kind] = true
+	}
+	return slices.Sorted(maps.Keys(seen))
 }
 
 func kindsForPeople() string {

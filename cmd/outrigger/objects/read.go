@@ -4,6 +4,7 @@
 package objects
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -30,13 +31,13 @@ func (f *fileFlags) add(cmd *cobra.Command) {
 }
 
 // read gives the valid objects of all files, and the problems with the others.
-func (f *fileFlags) read() (objects []*model.Config, problems []model.Problem, err error) {
+func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems []model.Problem, err error) {
 	if len(f.files) == 0 {
 		return nil, nil, &ExitError{exitUsage, fmt.Errorf("no files: name them with -f FILE, -f DIRECTORY or -f -")}
 	}
 	for _, name := range f.files {
 		if name == "-" {
-			data, err := io.ReadAll(io.LimitReader(f.cfg.In, config.MaxFileSize+1))
+			data, err := readAll(ctx, func() (io.ReadCloser, error) { return io.NopCloser(f.cfg.In), nil })
 			if err != nil {
 				return nil, nil, fmt.Errorf("read standard input: %w", err)
 			}
@@ -48,7 +49,7 @@ func (f *fileFlags) read() (objects []*model.Config, problems []model.Problem, e
 			return nil, nil, err
 		}
 		for _, path := range paths {
-			data, err := os.ReadFile(path)
+			data, err := readAll(ctx, func() (io.ReadCloser, error) { return os.Open(path) })
 			if err != nil {
 				return nil, nil, err
 			}
@@ -65,12 +66,56 @@ func (f *fileFlags) read() (objects []*model.Config, problems []model.Problem, e
 	return objects, problems, nil
 }
 
+// readSome reads the valid objects for a command that does something with
+// them: no problem may be among them, and one object has to be there.
+func (f *fileFlags) readSome(cmd *cobra.Command, done string) ([]*model.Config, error) {
+	objects, problems, err := f.read(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
+		return nil, &ExitError{exitFailed, fmt.Errorf("%s: nothing was %s", count(n, "error"), done)}
+	}
+	if len(objects) == 0 {
+		return nil, &ExitError{exitFailed, fmt.Errorf("no objects in %s: nothing was %s", strings.Join(f.files, ", "), done)}
+	}
+	return objects, nil
+}
+
+// readAll reads a file until a person has enough: a terminal and a pipe may
+// never end, or never begin. Of larger files than can be decoded it gives no
+// more than shows that.
+func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // reads; nothing but the end of the process stops it
+		in, err := open()
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		data, err := io.ReadAll(io.LimitReader(in, config.MaxFileSize+1))
+		_ = in.Close() // it was only read
+		done <- result{data, err}
+	}()
+	select {
+	case r := <-done:
+		return r.data, r.err
+	case <-ctx.Done():
+		return nil, errInterrupted
+	}
+}
+
 func (f *fileFlags) take(objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) {
 	o, p := config.DecodeWritten(source, data, f.namespace)
 	*objects, *problems = append(*objects, o...), append(*problems, p...)
 }
 
-// expand gives the YAML and JSON files of a directory, or the one file.
+// expand gives the YAML and JSON files of a directory, or the one file. What is
+// no file, as a pipe, counts only if it was named itself.
 func expand(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -80,16 +125,23 @@ func expand(name string) ([]string, error) {
 		return []string{name}, nil
 	}
 	var paths []string
-	err = filepath.WalkDir(name, func(path string, d fs.DirEntry, err error) error {
+	root := filepath.Clean(name) + string(filepath.Separator) // the directory behind a link
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		hidden := strings.HasPrefix(d.Name(), ".") && path != name
+		hidden := strings.HasPrefix(d.Name(), ".") && path != root
 		switch ext := filepath.Ext(path); {
 		case hidden && d.IsDir():
 			return filepath.SkipDir
 		case !hidden && !d.IsDir() && (ext == ".yaml" || ext == ".yml" || ext == ".json"):
-			paths = append(paths, path)
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			if info.Mode().IsRegular() {
+				paths = append(paths, path)
+			}
 		}
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -62,7 +63,10 @@ func apply(ctx context.Context, s config.Store, c *model.Config) (changed bool, 
 			_, err = s.Update(ctx, c)
 		}
 		cameOrWent := errors.Is(err, config.ErrExists) || errors.Is(err, config.ErrNotFound)
-		if !cameOrWent || c.ResourceVersion != "" {
+		if cameOrWent && c.ResourceVersion != "" {
+			return false, fmt.Errorf("%w: metadata.resourceVersion is that of an object that is gone, or of another store; remove it to write the object anew", err)
+		}
+		if !cameOrWent {
 			return true, err
 		}
 	}
@@ -80,12 +84,9 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 			"  outrigger %[1]s -f - --store etcd://127.0.0.1:2379 < route.yaml", v.name),
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, problems, err := files.read()
+			objects, err := files.readSome(cmd, "written")
 			if err != nil {
 				return err
-			}
-			if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
-				return &ExitError{exitFailed, fmt.Errorf("%s: nothing was written", count(n, "error"))}
 			}
 			if dryRun {
 				for _, c := range objects {
@@ -93,9 +94,12 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 				}
 				return nil
 			}
-			return store.with(cmd, func(ctx context.Context, s config.Store) error {
+			return store.with(cmd, kindsIn(objects), func(ctx context.Context, s config.Store) error {
 				r := &report{out: cmd.ErrOrStderr()}
 				for _, c := range objects {
+					if err := r.interrupted(ctx, len(objects)); err != nil {
+						return err
+					}
 					changed, err := v.write(ctx, s, c)
 					switch {
 					case err != nil:
@@ -122,7 +126,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 	store, files, pick := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}, picker{}
 	ignoreMissing := false
 	cmd := &cobra.Command{
-		Use:   "delete (KIND NAME... | KIND -l SELECTOR | -f FILE)",
+		Use:   "delete (KIND NAME... | KIND/NAME... | KIND -l SELECTOR | -f FILE)",
 		Short: "Delete objects",
 		Long:  "Delete objects by name, by label, or all that stand in files.",
 		Example: "  outrigger delete virtualservice catalog -n shop\n  outrigger delete vs -l team=web -A\n" +
@@ -130,23 +134,30 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var keys []model.Key
 			if len(files.files) > 0 {
-				objects, problems, err := files.read()
+				if len(args) > 0 {
+					return &ExitError{exitUsage, fmt.Errorf("-f and %q exclude each other: delete what stands in files, or what is named", args[0])}
+				}
+				objects, err := files.readSome(cmd, "deleted")
 				if err != nil {
 					return err
-				}
-				if n := sayProblems(cmd.ErrOrStderr(), problems); n > 0 {
-					return &ExitError{exitFailed, fmt.Errorf("%s: nothing was deleted", count(n, "error"))}
 				}
 				for _, c := range objects {
 					keys = append(keys, c.Key)
 				}
 			} else if len(args) == 0 {
 				return &ExitError{exitUsage, errNothing}
-			} else if len(args) == 1 && pick.selector == "" {
+			} else if len(args) == 1 && pick.selector == "" && !strings.Contains(args[0], "/") {
 				return &ExitError{exitUsage, fmt.Errorf("delete %s: name the objects, or choose them with -l", args[0])}
 			}
+			of, err := kindsOf(args)
+			if err != nil {
+				return err
+			}
+			for _, key := range keys {
+				of = append(of, key.Kind)
+			}
 			pick.namespace = files.namespace
-			return store.with(cmd, func(ctx context.Context, s config.Store) error {
+			return store.with(cmd, of, func(ctx context.Context, s config.Store) error {
 				r := &report{out: cmd.ErrOrStderr()}
 				if len(args) > 0 {
 					found, missing, err := pick.find(s, args)
@@ -162,7 +173,13 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 						keys = append(keys, c.Key)
 					}
 				}
+				if len(keys) == 0 && pick.selector != "" {
+					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be gone
+				}
 				for _, key := range keys {
+					if err := r.interrupted(ctx, len(keys)); err != nil {
+						return err
+					}
 					switch err := s.Delete(ctx, key, ""); {
 					case errors.Is(err, config.ErrNotFound) && ignoreMissing:
 					case err != nil:

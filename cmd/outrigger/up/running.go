@@ -20,6 +20,9 @@ const runningPrefix = "outrigger-run-"
 // mesh reads: the URL stands in a file that is locked as long as the process
 // lives. The result removes it.
 func announce(temp, url string) (withdraw func() error, err error) {
+	if _, err := Running(temp); err != nil { // removes what killed runs left
+		return nil, err
+	}
 	f, err := os.CreateTemp(temp, runningPrefix) // mode 0600
 	if err != nil {
 		return nil, fmt.Errorf("tell other commands of the mesh: %w", err)

@@ -20,9 +20,10 @@ import (
 type observed struct {
 	path     string
 	revision int64
-	// object is nil when the key is gone, or its value cannot be read; then
-	// problem says why.
+	// object is nil when the key is gone, or its value is not valid; then
+	// problem says why, and invalid is the object if it can be read at least.
 	object  *model.Config
+	invalid *model.Config
 	gone    bool
 	problem *model.Problem
 	// before is the last of the key that could be read, if object cannot;
@@ -44,13 +45,13 @@ func (s *Store) read(path string, kv *mvccpb.KeyValue) observed {
 	}
 	o.object.Source = s.conn.place(path)
 	if errs, _ := config.Validate(o.object); len(errs) > 0 {
-		// It is in force all the same: a newer version may have more rules
-		// than the one that wrote it.
+		// Somebody wrote past the rules: what takes snapshots relies on them.
 		texts := make([]string, len(errs))
 		for i, e := range errs {
 			texts[i] = e.Error()
 		}
-		o.problem = &model.Problem{Object: key, Source: o.object.Source, Warning: true, Reason: strings.Join(texts, "; ")}
+		o.problem = &model.Problem{Object: key, Source: o.object.Source, Reason: strings.Join(texts, "; ")}
+		o.object, o.invalid = nil, o.object
 	}
 	return o
 }
@@ -93,7 +94,7 @@ func (s *Store) apply(states []observed) {
 		if o.revision <= old.revision {
 			continue
 		}
-		e := entry{revision: o.revision, gone: o.gone, object: o.object, problem: o.problem}
+		e := entry{revision: o.revision, gone: o.gone, object: o.object, invalid: o.invalid, problem: o.problem}
 		if good := cmp.Or(old.object, o.before); e.object == nil && !e.gone && good != nil {
 			e.object = good
 			kept := *e.problem

@@ -172,6 +172,36 @@ func TestBadValueKeepsTheLastGood(t *testing.T) {
 	}
 }
 
+// An object that breaks a rule does not get into force, as in other stores: it is
+// mended by who names no version, and not by who has only seen the last good one.
+func TestInvalidValueKeepsTheLastGood(t *testing.T) {
+	t.Parallel()
+	s := testStore()
+	good := put(t, s, "a", "10.0.0.1", 2)
+	bad := put(t, s, "a", "no address!", 3)
+	s.observe(2, good)
+	s.observe(3, bad)
+	shows(t, s, "after an object that breaks a rule", "a@2")
+	if p := s.Problems(); len(p) != 1 || p[0].Warning || !strings.Contains(p[0].Reason, "spec.address") || !strings.Contains(p[0].Reason, "last good version stays") {
+		t.Errorf("problems: %v", p)
+	}
+	key := good.object.Key
+	e := s.entry(good.path)
+	if err := e.check("update", key, "2"); !errors.Is(err, config.ErrMalformed) {
+		t.Errorf("a write of who has seen the last good version: %v", err)
+	}
+	for _, version := range []string{"", "3"} {
+		if err := e.check("update", key, version); err != nil {
+			t.Errorf("a write that names version %q: %v", version, err)
+		}
+	}
+	if got := e.basis().Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress(); got != "no address!" {
+		t.Errorf("a change is made to the address %q", got)
+	}
+	s.observe(4, put(t, s, "b", "no address!", 4))
+	shows(t, s, "after an object that was never good", "a@2")
+}
+
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	o := options{hosts: []string{"a:1", "b:2"}, prefix: "/m/", user: "mesh", passwordFile: "/p"}

@@ -50,6 +50,8 @@ type entry struct {
 	// object is in force: what the key holds, or the last of it that could be
 	// read; nil if there is none.
 	object *model.Config
+	// invalid is what the key holds, if that can be read and breaks a rule.
+	invalid *model.Config
 	// problem is nil if there is none.
 	problem *model.Problem
 }

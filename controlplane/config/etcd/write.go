@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -40,9 +39,7 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (string, error) {
 		return "", err
 	}
 	next.Generation, next.Status = 1, nil
-	if next.Created.IsZero() {
-		next.Created = time.Now().UTC()
-	}
+	next.Created = config.Creation(next)
 	return s.write(ctx, change{verb, next.Key, func(stored entry) (*model.Config, error) {
 		if stored.there() {
 			return nil, fmt.Errorf("%s %s: %w", verb, next.Key, config.ErrExists)
@@ -62,8 +59,17 @@ func (s *Store) Update(ctx context.Context, c *model.Config) (string, error) {
 		if err := stored.check(verb, next.Key, c.ResourceVersion); err != nil {
 			return nil, err
 		}
-		return config.Successor(stored.object, next), nil
+		return successor(verb, stored, next)
 	}})
+}
+
+// successor gives the state that follows the stored one.
+func successor(verb string, stored entry, next *model.Config) (*model.Config, error) {
+	next, err := config.Successor(stored.basis(), next)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
+	return next, nil
 }
 
 // UpdateStatus replaces the status of an object; see [config.Store].
@@ -75,10 +81,13 @@ func (s *Store) UpdateStatus(ctx context.Context, c *model.Config) (string, erro
 	}
 	key, version := c.Key, c.ResourceVersion
 	return s.write(ctx, change{verb, key, func(stored entry) (*model.Config, error) {
+		if stored.bad() && stored.object != nil && version == stored.object.ResourceVersion {
+			version = "" // the status tells of what is in force, and harms nothing
+		}
 		if err := stored.check(verb, key, version); err != nil {
 			return nil, err
 		}
-		next := stored.object.Clone()
+		next := stored.basis().Clone()
 		next.Status = state
 		return next, nil
 	}})
@@ -91,7 +100,7 @@ func (s *Store) Patch(ctx context.Context, key model.Key, alter func(*model.Conf
 		if err := stored.check(verb, key, ""); err != nil {
 			return nil, err
 		}
-		next := stored.object.Clone()
+		next := stored.basis().Clone()
 		if err := alter(next); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", verb, key, err)
 		}
@@ -100,7 +109,7 @@ func (s *Store) Patch(ctx context.Context, key model.Key, alter func(*model.Conf
 		if err != nil {
 			return nil, err
 		}
-		return config.Successor(stored.object, next), nil
+		return successor(verb, stored, next)
 	}})
 }
 
@@ -108,8 +117,8 @@ func (s *Store) Patch(ctx context.Context, key model.Key, alter func(*model.Conf
 func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion string) error {
 	const verb = "delete"
 	_, err := s.write(ctx, change{verb, key, func(stored entry) (*model.Config, error) {
-		if stored.there() && stored.object == nil && resourceVersion == "" {
-			return nil, nil // the way to get rid of what cannot be read
+		if stored.bad() && resourceVersion == "" {
+			return nil, nil // the way to get rid of it
 		}
 		return nil, stored.check(verb, key, resourceVersion)
 	}})
@@ -119,12 +128,28 @@ func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion strin
 // there reports whether the key exists.
 func (e entry) there() bool { return e.revision > 0 && !e.gone }
 
-// check is [config.CheckVersion] for what etcd holds.
-func (e entry) check(verb string, key model.Key, version string) error {
-	if e.there() && e.object == nil {
-		return fmt.Errorf("%s %s: what etcd holds cannot be read (%s): delete it and create it anew", verb, key, e.problem.Reason)
+// bad reports whether the key exists and holds something else than what is in
+// force.
+func (e entry) bad() bool { return e.there() && e.problem != nil && !e.problem.Warning }
+
+// basis is what a change is made to: what the key holds, valid or not.
+func (e entry) basis() *model.Config {
+	if e.bad() {
+		return e.invalid
 	}
-	return config.CheckVersion(verb, key, e.object, version)
+	return e.object
+}
+
+// check is [config.CheckVersion] for what etcd holds. Who read the last good
+// version has not seen what the key holds now; who names no version mends it.
+func (e entry) check(verb string, key model.Key, version string) error {
+	switch {
+	case e.bad() && e.invalid == nil:
+		return fmt.Errorf("%s %s: %w (%s): delete it and create it anew", verb, key, config.ErrMalformed, e.problem.Reason)
+	case e.bad() && version != "" && version != e.invalid.ResourceVersion:
+		return fmt.Errorf("%s %s: %w (%s)", verb, key, config.ErrMalformed, e.problem.Reason)
+	}
+	return config.CheckVersion(verb, key, e.basis(), version)
 }
 
 // write does a change: it compares the revision of the key in a transaction,

@@ -37,6 +37,8 @@ var writeCases = []testCase{
 	{"Cancelled", testCancelled},
 	{"Keys", testKeys},
 	{"Order", testOrder},
+	{"WholeSeconds", testWholeSeconds},
+	{"ChosenOnce", testChosenOnce},
 	{"Structs", testStructs},
 	{"Big", testBig},
 	{"Many", testMany},

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// stopper is a store in which a person has had enough after some writes.
+type stopper struct {
+	config.Store
+	after int
+	stop  func()
+}
+
+func (s *stopper) Create(ctx context.Context, c *model.Config) (string, error) {
+	version, err := s.Store.Create(ctx, c)
+	if s.after--; s.after == 0 {
+		s.stop()
+	}
+	return version, err
+}
+
+// interrupted runs a command that is stopped by stop, and gives what it says.
+func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) (out, errs string) {
+	t.Helper()
+	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands(cfg)...)
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if !errors.Is(err, errInterrupted) {
+		t.Errorf("outrigger %s ended with %v, want %v", args, err, errInterrupted)
+	}
+	fmt.Fprint(&stderr, err)
+	return stdout.String(), stderr.String()
+}
+
+// Who stops a command is told once how far it came, and not of each object that
+// was not written.
+func TestInterruptedWrite(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var text strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(&text, "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w%d}\nspec: {address: 10.0.0.1}\n", i)
+	}
+	cfg := Config{
+		Open: func(string, []model.Kind) (config.Store, error) {
+			return &stopper{Store: config.NewMemory("memory://"), after: 3, stop: cancel}, nil
+		},
+		Default: func() (string, error) { return "memory://", nil },
+		In:      strings.NewReader(text.String()),
+	}
+	out, errs := interrupted(t, cfg, ctx, "create", "-f", "-")
+	if strings.Count(out, "created") != 3 || errs != "interrupted: 3 of 50 are done" {
+		t.Errorf("it said %q and %q", out, errs)
+	}
+}
+
+// A terminal at which nobody types, and a pipe into which nobody writes, hold up
+// nobody who wants to stop.
+func TestInterruptedRead(t *testing.T) {
+	t.Parallel()
+	never, hold := io.Pipe()
+	defer func() { _ = hold.Close() }() // ends the reader
+	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, file := range []string{"-", pipe} {
+		interrupted(t, Config{In: never}, ctx, "validate", "-f", file)
+	}
+	// The reader of the pipe waits for a writer.
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close() // it was only opened
+}
+
+// In a directory, pipes are no files; the directory may be behind a link.
+func TestDirectories(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("real/entries.yaml", entry)
+	if err := syscall.Mkfifo(filepath.Join(s.dir, "real", "pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("real", filepath.Join(s.dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	s.want("validate -f DIR/link", 0, "2 objects valid, 0 errors, 0 warnings\n", "")
+	s.want("validate -f DIR/real/", 0, "2 objects valid, 0 errors, 0 warnings\n", "")
+}
+
+// Nothing to write is told: it is the end of a pipe that failed, more often than
+// what was meant.
+func TestNothingThere(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("empty.yaml", "# nothing\n")
+	s.want("apply -f DIR/empty.yaml", 1, "", "outrigger: no objects in empty.yaml: nothing was written\n")
+	s.want("delete -f DIR/empty.yaml", 1, "", "outrigger: no objects in empty.yaml: nothing was deleted\n")
+	s.want("diff -f DIR/empty.yaml", 2, "", "outrigger: no objects in empty.yaml: nothing was compared\n")
+	s.want("validate -f DIR/empty.yaml", 0, "0 objects valid, 0 errors, 0 warnings\n", "")
+	s.want("delete vs -l team=none", 0, "", "no objects found\n")
+	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete what stands in files, or what is named\n")
+}
+
+// What get -o name prints can be given to get and delete, and a table of all
+// namespaces names each once.
+func TestNamesAreTaken(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("entries.yaml", strings.Replace(entry, "kind: WorkloadEntry\nmetadata: {name: two, namespace: shop}\nspec: {address: 10.0.0.2}",
+		"kind: Sidecar\nmetadata: {name: two, namespace: shop}\nspec: {egress: [{hosts: [\"./*\"]}]}", 1))
+	s.want("apply -f DIR/entries.yaml", 0, "workloadentry/one applied\nsidecar/two in shop applied\n", "")
+	s.want("get sidecar -n shop -o name", 0, "sidecar/two\n", "")
+	s.want("get we,sidecar -A", 0, "NAMESPACE   NAME                ADDRESS    AGE\ndefault     workloadentry/one   10.0.0.1   0s\n\n"+
+		"NAMESPACE   NAME          AGE\nshop        sidecar/two   0s\n", "")
+	s.want("delete sidecar/two -n shop", 0, "sidecar/two in shop deleted\n", "")
+}
+
+// An exported object says by its resource version that it is there: where it is
+// not, the cure is told.
+func TestApplyOfAnotherStoresObject(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("entries.yaml", strings.Replace(entry, "{name: one,", "{name: one, resourceVersion: \"7\",", 1))
+	s.want("apply -f DIR/entries.yaml", 1, "workloadentry/two in shop applied\n", "error: entries.yaml:1: update WorkloadEntry/default/one: it does not exist: "+
+		"metadata.resourceVersion is that of an object that is gone, or of another store; remove it to write the object anew\n"+
+		"outrigger: 1 of 2 failed; the others are done\n")
+}

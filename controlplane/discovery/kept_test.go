@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+)
+
+// startEmpty is a server with nothing to serve, whose canaries, if it has any,
+// are waited for for a minute.
+func startEmpty(t *testing.T, canaries bool) *harness {
+	t.Helper()
+	h := &harness{table: &table{}}
+	h.serve(t, Config{Generator: h.table, Workers: 2, CanaryPush: canaries, Registerer: prometheus.NewRegistry()}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.patience(time.Minute)
+	return h
+}
+
+func startCanary(t *testing.T) *harness {
+	t.Helper()
+	h := startEmpty(t, true)
+	h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
+	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+	h.set(generate.TypeRoute, map[string]string{"r": "r=1 a"})
+	h.push()
+	return h
+}
+
+// patience sets how long others wait for a canary.
+func (h *harness) patience(d time.Duration) {
+	h.server.kept.mu.Lock()
+	defer h.server.kept.mu.Unlock()
+	h.server.kept.patience = d
+}
+
+// connectAs opens the stream of a proxy with a number.
+func (h *harness) connectAs(t *testing.T, delta bool, number int) *peer {
+	t.Helper()
+	p := h.connect(t, delta)
+	p.node.Id = fmt.Sprintf("sidecar~127.77.151.%d~shop-%d.default~default.svc.cluster.local", number, number)
+	return p
+}
+
+// eachCanary runs a test with proxies of one scope that have all there is.
+func eachCanary(t *testing.T, test func(t *testing.T, h *harness, all []*peer)) {
+	t.Helper()
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startCanary(t)
+			var all []*peer
+			for i := range 5 {
+				p := h.connectAs(t, delta, i+1)
+				p.join("cds a=1 b=1", "lds l=1", "rds r=1 a")
+				all = append(all, p)
+			}
+			test(t, h, all)
+		})
+	}
+}
+
+// join asks for all types and takes what there is.
+func (p *peer) join(clusters, listeners, routes string) {
+	p.t.Helper()
+	p.subscribe(generate.TypeCluster)
+	p.wantAck(clusters)
+	p.subscribe(generate.TypeEndpoint, "a", "b")
+	p.wantAck("eds ea=1 eb=1")
+	p.subscribe(generate.TypeListener)
+	p.wantAck(listeners)
+	p.subscribe(generate.TypeRoute, "r")
+	p.wantAck(routes)
+	p.quiet()
+}
+
+// line is a response, in the words for delta; without, wildcards hold all.
+func (p *peer) line(delta, sotw string) string {
+	if p.delta {
+		return delta
+	}
+	return sotw
+}
+
+// canary gives the proxy that is told something, and the others, to which
+// nothing is said.
+func canary(t *testing.T, all []*peer) (first *peer, others []*peer) {
+	t.Helper()
+	until(t, "somebody is told", func() bool {
+		for _, p := range all {
+			if len(p.got) > 0 {
+				first = p
+			}
+		}
+		return first != nil
+	})
+	for _, p := range all {
+		if p != first {
+			p.quiet()
+			others = append(others, p)
+		}
+	}
+	return first, others
+}
+
+// count gives the pushes to canaries with a result.
+func (h *harness) count(result string) int {
+	return int(testutil.ToFloat64(h.server.metrics.canaries.WithLabelValues(result)))
+}
+
+// One proxy tries a change; the others get it when it has taken it, one type
+// after the other.
+func TestCanaryTakes(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.set(generate.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2 c"})
+		h.push()
+		added, gone := all[0].line("cds c=1", "cds a=1 b=1 c=1"), all[0].line("cds -a", "cds b=1 c=1")
+		first, others := canary(t, all)
+		first.wantAck(added)
+		for _, p := range others {
+			p.wantAck(added)
+			p.quiet()
+		}
+		first.want("rds r=2 c")
+		for _, p := range others {
+			p.quiet()
+		}
+		first.ack(generate.TypeRoute)
+		first.wantAck(gone)
+		for _, p := range others {
+			p.wantAck("rds r=2 c")
+			p.wantAck(gone)
+			p.quiet()
+		}
+		until(t, "it is counted", func() bool { return h.count(claimTaken) == 1 })
+		if got := h.server.Rejected(); len(got) > 0 {
+			t.Errorf("rejected: %v", got)
+		}
+	})
+}
+
+// One proxy rejects: the others do not see it, and new ones get the last good
+// one, with the clusters that it needs. Other changes flow, and the next version
+// is for all.
+func TestCanaryRejects(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.set(generate.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
+		h.set(generate.TypeRoute, map[string]string{"r": "bad c"})
+		h.push()
+		first, others := canary(t, all)
+		added := all[0].line("cds c=1", "cds a=1 b=1 c=1")
+		first.wantAck(added)
+		for _, p := range others {
+			p.wantAck(added)
+		}
+		first.want("rds bad c")
+		first.nack(generate.TypeRoute, "no such thing")
+		for _, p := range all {
+			p.quiet()
+		}
+		got := h.server.Rejected()
+		if len(got) != 1 || got[0].Type != "rds" || got[0].Name != "r" || got[0].Proxy+"~" != strings.Split(first.node.Id, "~")[2]+"~" ||
+			got[0].Reason != "no such thing" || got[0].After != 1 || got[0].UpTo != 2 || !got[0].LastGood {
+			t.Errorf("rejected: %+v", got)
+		}
+		if p := h.server.Distribution().Of(2); p.Connected != 5 || p.Rejected != 5 || p.Proxy != got[0].Proxy || p.Rejection.Reason != "no such thing" {
+			t.Errorf("the distribution says %+v", p)
+		}
+		if n := h.count(claimRejected); n != 1 {
+			t.Errorf("%d canaries rejected something, want 1", n)
+		}
+
+		later := h.connectAs(t, all[0].delta, 9)
+		later.join("cds a=1 b=1 c=1", "lds l=1", "rds r=1 a")
+		all = append(all, later)
+
+		h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+		h.push()
+		first, others = canary(t, all)
+		first.wantAck("lds l=2")
+		for _, p := range others {
+			p.wantAck("lds l=2")
+		}
+		for _, p := range all {
+			p.quiet()
+		}
+		h.set(generate.TypeRoute, map[string]string{"r": "r=3 c"})
+		h.push()
+		first, others = canary(t, all)
+		gone := all[0].line("cds -a", "cds b=1 c=1")
+		first.wantAck("rds r=3 c")
+		first.wantAck(gone)
+		for _, p := range others {
+			p.wantAck("rds r=3 c")
+			p.wantAck(gone)
+			p.quiet()
+		}
+		if got := h.server.Rejected(); len(got) > 0 {
+			t.Errorf("rejected: %v", got)
+		}
+	})
+}
+
+// A canary that says nothing holds nobody back for longer than it may; endpoints
+// do not wait for it at all.
+func TestCanaryIsSilent(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.patience(trialTime)
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		begin := time.Now()
+		h.push()
+		var first *peer
+		var others []*peer
+		first, others = canary(t, all)
+		first.want("rds r=2")
+		h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2", "b": "eb=1"})
+		h.push()
+		for _, p := range all {
+			p.wantAck("eds ea=2")
+		}
+		quick := time.Since(begin)
+		for _, p := range others {
+			p.wantAck("rds r=2")
+		}
+		if all := time.Since(begin); quick < trialTime && (all < trialTime*9/10 || all > trialTime+5*time.Second) {
+			t.Errorf("the others waited for %v, want %v", all, trialTime)
+		}
+		until(t, "it is counted", func() bool { return h.count(claimUnanswered) == 1 })
+		// It is not asked again before it has answered.
+		h.set(generate.TypeRoute, map[string]string{"r": "r=3"})
+		h.push()
+		second, rest := canary(t, others)
+		second.wantAck("rds r=3")
+		for _, p := range rest {
+			p.wantAck("rds r=3")
+		}
+		first.ack(generate.TypeRoute)
+		first.wantAck("rds r=3")
+	})
+}
+
+// Of a canary that rejects when the others have taken it already, nobody takes
+// notice, and it is none any more.
+func TestCanaryIsOdd(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.patience(10 * time.Millisecond)
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.push()
+		var first *peer
+		for _, p := range all {
+			if p.want("rds r=2"); first == nil {
+				first = p
+				continue
+			}
+			p.ack(generate.TypeRoute)
+			p.quiet()
+		}
+		first.nack(generate.TypeRoute, "no")
+		first.quiet()
+		h.patience(time.Minute)
+		if got := h.server.Rejected(); len(got) > 0 {
+			t.Errorf("rejected: %v", got)
+		}
+		later := h.connectAs(t, first.delta, 9)
+		later.join("cds a=1 b=1", "lds l=1", "rds r=2")
+		everybody := append(all, later)
+		for i := range 5 {
+			line := fmt.Sprintf("rds r=%d", 3+i)
+			h.set(generate.TypeRoute, map[string]string{"r": line[4:]})
+			h.push()
+			canary, others := canary(t, everybody)
+			if canary == first {
+				t.Error("the odd one is a canary")
+			}
+			canary.wantAck(line)
+			for _, p := range others {
+				p.wantAck(line)
+			}
+		}
+	})
+}
+
+// A canary that leaves makes room for another.
+func TestCanaryLeaves(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.push()
+		first, others := canary(t, all)
+		first.want("rds r=2")
+		if err := first.end(); err != nil {
+			t.Fatal(err)
+		}
+		second, rest := canary(t, others)
+		second.wantAck("rds r=2")
+		for _, p := range rest {
+			p.wantAck("rds r=2")
+		}
+		if gone, taken := h.count(claimGone), h.count(claimTaken); gone != 1 || taken != 1 {
+			t.Errorf("%d canaries left and %d took it, want 1 and 1", gone, taken)
+		}
+	})
+}
+
+// Proxies that come while something is on trial get what was good before.
+func TestCanaryAndNewcomers(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(generate.TypeListener, map[string]string{"l": "l=1", "m": "m=1"})
+		h.push()
+		first, others := canary(t, all)
+		first.want(first.line("lds m=1", "lds l=1 m=1"))
+		later := h.connectAs(t, first.delta, 9)
+		later.join("cds a=1 b=1", "lds l=1", "rds r=1 a")
+		first.ack(generate.TypeListener)
+		first.wantAck("rds r=2")
+		for _, p := range append(others, later) {
+			p.wantAck(p.line("lds m=1", "lds l=1 m=1"))
+			p.wantAck("rds r=2")
+			p.quiet()
+		}
+	})
+}
+
+// A machine's own trouble is nobody else's.
+func TestCanaryCannotBind(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+		h.push()
+		first, others := canary(t, all)
+		first.want("lds l=2")
+		first.nack(generate.TypeListener, "Error adding/updating listener(s) l: cannot bind '0.0.0.0:80': Address already in use")
+		second, rest := canary(t, others)
+		second.wantAck("lds l=2")
+		for _, p := range rest {
+			p.wantAck("lds l=2")
+		}
+	})
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+)
+
+// nack is what a proxy says of the last response of a type.
+type nack struct {
+	typ    int
+	update update // what the response told
+	words  string
+	// rejection says which snapshots brought it.
+	rejection Rejection
+}
+
+// refuse finds out what a proxy rejected, and has it held back. It reports
+// false if the proxy speaks for itself alone.
+func (k *keeper) refuse(st *stream, r nack) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := st.place.circle
+	if c == nil || st.place.scope == nil {
+		return false
+	}
+	suspects := slices.DeleteFunc(slices.Clone(r.update.changed), func(res *generate.Resource) bool { return c.isTaken(item{r.typ, res.Name}, res) })
+	guilty := culprits(suspects, r.words)
+	if len(guilty) == 0 {
+		suspects = slices.DeleteFunc(suspects, func(res *generate.Resource) bool {
+			return st.given.spared[resourceKey{item{r.typ, res.Name}, res.Hash}]
+		})
+	}
+	if len(suspects) == 0 || local(r.words) || len(guilty) == 0 && r.typ == typeEndpoint {
+		st.place.odd = true
+		c.drop(st.place.claim, claimRejected)
+		return false
+	}
+	if cl := st.place.claim; cl != nil {
+		cl.result = claimRejected
+	}
+	for _, res := range guilty {
+		c.judge(st, r, res, rejected)
+	}
+	if len(guilty) == 0 {
+		c.atOnce = max(1, len(suspects)/2)
+		for _, res := range suspects {
+			c.judge(st, r, res, suspected)
+		}
+	}
+	c.end(st.place.claim, claimRejected)
+	c.decided(true)
+	return true
+}
+
+// isTaken reports whether a proxy of the circle has taken a resource.
+func (c *circle) isTaken(it item, res *generate.Resource) bool {
+	if v := c.variants[resourceKey{it, res.Hash}]; v != nil && v.state == taken {
+		return true
+	}
+	for _, sc := range c.scopes {
+		if acked := sc.acked[it.typ]; acked != nil && wantOf(acked.Get(it.name)) == wantOf(res) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge notes what is known of a resource, in all scopes for which it is made.
+// What is rejected and has no good version is only suspected until a second
+// proxy rejects it: nobody is worse off if another one tries it.
+func (c *circle) judge(st *stream, r nack, res *generate.Resource, state verdict) {
+	it := item{r.typ, res.Name}
+	v := c.variant(it, res, st)
+	if v == nil {
+		v = c.newTrial(it, res, st)
+	}
+	for _, sc := range c.scopes {
+		if wantOf(sc.made[r.typ].Get(res.Name)) != wantOf(res) || sc.holds[it] != nil && sc.holds[it].hash == res.Hash {
+			continue
+		}
+		h := &hold{variant: v, hash: res.Hash, unknown: sc.acked[r.typ] == nil}
+		if !h.unknown {
+			h.good = sc.acked[r.typ].Get(res.Name)
+		}
+		sc.holds[it] = h
+	}
+	if h := st.place.scope.holds[it]; h != nil && h.hash == res.Hash {
+		v.instead(h.good, h.unknown, st)
+	}
+	if cl := st.place.claim; cl != nil && cl.items[it] != nil {
+		delete(cl.items, it)
+	}
+	if v.upTo == 0 {
+		v.after, v.upTo = r.rejection.After, r.rejection.UpTo
+	}
+	v.claim, v.due, v.unused = nil, time.Time{}, time.Time{}
+	if v.state != rejected {
+		v.state = suspected
+	}
+	if state != rejected {
+		return
+	}
+	if !slices.Contains(v.against, st.proxy.ID) && len(v.against) < 2 {
+		v.against = append(v.against, st.proxy.ID)
+	}
+	if c.good(it, v.good) != nil || len(v.against) > 1 {
+		v.state = rejected
+	}
+	if v.reason == "" {
+		v.reason, v.proxy, v.by, v.since = clip(r.words), st.proxy.ID, st, time.Now()
+		c.keeper.log.Warn("a resource that a proxy rejected is held back from all of its kind", "type_url", generate.Types[r.typ],
+			"resource", res.Name, "version", versionOf(res.Hash), "proxy", st.proxy.ID, "namespace", c.key.namespace, "reason", v.reason)
+	}
+}
+
+// culprits are the resources that Envoy's words name, or the only one there is;
+// none if that is not clear.
+func culprits(suspects []*generate.Resource, words string) []*generate.Resource {
+	if len(suspects) == 1 {
+		return suspects
+	}
+	// A message that breaks the rules of its fields is shown, its name first.
+	for _, res := range suspects {
+		if strings.Contains(words, "\nname: "+strconv.Quote(res.Name)+"\n") {
+			return []*generate.Resource{res}
+		}
+	}
+	_, list, found := strings.Cut(words, "Error adding/updating ")
+	if found {
+		_, list, found = strings.Cut(list, " ") // cluster(s), listener(s)
+	}
+	if !found {
+		return nil
+	}
+	list = ", " + list
+	return slices.DeleteFunc(slices.Clone(suspects), func(res *generate.Resource) bool {
+		return !strings.Contains(list, ", "+res.Name+": ") && !strings.Contains(list, "\n"+res.Name+": ")
+	})
+}
+
+// local reports whether a rejection is about the machine of the proxy: what it
+// rejected is no worse for others.
+func local(words string) bool {
+	for _, part := range []string{"cannot bind", "Address already in use", "Permission denied", "Cannot assign requested address"} {
+		if strings.Contains(words, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge takes the answer to the last response of a subscription.
+func (s *stream) judge(sub *subscription, q *request) {
+	if q.rejected != "" {
+		s.rejectedBy(sub, q)
+		return
+	}
+	s.server.kept.confirm(s, sub)
+	sub.last, sub.prior = update{}, prior{}
+}
+
+// spare takes out of an update what is held back and known to have no good
+// version here: the proxy may have one, which it keeps.
+func (s *stream) spare(sub *subscription, u update) update {
+	i := slices.Index(generate.Types, sub.typeURL)
+	if len(s.given.spared) == 0 || i < 0 || s.wholeAnswers(sub) {
+		return u
+	}
+	out := update{removed: u.removed, kept: slices.Clone(u.kept)}
+	for _, res := range u.changed {
+		if s.given.spared[resourceKey{item{i, res.Name}, res.Hash}] {
+			out.kept = append(out.kept, res.Name)
+		} else {
+			out.changed = append(out.changed, res)
+		}
+	}
+	return out
+}
+
+// wholeAnswers reports whether each response holds the whole state, so that
+// nothing can be left out of it that the proxy is to keep: it gets even what it
+// rejected, and rejects it again.
+func (s *stream) wholeAnswers(sub *subscription) bool {
+	return !s.delta && (sub.wildcard || wholeState(sub.typeURL))
+}
+
+// rejectedBy takes the rejection of the last response of a subscription.
+func (s *stream) rejectedBy(sub *subscription, q *request) {
+	last := sub.last
+	sub.last = update{}
+	r := nack{typ: slices.Index(generate.Types, sub.typeURL), update: last, words: cmp.Or(q.message, q.rejected), rejection: s.standing.rejection(sub.typeURL)}
+	if r.typ < 0 {
+		return
+	}
+	if !s.server.kept.refuse(s, r) {
+		if sub.typeURL == generate.TypeVirtualHost {
+			sub.unsure(last) // Envoy takes all of a response or nothing
+		}
+		sub.prior = prior{}
+		return
+	}
+	s.server.kept.give(s)
+	now := s.given.sets[r.typ]
+	sub.refused = false
+	for _, res := range last.changed {
+		switch {
+		case wantOf(now.Get(res.Name)) != wantOf(res):
+			sub.differ(res.Name, sub.prior.of(res.Name)) // it is held back
+		case !s.given.spared[resourceKey{item{r.typ, res.Name}, res.Hash}]:
+			sub.differ(res.Name, want{has: true})
+		case s.wholeAnswers(sub):
+			sub.refused = true // it is not told again before something changes
+		default:
+			sub.differ(res.Name, sub.prior.of(res.Name))
+		}
+	}
+	for _, name := range last.removed {
+		sub.differ(name, want{has: true})
+	}
+	sub.at, sub.prior = nil, prior{}
+}
+
+// unsure notes that it is not known which part of a response that was rejected
+// the subscriber has: it is told again together with the next change.
+func (s *subscription) unsure(last update) {
+	at := s.at
+	for _, res := range last.changed {
+		s.differ(res.Name, want{has: true})
+	}
+	for _, name := range last.removed {
+		s.differ(name, want{has: true})
+	}
+	s.at = at
+}
+
+// rejection gives what was noted of the last answer to a type.
+func (s *standing) rejection(typeURL string) Rejection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(generate.Types, typeURL); i >= 0 && s.types != nil && s.types[i].rejected != nil {
+		return *s.types[i].rejected
+	}
+	return Rejection{}
+}
+
+// prior is what a subscriber had before the last response.
+type prior struct {
+	base *generate.Set
+	over map[string]want
+}
+
+func (p prior) of(name string) want {
+	if w, ok := p.over[name]; ok || p.base == nil {
+		return w
+	}
+	return wantOf(p.base.Get(name))
+}

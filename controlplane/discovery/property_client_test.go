@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+)
+
+// viewer is a subscriber that follows names from type to type as Envoy, or a
+// gRPC client, does, and keeps what it is sent. Its goroutine is the test's.
+type viewer struct {
+	t       *testing.T
+	kind    viewerKind
+	address string
+
+	// have is what it uses: type -> name -> message. told are the versions that
+	// it says it has when it comes back: Envoy counts what it could not use.
+	have map[string]map[string]*anypb.Any
+	told map[string]map[string]string
+	// version is that of the last response of a type (without delta), names what
+	// it asks for; a type that is not in names was not asked for.
+	version map[string]string
+	names   map[string][]string
+
+	// What follows is of one stream.
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+	send   func(proto.Message) error
+	got    chan proto.Message
+	nonce  map[string]string
+	// warming are changed clusters whose endpoints are still to come; Envoy
+	// acknowledges clusters when there are none.
+	warming map[string]bool
+	// came are the names in the last response.
+	came []string
+	// exact is false while the server cannot know what it had before.
+	exact bool
+}
+
+// viewerKind is how a viewer behaves.
+type viewerKind struct {
+	name  string
+	delta bool
+	vhds  bool
+	// grpc asks for listeners and clusters by name.
+	grpc bool
+}
+
+var viewerKinds = []viewerKind{
+	{name: "sotw"}, {name: "delta", delta: true}, {name: "vhds", delta: true, vhds: true}, {name: "grpc", grpc: true}, {name: "grpc-delta", grpc: true, delta: true},
+}
+
+func newViewer(t *testing.T, kind viewerKind, address string) *viewer {
+	return &viewer{
+		t: t, kind: kind, address: address, have: map[string]map[string]*anypb.Any{}, told: map[string]map[string]string{},
+		version: map[string]string{}, names: map[string][]string{}, exact: true,
+	}
+}
+
+func (v *viewer) node() *corev3.Node {
+	n := shopNode(v.t, nil)
+	if v.kind.grpc {
+		n = shopNode(v.t, map[string]any{"GENERATOR": "grpc"})
+	}
+	if v.kind.vhds {
+		return withAgent(n, "envoy", 1, 39)
+	}
+	return n
+}
+
+// connect opens a stream and asks for what it asked for on the last one.
+func (v *viewer) connect() {
+	v.t.Helper()
+	var err error
+	if v.conn, err = grpc.NewClient(v.address, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		v.t.Fatal(err)
+	}
+	client := discoveryv3.NewAggregatedDiscoveryServiceClient(v.conn)
+	ctx, cancel := context.WithCancel(v.t.Context())
+	v.cancel, v.got, v.nonce = cancel, make(chan proto.Message, 16), map[string]string{}
+	v.warming = nil
+	var recv func() (proto.Message, error)
+	if v.kind.delta {
+		s, err := client.DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		recv = func() (proto.Message, error) { return s.Recv() }
+		v.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DeltaDiscoveryRequest)) }
+	} else {
+		s, err := client.StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		recv = func() (proto.Message, error) { return s.Recv() }
+		v.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DiscoveryRequest)) }
+	}
+	go func(got chan<- proto.Message) {
+		defer close(got)
+		for {
+			m, err := recv()
+			if err != nil {
+				return
+			}
+			select {
+			case got <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}(v.got)
+	v.ask()
+}
+
+// ask sends the first requests of a stream. The errors of sends are those of a
+// stream that has ended, which the test sees at the next receive.
+func (v *viewer) ask() {
+	node := v.node()
+	first := []string{generate.TypeCluster, generate.TypeEndpoint, generate.TypeListener, generate.TypeRoute}
+	if v.kind.grpc {
+		first = []string{generate.TypeListener, generate.TypeRoute, generate.TypeCluster, generate.TypeEndpoint}
+		v.names[generate.TypeListener] = propertyTargets()
+	} else {
+		v.names[generate.TypeCluster], v.names[generate.TypeListener] = nil, nil
+	}
+	for _, typeURL := range first {
+		names, asked := v.names[typeURL]
+		if !asked || len(names) == 0 && v.byName(typeURL) {
+			continue
+		}
+		v.first(typeURL, names, node)
+		node = nil
+	}
+	if _, asked := v.names[generate.TypeVirtualHost]; asked {
+		v.first(generate.TypeVirtualHost, nil, nil)
+	}
+}
+
+// first asks for a type for the first time on a stream.
+func (v *viewer) first(typeURL string, names []string, node *corev3.Node) {
+	if v.kind.delta {
+		_ = v.send(&discoveryv3.DeltaDiscoveryRequest{
+			Node: node, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: v.told[typeURL],
+		})
+		return
+	}
+	_ = v.send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNames: names, VersionInfo: v.version[typeURL]})
+}
+
+// byName reports whether the viewer asks for a type by name.
+func (v *viewer) byName(typeURL string) bool {
+	return typeURL == generate.TypeEndpoint || typeURL == generate.TypeRoute || v.kind.grpc
+}
+
+// leave ends the stream, whatever is on its way.
+func (v *viewer) leave() {
+	v.cancel()
+	_ = v.conn.Close() // the stream has ended
+	for range v.got {  // until its goroutine has
+	}
+	v.exact = v.kind.delta
+	// What Envoy has lost, for it came before its route, the server sends again
+	// when Envoy asks for the route; not so if the stream ends in between, for
+	// then Envoy says that it has both.
+	maps.DeleteFunc(v.told[generate.TypeVirtualHost], func(name, _ string) bool { return v.have[generate.TypeVirtualHost][name] == nil })
+}
+
+// apply takes one response: it changes the view, answers, and asks for what the
+// new view names.
+func (v *viewer) apply(m proto.Message) {
+	v.t.Helper()
+	var typeURL string
+	before := maps.Clone(v.have[generate.TypeCluster])
+	v.came = nil
+	switch r := m.(type) {
+	case *discoveryv3.DiscoveryResponse:
+		typeURL = r.GetTypeUrl()
+		if !v.byName(typeURL) || wholeState(typeURL) {
+			v.have[typeURL] = nil
+		}
+		for _, res := range r.GetResources() {
+			if name := nameOf(v.t, res); v.wants(typeURL, name) {
+				v.keep(typeURL, name, res)
+			}
+		}
+		v.nonce[typeURL], v.version[typeURL] = r.GetNonce(), r.GetVersionInfo()
+	case *discoveryv3.DeltaDiscoveryResponse:
+		typeURL = r.GetTypeUrl()
+		v.nonce[typeURL] = r.GetNonce()
+		if v.told[typeURL] == nil {
+			v.told[typeURL] = map[string]string{}
+		}
+		for _, res := range r.GetResources() {
+			if !v.wants(typeURL, res.GetName()) {
+				continue
+			}
+			if name := nameOf(v.t, res.GetResource()); name != res.GetName() {
+				v.t.Errorf("the resource %q has the name %q", res.GetName(), name)
+			}
+			v.told[typeURL][res.GetName()] = res.GetVersion()
+			v.keep(typeURL, res.GetName(), res.GetResource())
+		}
+		for _, name := range r.GetRemovedResources() {
+			delete(v.told[typeURL], name)
+			delete(v.have[typeURL], name)
+		}
+	}
+	if typeURL != generate.TypeCluster || v.kind.grpc {
+		v.acknowledge(typeURL)
+	}
+	v.refresh()
+	v.warm(typeURL, before)
+	v.checkRoutes()
+}
+
+// warm notes which clusters warm after a response, and acknowledges clusters
+// when the last one is warm.
+func (v *viewer) warm(typeURL string, before map[string]*anypb.Any) {
+	if v.kind.grpc {
+		return
+	}
+	named := v.namedEndpoints()
+	switch typeURL {
+	case generate.TypeCluster:
+		if v.warming == nil {
+			v.warming = map[string]bool{}
+		}
+		for _, name := range named {
+			if old := before[name]; old == nil || !proto.Equal(old, v.have[typeURL][name]) {
+				v.warming[name] = true
+			}
+		}
+		maps.DeleteFunc(v.warming, func(name string, _ bool) bool { return !slices.Contains(named, name) })
+	case generate.TypeEndpoint:
+		for _, name := range v.came {
+			delete(v.warming, name)
+		}
+	default:
+		return
+	}
+	if v.warming != nil && len(v.warming) == 0 {
+		v.warming = nil
+		v.acknowledge(generate.TypeCluster)
+	}
+}
+
+// wants reports whether a resource is asked for: some come too late.
+func (v *viewer) wants(typeURL, name string) bool {
+	return !v.byName(typeURL) || slices.Contains(v.names[typeURL], name)
+}
+
+// keep takes a resource, unless it is one that Envoy would lose.
+func (v *viewer) keep(typeURL, name string, res *anypb.Any) {
+	if typeURL == generate.TypeVirtualHost && v.have[generate.TypeRoute][routeOf(name)] == nil {
+		return
+	}
+	if v.have[typeURL] == nil {
+		v.have[typeURL] = map[string]*anypb.Any{}
+	}
+	v.have[typeURL][name] = res
+	v.came = append(v.came, name)
+}
+
+func (v *viewer) acknowledge(typeURL string) {
+	if v.kind.delta {
+		_ = v.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: v.nonce[typeURL]})
+		return
+	}
+	_ = v.send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: typeURL, ResourceNames: v.names[typeURL], ResponseNonce: v.nonce[typeURL], VersionInfo: v.version[typeURL],
+	})
+}
+
+// refresh asks for what the view names and no longer for the rest, as often as
+// that changes what it names.
+func (v *viewer) refresh() {
+	routes := v.namedRoutes()
+	v.want(generate.TypeRoute, routes)
+	if v.kind.grpc {
+		v.want(generate.TypeCluster, v.namedClusters())
+	}
+	v.want(generate.TypeEndpoint, v.namedEndpoints())
+	if _, asked := v.names[generate.TypeVirtualHost]; !asked && v.kind.vhds && len(v.have[generate.TypeRoute]) > 0 {
+		v.names[generate.TypeVirtualHost] = nil
+		v.first(generate.TypeVirtualHost, nil, nil)
+	}
+}
+
+// want makes names the subscription of a type.
+func (v *viewer) want(typeURL string, names []string) {
+	before := v.names[typeURL]
+	if slices.Equal(before, names) {
+		return
+	}
+	v.names[typeURL] = names
+	var more, less []string
+	for _, n := range names {
+		if !slices.Contains(before, n) {
+			more = append(more, n)
+		}
+	}
+	for _, n := range before {
+		if !slices.Contains(names, n) {
+			less = append(less, n)
+			delete(v.have[typeURL], n)
+			delete(v.told[typeURL], n)
+			if typeURL == generate.TypeRoute {
+				maps.DeleteFunc(v.have[generate.TypeVirtualHost], func(host string, _ *anypb.Any) bool { return routeOf(host) == n })
+			}
+		}
+	}
+	if v.kind.delta {
+		_ = v.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: more, ResourceNamesUnsubscribe: less})
+		return
+	}
+	v.acknowledge(typeURL) // the same request with other names
+}
+
+func (v *viewer) namedEndpoints() []string {
+	var names []string
+	for name, res := range v.have[generate.TypeCluster] {
+		c := &clusterv3.Cluster{}
+		decode(v.t, res, c)
+		if c.GetType() == clusterv3.Cluster_EDS {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (v *viewer) namedRoutes() []string {
+	var names []string
+	for _, res := range v.have[generate.TypeListener] {
+		l := &listenerv3.Listener{}
+		decode(v.t, res, l)
+		managers := []*anypb.Any{l.GetApiListener().GetApiListener()}
+		for _, chain := range l.GetFilterChains() {
+			for _, f := range chain.GetFilters() {
+				managers = append(managers, f.GetTypedConfig())
+			}
+		}
+		for _, m := range managers {
+			hcm := &hcmv3.HttpConnectionManager{}
+			if !m.MessageIs(hcm) {
+				continue
+			}
+			decode(v.t, m, hcm)
+			if name := hcm.GetRds().GetRouteConfigName(); name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// namedClusters are the clusters that routes lead to.
+func (v *viewer) namedClusters() []string {
+	var hosts []*routev3.VirtualHost
+	for _, res := range v.have[generate.TypeRoute] {
+		config := &routev3.RouteConfiguration{}
+		decode(v.t, res, config)
+		hosts = append(hosts, config.GetVirtualHosts()...)
+	}
+	for _, res := range v.have[generate.TypeVirtualHost] {
+		host := &routev3.VirtualHost{}
+		decode(v.t, res, host)
+		hosts = append(hosts, host)
+	}
+	var names []string
+	for _, host := range hosts {
+		for _, r := range host.GetRoutes() {
+			if name := r.GetRoute().GetCluster(); name != "" {
+				names = append(names, name)
+			}
+			for _, c := range r.GetRoute().GetWeightedClusters().GetClusters() {
+				names = append(names, c.GetName())
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// checkRoutes asserts that no route leads to a cluster that is not there. That
+// holds at any time where the server knows what the viewer has; a gRPC client
+// asks for clusters after routes.
+func (v *viewer) checkRoutes() {
+	v.t.Helper()
+	if v.kind.grpc || !v.exact || v.have[generate.TypeCluster] == nil {
+		return
+	}
+	for _, name := range v.namedClusters() {
+		if v.have[generate.TypeCluster][name] == nil {
+			v.t.Errorf("a route leads to the cluster %s, which the proxy does not have", name)
+		}
+	}
+}
+
+// String is the view, for comparison.
+func (v *viewer) String() string {
+	out := ""
+	for _, typeURL := range generate.Types {
+		for _, name := range slices.Sorted(maps.Keys(v.have[typeURL])) {
+			out += fmt.Sprintf("%s %s %x\n", shortType(typeURL), name, v.have[typeURL][name].GetValue())
+		}
+	}
+	return out
+}
+
+func decode(t *testing.T, res *anypb.Any, into proto.Message) {
+	t.Helper()
+	if err := res.UnmarshalTo(into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nameOf reads the name in a resource.
+func nameOf(t *testing.T, res *anypb.Any) string {
+	t.Helper()
+	m, err := res.UnmarshalNew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch r := m.(type) {
+	case interface{ GetClusterName() string }:
+		return r.GetClusterName()
+	case interface{ GetName() string }:
+		return r.GetName()
+	}
+	t.Fatalf("no name in %s", res.GetTypeUrl())
+	return ""
+}

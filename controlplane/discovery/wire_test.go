@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	sotwv3 "github.com/envoyproxy/go-control-plane/pkg/client/sotw/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// TestGoControlPlaneClient has go-control-plane's own ADS client take listeners:
+// it acknowledges, rejects, is sent nothing again, then the next change, and
+// resumes on another connection.
+func TestGoControlPlaneClient(t *testing.T) {
+	t.Parallel()
+	w := newWireMesh(t, "127.77.171.3")
+	conn, err := grpc.NewClient(w.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }() // the test is over
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	client := sotwv3.NewADSClient(ctx, shopNode(t, nil), generate.TypeListener)
+	if err := client.InitConnect(conn); err != nil {
+		t.Fatal(err)
+	}
+	fetch := func(port uint32) {
+		t.Helper()
+		r, err := client.Fetch()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &listenerv3.Listener{}
+		if len(r.Resources) != 1 {
+			t.Fatalf("got %d listeners, want 1", len(r.Resources))
+		}
+		decode(t, r.Resources[0], l)
+		if got := l.GetAddress().GetSocketAddress().GetPortValue(); got != port {
+			t.Fatalf("the listener has the port %d, want %d", got, port)
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch(15080)
+	must(client.Ack())
+	w.setPort(15081)
+	fetch(15081)
+	must(client.Nack("no"))
+	w.putOne(model.ServiceEntry, "other", wireService(propertyHost(0), "HTTP", 80)) // changes no listener
+	w.setPort(15082)
+	fetch(15082) // and not 15081 again
+	must(client.Ack())
+	w.restart()
+	if _, err := client.Fetch(); !sotwv3.IsConnError(err) {
+		t.Fatalf("the control plane is gone, and the client got %v", err)
+	}
+	must(client.InitConnect(conn, grpc.WaitForReady(true))) // with the version that it has: no answer
+	w.setPort(15083)
+	fetch(15083)
+}
+
+// A gRPC client takes what a response of clusters or listeners lacks as gone.
+func TestWholeStateByName(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener} {
+		short := shortType(typeURL)
+		t.Run(short, func(t *testing.T) {
+			t.Parallel()
+			h := start(t, nil)
+			h.set(typeURL, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
+			h.push()
+			p := h.connect(t, false)
+			p.subscribe(typeURL, "a", "b", "missing")
+			p.wantAck(short + " a=1 b=1")
+			h.set(typeURL, map[string]string{"a": "a=1", "b": "b=2", "c": "c=2"})
+			h.push()
+			p.wantAck(short + " a=1 b=2")
+			p.more(typeURL, "c")
+			p.wantAck(short + " a=1 b=2 c=2")
+			h.set(typeURL, map[string]string{"b": "b=2", "c": "c=2"})
+			h.push()
+			p.wantAck(short + " b=2 c=2")
+			h.set(typeURL, map[string]string{"b": "b=2", "c": "c=2", "missing": "m=1"})
+			h.push()
+			p.wantAck(short + " b=2 c=2 m=1")
+			p.quiet()
+		})
+	}
+}
+
+// A request that comes between a snapshot and its push is answered from the new
+// snapshot, and in its order.
+func TestRequestDoesNotOvertake(t *testing.T) {
+	each(t, func(_ *testing.T, h *harness, p *peer) {
+		p.subscribe(generate.TypeCluster)
+		p.wantAck("cds a=1 b=1")
+		p.quiet()
+		h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
+		h.set(generate.TypeRoute, map[string]string{"r": "r=c"})
+		h.server.mesh.Store(&published{Mesh: h.freeze(), since: time.Now()})
+		p.subscribe(generate.TypeRoute, "r")
+		if p.delta {
+			p.want("cds c=1")
+		} else {
+			p.want("cds a=1 b=1 c=1")
+		}
+		p.quiet()
+		p.ack(generate.TypeCluster)
+		p.wantAck("rds r=c")
+	})
+}
+
+// A proxy that comes back with current listeners and routes is told at once
+// that clusters are gone: no answer is to come that would be waited for.
+func TestResumeRemovesAtOnce(t *testing.T) {
+	t.Parallel()
+	h, p := reconnected(t)
+	h.resume(p, generate.TypeCluster, map[string]string{"a": "", "b": "", "gone": "old"})
+	p.quiet()
+	h.resume(p, generate.TypeListener, map[string]string{"l": ""})
+	h.resume(p, generate.TypeRoute, map[string]string{"r": ""}, "r")
+	p.wantAck("cds -gone")
+	p.quiet()
+}
+
+// Envoy acknowledges clusters when it has the endpoints of all: also of those
+// that are gone again when it asks for them.
+func TestEndpointsGoneWhenAskedFor(t *testing.T) {
+	t.Parallel()
+	h := start(t, nil)
+	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.push()
+	p := h.connect(t, false)
+	p.subscribe(generate.TypeEndpoint, "a")
+	p.wantAck("eds ea=1")
+	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2"})
+	h.push()
+	p.wantAck("eds ea=2")
+	p.more(generate.TypeEndpoint, "b")
+	p.wantAck("eds \n\x01b") // the name in field 1, and nothing else
+	p.quiet()
+}
+
+// What a proxy ceased to ask for it has no longer, whatever version it names:
+// its requests name that of the last response. A listener would wait for its
+// routes for ever.
+func TestAskedAgain(t *testing.T) {
+	each(t, func(_ *testing.T, _ *harness, p *peer) {
+		initial(p)
+		if p.delta {
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeRoute, ResourceNamesUnsubscribe: []string{"r"}})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeRoute, ResourceNamesSubscribe: []string{"r"}})
+		} else {
+			p.names[generate.TypeRoute] = nil
+			p.ack(generate.TypeRoute)
+			p.names[generate.TypeRoute] = []string{"r"}
+			p.ack(generate.TypeRoute)
+		}
+		p.wantAck("rds r=1")
+		p.quiet()
+	})
+}
+
+// Names come in any number and order, and twice; what differs between two
+// snapshots is found for all of them.
+func TestManyNames(t *testing.T) {
+	const count = 100_000
+	each(t, func(t *testing.T, h *harness, p *peer) {
+		names := make([]string, 0, count)
+		for i := range count {
+			names = append(names, "name-"+versionOf(uint64(i)*0x9e3779b97f4a7c15))
+		}
+		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=1", names[count-1]: "last=1"})
+		h.push()
+		other := h.connect(t, p.delta)
+		other.subscribe(generate.TypeEndpoint, names[0])
+		other.wantAck("eds first=1")
+		p = h.onOwnConnection(t, p.delta)
+
+		began := time.Now()
+		p.subscribe(generate.TypeEndpoint, slices.Concat(names, names[:10])...)
+		p.ack(p.any())
+		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=2", names[count-1]: "last=1"})
+		h.push()
+		other.wantAck("eds first=2")
+		p.wantAck("eds first=2")
+		if p.delta {
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeEndpoint, ResourceNamesUnsubscribe: names[:count-1]})
+		} else {
+			p.names[generate.TypeEndpoint] = names[count-1:]
+			p.ack(generate.TypeEndpoint)
+		}
+		p.quiet()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("a subscription of %d names takes %s", count, took)
+		}
+		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=3", names[count-1]: "last=2"})
+		h.push()
+		other.wantAck("eds first=3")
+		p.wantAck("eds last=2")
+	})
+}
+
+// Types that nobody serves are answered with nothing, so that no proxy waits;
+// a stream that makes them up is ended.
+func TestMadeUpTypes(t *testing.T) {
+	each(t, func(t *testing.T, h *harness, p *peer) {
+		p.subscribe("type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig")
+		p.wantAck("other")
+		go func() {
+			for i := range 2 * maxAsked { // sends fail when the stream ends
+				if p.delta {
+					_ = p.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "made.up/" + versionOf(uint64(i))})
+				} else {
+					_ = p.send(&discoveryv3.DiscoveryRequest{TypeUrl: "made.up/" + versionOf(uint64(i))})
+				}
+			}
+		}()
+		answers := 0
+		for range p.got {
+			answers++
+		}
+		if answers >= maxAsked {
+			t.Errorf("%d types were answered", answers)
+		}
+		wantEnd(t, p, "types")
+		other := h.connect(t, p.delta)
+		other.subscribe(generate.TypeCluster)
+		other.wantAck("cds a=1 b=1")
+	})
+}

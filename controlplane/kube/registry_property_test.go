@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// told counts what a member tells.
+type told struct {
+	endpoints map[types.NamespacedName]int
+	pods      map[types.NamespacedName]int
+}
+
+func listen(m *member) *told {
+	t := &told{endpoints: map[types.NamespacedName]int{}, pods: map[types.NamespacedName]int{}}
+	m.service = func(types.NamespacedName) {}
+	m.endpoints = func(n types.NamespacedName) { t.endpoints[n]++ }
+	m.pod = func(n types.NamespacedName) bool { t.pods[n]++; return true }
+	return t
+}
+
+// objectsOf are the records of a cluster.
+type objectsOf struct {
+	services map[types.NamespacedName]*serviceRecord
+	slices   map[types.NamespacedName]*sliceRecord
+	pods     map[types.NamespacedName]*podRecord
+	nodes    map[string]*nodeRecord
+	network  string
+}
+
+// whole gives a member that saw all records before it derived anything.
+func (o *objectsOf) whole() *member {
+	m := newMember("c")
+	listen(m)
+	m.setNetwork(o.network)
+	for n, r := range o.slices {
+		m.setSlice(n, r)
+	}
+	for n, r := range o.pods {
+		again := *r
+		again.place = nil
+		m.setPod(n, &again)
+	}
+	for n, r := range o.nodes {
+		m.setNode(n, r)
+	}
+	for n, r := range o.services {
+		m.setService(n, r)
+	}
+	m.start()
+	return m
+}
+
+// step changes one record at random, in the member too.
+func (o *objectsOf) step(r *rand.Rand, m *member) {
+	pick := func(values ...string) string { return values[r.IntN(len(values))] }
+	name := types.NamespacedName{Namespace: pick("a", "b"), Name: fmt.Sprint("x", r.IntN(3))}
+	gone := r.IntN(4) == 0
+	switch r.IntN(6) {
+	case 0:
+		record := &serviceRecord{service: &model.Service{Addresses: []string{"10.96.0.1"}, Ports: []model.Port{{Name: pick("http", "tcp"), Number: 80}, {Name: "admin", Number: 81}}}}
+		if record.service.Addresses = record.service.Addresses[:r.IntN(2)]; gone {
+			record = nil
+		}
+		set(o.services, name, record)
+		m.setService(name, record)
+	case 1, 2:
+		record := &sliceRecord{service: fmt.Sprint("x", r.IntN(3)), ports: []slicePort{{pick("http", "tcp"), 8080}, {"admin", 9}}}
+		for range r.IntN(4) {
+			record.endpoints = append(record.endpoints, sliceEndpoint{
+				address: fmt.Sprint("10.0.0.", r.IntN(4)), pod: pick("", "x0", "x1", "x2"), uid: pick("", "u"), node: pick("", "n0", "n1"), zone: pick("", "z"), hostname: pick("", "h"),
+			})
+		}
+		if gone {
+			record = nil
+		}
+		set(o.slices, name, record)
+		m.setSlice(name, record)
+	case 3, 4:
+		record := &podRecord{
+			labels: map[string]string{pick(tlsModeLabel, localityLabel, networkLabel): pick("istio", "r.z")}, addresses: []string{fmt.Sprint("10.0.0.", r.IntN(4))},
+			account: pick("s", "t"), node: pick("n0", "n1"), uid: pick("u", "v"), ready: r.IntN(2) == 0, hostNet: r.IntN(4) == 0,
+		}
+		if gone {
+			record = nil
+		}
+		set(o.pods, name, record)
+		m.setPod(name, record)
+	default:
+		record := &nodeRecord{locality: pick("r/z", "r/y")}
+		node := pick("n0", "n1")
+		if gone {
+			record = nil
+			delete(o.nodes, node)
+		} else {
+			o.nodes[node] = record
+		}
+		m.setNode(node, record)
+		if r.IntN(4) == 0 {
+			o.network = pick("", "one", "two")
+			m.setNetwork(o.network)
+		}
+	}
+}
+
+func set[R any](all map[types.NamespacedName]*R, name types.NamespacedName, record *R) {
+	if record == nil {
+		delete(all, name)
+	} else {
+		all[name] = record
+	}
+}
+
+// showMember renders what a member gives.
+func showMember(m *member) map[string]string {
+	out := map[string]string{}
+	for service, shards := range m.shards {
+		for slice, shard := range shards {
+			text := ""
+			for _, e := range shard {
+				text += fmt.Sprintf("%+v\n", *e)
+			}
+			out[service.String()+" "+slice.String()] = text
+		}
+	}
+	for n := range m.pods {
+		if w := m.workload(n); w != nil {
+			out["pod "+n.String()] = fmt.Sprintf("%+v", *w)
+		}
+	}
+	return out
+}
+
+// FuzzMember holds that a cluster that was followed is the same as one that was
+// read at once, that what changed was told, and that nothing is kept of what is
+// gone.
+func FuzzMember(f *testing.F) {
+	for seed := range uint64(100) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		o := &objectsOf{
+			services: map[types.NamespacedName]*serviceRecord{}, slices: map[types.NamespacedName]*sliceRecord{},
+			pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{},
+		}
+		m := newMember("c")
+		said := listen(m)
+		m.start()
+		before := showMember(m)
+		for range 60 {
+			clear(said.endpoints)
+			clear(said.pods)
+			o.step(r, m)
+			after := showMember(m)
+			if diff := cmp.Diff(showMember(o.whole()), after); diff != "" {
+				t.Fatalf("one that was read at once is another (-whole +followed):\n%s", diff)
+			}
+			for n := range m.shards {
+				for slice := range m.shards[n] {
+					if key := n.String() + " " + slice.String(); before[key] != after[key] && said.endpoints[n] == 0 {
+						t.Fatalf("the endpoints of %s changed, and it is not told", key)
+					}
+				}
+			}
+			for n := range m.pods {
+				if key := "pod " + n.String(); before[key] != after[key] && said.pods[n] == 0 {
+					t.Fatalf("%s changed, and it is not told", key)
+				}
+			}
+			before = after
+		}
+		for n := range o.slices {
+			m.setSlice(n, nil)
+		}
+		for n := range o.pods {
+			m.setPod(n, nil)
+		}
+		if len(m.users)+len(m.shards)+len(m.slices)+len(m.pods)+len(m.byAddress) != 0 {
+			t.Errorf("something is kept of what is gone: %+v", m)
+		}
+	})
+}
+
+// BenchmarkFlap has one of the 100 endpoints of a slice come and go.
+func BenchmarkFlap(b *testing.B) {
+	m := newMember("c")
+	said := listen(m)
+	m.start()
+	name := types.NamespacedName{Namespace: "a", Name: "x"}
+	m.setService(name, &serviceRecord{service: &model.Service{Addresses: []string{"10.96.0.1"}, Ports: []model.Port{{Name: "http", Number: 80}}}})
+	full := &sliceRecord{service: "x", ports: []slicePort{{"http", 8080}}}
+	for i := range 100 {
+		pod, address := fmt.Sprint("p", i), fmt.Sprint("10.0.0.", i)
+		m.setPod(types.NamespacedName{Namespace: "a", Name: pod}, &podRecord{addresses: []string{address}, labels: map[string]string{"app": "x"}})
+		full.endpoints = append(full.endpoints, sliceEndpoint{address: address, pod: pod})
+	}
+	less := &sliceRecord{service: "x", ports: full.ports, endpoints: full.endpoints[1:]}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if record := []*sliceRecord{full, less}[i%2]; !m.setSlice(name, record) {
+			b.Fatal("nothing changed")
+		}
+	}
+	if said.endpoints[name] == 0 {
+		b.Fatal("nothing was told")
+	}
+}
