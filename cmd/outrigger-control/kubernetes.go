@@ -40,7 +40,7 @@ type kubernetesEnvironment struct {
 // kubernetesVariables are the rows of the table about the cluster.
 func kubernetesVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_KUBERNETES", kubernetesAuto, "true uses Kubernetes for identity: its API server tells whose a token is, the self-signed root is in the Secret istio-ca-secret, the roots are in each namespace. false does not. auto does with `--kubeconfig`, and in a pod with a service account unless `--registries \"\"` is given", func(e *environment, s string) error {
+		{"OUTRIGGER_KUBERNETES", kubernetesAuto, "true uses Kubernetes: its API server tells whose a token is, the self-signed root is in the Secret istio-ca-secret, the roots are in each namespace, its services are those of the mesh, and its objects the configuration where no other is named. false does not. auto does with `--kubeconfig`, and in a pod with a service account unless `--registries \"\"` is given", func(e *environment, s string) error {
 			if !slices.Contains([]string{kubernetesAuto, kubernetesOn, kubernetesOff}, s) {
 				return fmt.Errorf("%q is none of %s, %s and %s", s, kubernetesAuto, kubernetesOn, kubernetesOff)
 			}

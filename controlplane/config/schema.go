@@ -42,6 +42,8 @@ type Schema struct {
 	Plural, Short string
 	// Versions are accepted; the first is the one to recommend.
 	Versions []string
+	// Aliases are accepted too; nobody keeps objects in them any more.
+	Aliases []string
 	// Cluster means that objects have no namespace.
 	Cluster bool
 	// spec and status are empty values; status is nil for kinds without.
@@ -68,7 +70,7 @@ func (s Schema) APIVersion() string { return s.Group + "/" + s.Versions[0] }
 // "networking.istio.io/v1beta1", is one of the kind.
 func (s Schema) Accepts(apiVersion string) bool {
 	group, version, _ := strings.Cut(apiVersion, "/")
-	return group == s.Group && slices.Contains(s.Versions, version)
+	return group == s.Group && (slices.Contains(s.Versions, version) || slices.Contains(s.Aliases, version))
 }
 
 // hasType reports whether a spec is of the kind's type.
@@ -78,9 +80,9 @@ var (
 	istioStatus        = (*metav1alpha1.IstioStatus)(nil)
 	networkingVersions = []string{"v1", "v1beta1", "v1alpha3"}
 	securityVersions   = []string{"v1", "v1beta1"}
-	// The types of v1alpha2 were those of v1beta1 from the day that there was
-	// the latter.
-	gatewayVersions = []string{"v1", "v1beta1", "v1alpha2"}
+	gatewayVersions    = []string{"v1", "v1beta1"}
+	// Its types were those of v1beta1 from the day that there was the latter.
+	gatewayAliases = []string{"v1alpha2"}
 )
 
 // schemas is the one table of kinds, in the order of Kind. It is never
@@ -108,7 +110,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.GatewayClass, Group: groupGateway, Plural: "gatewayclasses", Short: "gc", Cluster: true,
-		Versions: gatewayVersions, spec: (*gatewayv1.GatewayClassSpec)(nil), status: (*gatewayv1.GatewayClassStatus)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, Aliases: gatewayAliases, spec: (*gatewayv1.GatewayClassSpec)(nil), status: (*gatewayv1.GatewayClassStatus)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.GRPCRoute, Group: groupGateway, Plural: "grpcroutes",
@@ -116,7 +118,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.HTTPRoute, Group: groupGateway, Plural: "httproutes",
-		Versions: gatewayVersions, spec: (*gatewayv1.HTTPRouteSpec)(nil), status: (*gatewayv1.HTTPRouteStatus)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, Aliases: gatewayAliases, spec: (*gatewayv1.HTTPRouteSpec)(nil), status: (*gatewayv1.HTTPRouteStatus)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.Ingress, Group: groupKubeNetworking, Plural: "ingresses", Short: "ing",
@@ -128,7 +130,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.KubernetesGateway, Name: "Gateway", Group: groupGateway, Plural: "gateways", Short: "gtw",
-		Versions: gatewayVersions, spec: (*gatewayv1.GatewaySpec)(nil), status: (*gatewayv1.GatewayStatus)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, Aliases: gatewayAliases, spec: (*gatewayv1.GatewaySpec)(nil), status: (*gatewayv1.GatewayStatus)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.PeerAuthentication, Group: groupSecurity, Plural: "peerauthentications", Short: "pa",
@@ -140,7 +142,7 @@ var schemas = sortedSchemas(
 	},
 	Schema{
 		Kind: model.ReferenceGrant, Group: groupGateway, Plural: "referencegrants", Short: "refgrant",
-		Versions: gatewayVersions, spec: (*gatewayv1.ReferenceGrantSpec)(nil), validate: validateGatewayAPI,
+		Versions: gatewayVersions, Aliases: gatewayAliases, spec: (*gatewayv1.ReferenceGrantSpec)(nil), validate: validateGatewayAPI,
 	},
 	Schema{
 		Kind: model.RequestAuthentication, Group: groupSecurity, Plural: "requestauthentications", Short: "ra",

@@ -5,7 +5,6 @@ package config
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -20,9 +19,6 @@ func validateServiceEntry(c *checker, cfg *model.Config) {
 	}
 	c.serviceHosts(se)
 	c.exportTo(cfg.Namespace, se.GetExportTo(), "spec.exportTo")
-	if to := se.GetExportTo(); len(to) > 0 && !slices.Contains(to, "*") {
-		c.warnf("spec.exportTo", "has no effect in this version: every namespace sees the service")
-	}
 	c.servicePorts(se)
 	c.resolution(se)
 	c.serviceEndpoints(se)

@@ -46,7 +46,7 @@ type hold struct {
 	// until is how long what is gone is remembered if nothing needs it: the
 	// answer to what came with its end may be late.
 	until time.Time
-	// lent is true for what is gone that the proxies of the scope never had.
+	// lent is true for what is gone and given only if it is needed.
 	lent bool
 }
 
@@ -278,8 +278,11 @@ func (sc *scope) makeView(key viewKey) view {
 	if key == (viewKey{}) && !out.open {
 		now := time.Now()
 		for it, h := range sc.holds {
-			if _, given := b.instead[it]; h.variant == nil && !given && now.After(h.until) {
-				delete(sc.holds, it) // nobody needs it
+			if _, given := b.instead[it]; h.variant != nil || given {
+				continue
+			}
+			if delete(sc.holds, it); now.Before(h.until) {
+				sc.holds[it] = &hold{good: h.good, lent: true, until: h.until}
 			}
 		}
 	}

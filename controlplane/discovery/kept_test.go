@@ -5,6 +5,8 @@ package discovery
 
 import (
 	"fmt"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +23,7 @@ import (
 func startEmpty(t *testing.T, canaries bool) *harness {
 	t.Helper()
 	h := &harness{table: &table{}}
-	h.serve(t, Config{Generator: h.table, Workers: 2, CanaryPush: canaries, Registerer: prometheus.NewRegistry()}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.serve(t, Config{Generator: h.table, Workers: 2, CanaryPush: canaries, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: prometheus.NewRegistry()}, nil, insecure.NewCredentials(), insecure.NewCredentials())
 	h.patience(time.Minute)
 	return h
 }

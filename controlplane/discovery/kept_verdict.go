@@ -18,6 +18,8 @@ type nack struct {
 	typ    int
 	update update // what the response told
 	words  string
+	// mixed is true if it held resources, too, that are known to be bad.
+	mixed bool
 	// rejection says which snapshots brought it.
 	rejection Rejection
 }
@@ -32,11 +34,13 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 		return false
 	}
 	suspects := slices.DeleteFunc(slices.Clone(r.update.changed), func(res *generate.Resource) bool { return c.isTaken(item{r.typ, res.Name}, res) })
-	guilty := culprits(suspects, r.words)
-	if len(guilty) == 0 {
-		suspects = slices.DeleteFunc(suspects, func(res *generate.Resource) bool {
-			return st.given.spared[resourceKey{item{r.typ, res.Name}, res.Hash}]
-		})
+	guilty := culprits(suspects, r)
+	if r.mixed && len(guilty) == 0 {
+		return true // as expected
+	}
+	known := func(res *generate.Resource) bool { return c.isHeld(st, item{r.typ, res.Name}, res) }
+	if len(guilty) == 0 && slices.ContainsFunc(suspects, known) && !local(r.words) {
+		return true // they are looked at already
 	}
 	if len(suspects) == 0 || local(r.words) || len(guilty) == 0 && r.typ == typeEndpoint {
 		st.place.odd = true
@@ -58,6 +62,13 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 	c.end(st.place.claim, claimRejected)
 	c.decided(true)
 	return true
+}
+
+// isHeld reports whether a resource that a stream was given is held back from it
+// by now.
+func (c *circle) isHeld(st *stream, it item, res *generate.Resource) bool {
+	v := c.variants[resourceKey{it, res.Hash}]
+	return v != nil && v.state != taken && v.state != trying && (v.claim == nil || v.claim.by != st)
 }
 
 // isTaken reports whether a proxy of the circle has taken a resource.
@@ -123,17 +134,17 @@ func (c *circle) judge(st *stream, r nack, res *generate.Resource, state verdict
 
 // culprits are the resources that Envoy's words name, or the only one there is;
 // none if that is not clear.
-func culprits(suspects []*generate.Resource, words string) []*generate.Resource {
-	if len(suspects) == 1 {
+func culprits(suspects []*generate.Resource, r nack) []*generate.Resource {
+	if len(suspects) == 1 && !r.mixed {
 		return suspects
 	}
 	// A message that breaks the rules of its fields is shown, its name first.
 	for _, res := range suspects {
-		if strings.Contains(words, "\nname: "+strconv.Quote(res.Name)+"\n") {
+		if strings.Contains(r.words, "\nname: "+strconv.Quote(res.Name)+"\n") {
 			return []*generate.Resource{res}
 		}
 	}
-	_, list, found := strings.Cut(words, "Error adding/updating ")
+	_, list, found := strings.Cut(r.words, "Error adding/updating ")
 	if found {
 		_, list, found = strings.Cut(list, " ") // cluster(s), listener(s)
 	}
@@ -185,6 +196,16 @@ func (s *stream) spare(sub *subscription, u update) update {
 	return out
 }
 
+// sparing reports whether some of a type are spared.
+func (g *given) sparing(typ int) bool {
+	for key := range g.spared {
+		if key.typ == typ {
+			return true
+		}
+	}
+	return false
+}
+
 // wholeAnswers reports whether each response holds the whole state, so that
 // nothing can be left out of it that the proxy is to keep: it gets even what it
 // rejected, and rejects it again.
@@ -200,10 +221,15 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 	if r.typ < 0 {
 		return
 	}
-	if !s.server.kept.refuse(s, r) {
+	r.mixed = s.wholeAnswers(sub) && s.given.sparing(r.typ)
+	switch {
+	case !s.server.kept.refuse(s, r):
 		if sub.typeURL == generate.TypeVirtualHost {
 			sub.unsure(last) // Envoy takes all of a response or nothing
 		}
+		sub.prior = prior{}
+		return
+	case r.mixed: // what else it held is taken: only what is named is not
 		sub.prior = prior{}
 		return
 	}
@@ -217,7 +243,7 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 		case !s.given.spared[resourceKey{item{r.typ, res.Name}, res.Hash}]:
 			sub.differ(res.Name, want{has: true})
 		case s.wholeAnswers(sub):
-			sub.refused = true // it is not told again before something changes
+			sub.refused = true // it is told again with the next change
 		default:
 			sub.differ(res.Name, sub.prior.of(res.Name))
 		}

@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -293,6 +294,11 @@ func namesClusters(typeURL string) bool {
 // push here again.
 func (s *stream) push() error {
 	s.server.kept.give(s)
+	return s.round()
+}
+
+// round sends what differs from what the proxy is given in this round.
+func (s *stream) round() error {
 	settled := s.routesSettled()
 	for _, typeURL := range s.types() {
 		sub := s.subs[typeURL]
@@ -324,7 +330,7 @@ func (s *stream) push() error {
 		}
 	}
 	if !settled && s.routesSettled() {
-		return s.push() // no answer will come that makes it remove what is gone
+		return s.round() // no answer will come that makes it remove what is gone
 	}
 	s.noteProgress()
 	if s.given.trying && !s.waiting() {
@@ -417,7 +423,7 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	label := shortType(sub.typeURL)
 	s.server.metrics.pushes.WithLabelValues(label).Inc()
 	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
-	s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
+	s.log.Debug("sending", "DBG", fmt.Sprint(func() (o []string) { for _, r := range u.changed { o = append(o, r.Name+fmt.Sprintf(" %x %v", r.Hash, sub.state(r.Name))) }; return }(), u.removed, u.kept), "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}

@@ -368,10 +368,20 @@ func (s *subscription) body(set *generate.Set, resources []*generate.Resource, d
 // keeping gives the resources of a set and those that the subscriber has and
 // that are gone from it.
 func (s *subscription) keeping(set *generate.Set) *generate.Set {
-	if !s.own {
+	base := s.base
+	switch {
+	case len(s.over) > 0: // of base it may have rejected some
+		base = &generate.Set{Version: base.Version}
+		for _, res := range s.base.Resources {
+			if s.state(res.Name) == wantOf(res) {
+				base.Resources = append(base.Resources, res)
+			}
+		}
+		s.own = true
+	case !s.own:
 		return s.shared.union(s.base, set)
 	}
-	all := union(s.base, set)
+	all := union(base, set)
 	if all != set {
 		s.ownUnion = all
 	}

@@ -128,7 +128,7 @@ func servedVersion(crd *unstructured.Unstructured, k config.Schema) string {
 			served[name], _, _ = unstructured.NestedBool(m, "served")
 		}
 	}
-	for _, version := range k.Versions {
+	for _, version := range slices.Concat(k.Versions, k.Aliases) {
 		if served[version] {
 			return version
 		}

@@ -3,8 +3,9 @@
 
 // Package kube is every use of the Kubernetes API: who holds a token and what
 // that account may read, the Secret of the certificate authority, signing by
-// certificates.k8s.io, the roots in each namespace, and the Secrets that
-// gateways name. No other package imports client-go.
+// certificates.k8s.io, the roots in each namespace, the Secrets that gateways
+// name, and the services and pods of clusters. No other package imports
+// client-go.
 //
 // cmd/outrigger-control makes one Client for each cluster and wires its parts to
 // controlplane/authn, controlplane/ca and controlplane/credentials, whose
@@ -12,6 +13,7 @@
 // at each part.
 //
 // Nothing here logs or wraps the data of a Secret, a token, or a key. Informers
-// run below Secrets.Run and Roots.Run and keep no annotations, managed fields or
-// data that nobody reads. Everything else runs in the goroutine of the caller.
+// and reflectors run below Secrets.Run, Roots.Run and Registry.Run and keep no
+// annotations, managed fields or data that nobody reads. Everything else runs in
+// the goroutine of the caller.
 package kube

@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -142,17 +144,18 @@ func follow[O runtime.Object, R any, P record[R]](f *following, k *kind[O, R, P]
 
 // fault takes what a reflector last failed with; nil means that it works.
 func (f *following) fault(kind string, err error) {
-	text := ""
+	reason := ""
 	if err != nil {
-		text = err.Error()
+		// A list and a watch fail in turn, with other words.
+		reason = cmp.Or(string(apierrors.ReasonForError(err)), "unreachable")
 	}
 	f.registry.mu.Lock()
 	before := f.faults[kind]
-	f.faults[kind] = text
+	f.faults[kind] = reason
 	f.registry.mu.Unlock()
 	switch {
-	case text == before:
-	case text == "":
+	case reason == before:
+	case reason == "":
 		f.registry.log.Info("objects of the cluster can be read again", "kind", kind, "source", f.member.id)
 	default:
 		f.registry.log.Warn("objects of the cluster cannot be read; what was read before stays in force", "kind", kind, "source", f.member.id, "err", err)

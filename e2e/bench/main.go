@@ -59,11 +59,12 @@ type options struct {
 	only       string
 	agentEnv   string
 	keep       bool
+	short      bool
+	svg        string
 }
 
 func parse(args []string, out io.Writer) (options, error) {
 	var o options
-	var short bool
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.StringVar(&o.bin, "bin", "bin", "directory of the programs")
@@ -71,16 +72,17 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns, stores (default: all)")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns, stores (default: all), and pushcurve, which takes minutes")
+	fs.StringVar(&o.svg, "svg", "", "draw the curves of pushcurve into this file")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
-	fs.BoolVar(&short, "short", false, "a quick run: 100 proxies, fewer rounds")
+	fs.BoolVar(&o.short, "short", false, "a quick run: 100 proxies, fewer rounds")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	o.rounds, o.starts, o.responses, o.restarts, o.coldStarts = 5, 5, 50, 10, 100
 	o.probeTime = time.Minute
-	if short {
+	if o.short {
 		o.rounds, o.starts, o.restarts, o.coldStarts, o.probeTime = 3, 3, 3, 10, 10*time.Second
 		o.proxies = min(o.proxies, 100)
 	}
@@ -143,10 +145,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := writeMesh(b.path("config"), o.services); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}, {"stores", b.stores}}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}, {"stores", b.stores}, {"pushcurve", b.pushCurve}}
 	var all []figure
 	for _, p := range parts {
-		if o.only != "" && !strings.Contains(","+o.only+",", ","+p.name+",") {
+		if !o.wants(p.name) {
 			continue
 		}
 		figures, failed := p.run(ctx)
@@ -164,6 +166,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		err = errors.Join(err, writeJSON(o.json, head, all))
 	}
 	return err
+}
+
+// wants reports whether a part is to run.
+func (o options) wants(part string) bool {
+	if o.only == "" {
+		return part != "pushcurve"
+	}
+	return strings.Contains(","+o.only+",", ","+part+",")
 }
 
 func (b *bench) path(elem ...string) string {

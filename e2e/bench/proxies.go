@@ -14,6 +14,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -28,6 +29,9 @@ type subscriptions struct {
 	names map[string][]byte
 	// learnt are the responses that the first proxy got, by type.
 	learnt map[string][]byte
+	// back is what proxies ask for when they come back after their stream has
+	// ended; nil if that is an error.
+	back map[string][]byte
 }
 
 // proxies are many sidecars: each has a connection, subscribes what a sidecar
@@ -112,6 +116,11 @@ func (p *proxies) one(ctx context.Context, i int) error {
 	var found *wanted
 	for {
 		r, err := s.receive()
+		if err != nil && p.subs.back != nil && ctx.Err() == nil {
+			if s, err = p.comeBack(ctx, conn, node); err == nil {
+				continue
+			}
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -124,7 +133,7 @@ func (p *proxies) one(ctx context.Context, i int) error {
 			p.seen <- time.Now()
 		}
 		r.data.Free()
-		if err := s.acknowledge(r, p.subs.names[r.typeURL]); err != nil {
+		if err := s.acknowledge(r, p.subs.names[r.typeURL]); err != nil && p.subs.back == nil {
 			return ignoreEnd(ctx, err)
 		}
 		if got[r.typeURL] {
@@ -172,6 +181,10 @@ func dialADS(address string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", address, err)

@@ -18,6 +18,7 @@ import (
 type unit string
 
 const (
+	kilobytes    unit = "kB"
 	megabytes    unit = "MB"
 	seconds      unit = "s"
 	milliseconds unit = "ms"
@@ -47,6 +48,8 @@ func (u unit) text(v float64) string {
 		return "-"
 	}
 	switch u {
+	case kilobytes:
+		return fmt.Sprintf("%.1f kB", v/1e3)
 	case megabytes:
 		return fmt.Sprintf("%.2f MB", v/1e6)
 	case milliseconds:

@@ -117,7 +117,13 @@ func answers(url string) func(context.Context) error {
 // plane's service account.
 func install(t *testing.T, c *Cluster, manifests ...string) (kubeconfig string) {
 	t.Helper()
-	for _, name := range append(manifests, "rbac-services.yaml") {
+	return installOnly(t, c, append(manifests, "rbac-services.yaml")...)
+}
+
+// installOnly is install without the rights for services.
+func installOnly(t *testing.T, c *Cluster, manifests ...string) (kubeconfig string) {
+	t.Helper()
+	for _, name := range manifests {
 		text, err := os.ReadFile("../../examples/kubernetes/" + name)
 		if err != nil {
 			t.Fatal(err)

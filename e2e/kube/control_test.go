@@ -334,7 +334,7 @@ func TestControlSigners(t *testing.T) {
 
 // A plugged-in authority:
 //   - its root is what namespaces are given, and its key is in no Secret;
-//   - the control plane starts without kube-apiserver.
+//   - the control plane starts without kube-apiserver, if no services come from it.
 func TestControlPluggedIn(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -344,7 +344,7 @@ func TestControlPluggedIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	control := newControl(t, kubeconfig, nil)
+	control := newControl(t, kubeconfig, nil, "--registries", "")
 	dir := filepath.Join(control.dir, "etc/cacerts") // where ROOT_CA_DIR is by itself
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -395,7 +395,7 @@ func TestControlWithoutRights(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 	// With a directory, it has a root of its own and serves certificates.
-	alone := startControl(t, kubeconfig, []string{"OUTRIGGER_STATE_DIR=state", "OUTRIGGER_ROOTS_CONFIGMAP=false"})
+	alone := startControl(t, kubeconfig, []string{"OUTRIGGER_STATE_DIR=state", "OUTRIGGER_ROOTS_CONFIGMAP=false"}, "--registries", "")
 	if _, err := os.Stat(filepath.Join(alone.dir, "state/ca-key.pem")); err != nil {
 		t.Error(err)
 	}
