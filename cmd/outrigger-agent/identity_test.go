@@ -177,7 +177,7 @@ func serveSecrets(t *testing.T, socket string, cp *controlPlane) {
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		<-served // it has been stopped
+		_ = <-served // it has been stopped
 	})
 }
 

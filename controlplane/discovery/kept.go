@@ -60,9 +60,9 @@ type keeper struct {
 	canary bool
 	// patience is how long others wait for a canary.
 	patience time.Duration
-	shared  *shared
-	log     *slog.Logger
-	metrics *metrics
+	shared   *shared
+	log      *slog.Logger
+	metrics  *metrics
 
 	mu      sync.Mutex // guards what follows, and all that it leads to
 	circles map[circleKey]*circle

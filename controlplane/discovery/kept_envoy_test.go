@@ -40,8 +40,7 @@ import (
 // name -> resource. Unlike table it makes listeners that differ by proxy.
 type template struct {
 	table
-	texts map[string]map[string]string
-	made  map[string]*generate.Set // by snapshot, type and address
+	made map[string]*generate.Set // by snapshot, type and address
 }
 
 func (g *template) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {

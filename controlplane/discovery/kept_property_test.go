@@ -212,7 +212,9 @@ func (w *world) value(name string, mayBeBad bool) string {
 	return text
 }
 
-func isBad(value string) bool { return strings.Contains(value, "bad") || strings.Contains(value, "worse") }
+func isBad(value string) bool {
+	return strings.Contains(value, "bad") || strings.Contains(value, "worse")
+}
 
 // step changes some resources; routes name clusters that there are.
 func (w *world) step() {
@@ -299,7 +301,7 @@ func (p *picky) differs(w *world) string {
 func TestKeptProperty(t *testing.T) {
 	t.Parallel()
 	for _, canaries := range []bool{true, false} {
-		for seed := range uint64(6) {
+		for seed := range uint64(10) {
 			t.Run(fmt.Sprintf("canaries %t, seed %d", canaries, seed), func(t *testing.T) {
 				t.Parallel()
 				w := &world{random: rand.New(rand.NewPCG(seed, 1)), made: map[string]map[string]string{}}
@@ -362,7 +364,7 @@ func (w *world) agree(t *testing.T, h *harness, all []*picky, round int) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatalf("round %d: %s\nmade: %v\nrejected: %v\n%s", round, diff, w.made, h.server.Rejected(), h.server.kept.dump())
+	t.Fatalf("round %d: %s\nmade: %v\nrejected: %v", round, diff, w.made, h.server.Rejected())
 }
 
 // publish pushes what a world holds.

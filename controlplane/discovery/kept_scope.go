@@ -19,6 +19,8 @@ import (
 type scope struct {
 	circle *circle
 	made   sets
+	// inherited is true if it took over what its proxies were given before.
+	inherited bool
 	// streams is how many there are.
 	streams int
 	// holds are the places where something else is given than what was made.
@@ -26,6 +28,8 @@ type scope struct {
 	// acked are sets that a proxy took last, nil if none did yet; ackedPart what
 	// they are a part of.
 	acked, ackedPart sets
+	// ackedAt are the sequences of the snapshots that they are of.
+	ackedAt [len(sets{})]uint64
 	// before is what was given before this was made; empty without holds.
 	before sets
 	// views are what is given, as of epoch.
@@ -88,30 +92,40 @@ func (c *circle) move(st *stream, to *scope) {
 	}
 }
 
-// scopeOf gives the scope of what was made. The first proxy that comes to it
-// brings along what it was given until then.
+// scopeOf gives the scope of what was made. The first proxy that comes to it from
+// another one brings along what it was given until then.
 func (c *circle) scopeOf(st *stream, made sets) *scope {
-	if sc := c.scopes[made]; sc != nil {
-		return sc
-	}
-	sc := &scope{circle: c, made: made, holds: map[item]*hold{}}
-	if from := st.place.scope; from != nil {
-		sc.inherit(from, st)
-	} else {
+	sc, from := c.scopes[made], st.place.scope
+	switch {
+	case sc == nil && from == nil:
+		sc = &scope{circle: c, made: made, holds: map[item]*hold{}}
 		sc.meet(st)
+	case sc == nil:
+		sc = &scope{circle: c, made: made, holds: map[item]*hold{}}
+		sc.inherit(from, st)
+	case from != nil && !sc.inherited:
+		sc.inherit(from, st)
+		c.decided(true)
 	}
 	return sc
 }
 
 // inherit takes over what the proxies of a scope were given, and puts on trial
-// what is new.
+// what is new, unless a proxy that was new took it already.
 func (sc *scope) inherit(from *scope, st *stream) {
 	plain := from.view(viewKey{})
-	sc.acked, sc.ackedPart, sc.before = from.acked, from.ackedPart, plain.sets
+	sc.inherited, sc.before = true, plain.sets
+	for i := range sc.acked {
+		if sc.acked[i] == nil {
+			sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = from.acked[i], from.ackedPart[i], from.ackedAt[i]
+		} else if from.acked[i] != nil {
+			sc.acked[i] = union(from.acked[i], sc.acked[i])
+		}
+	}
 	for it, h := range from.holds {
 		res := sc.made[it.typ].Get(it.name)
 		if h.variant == nil && res == nil || h.variant != nil && res != nil && res.Hash == h.hash {
-			sc.holds[it] = h
+			sc.hold(it, h)
 		}
 	}
 	for i := range sc.made {
@@ -120,23 +134,38 @@ func (sc *scope) inherit(from *scope, st *stream) {
 		}
 		u := sc.circle.keeper.shared.update(updateKey{from: from.made[i], to: sc.made[i]})
 		for _, name := range u.removed {
-			it := item{i, name}
 			if good := plain.sets[i].Get(name); good != nil {
-				sc.holds[it] = &hold{good: good, until: time.Now().Add(goneTime)}
+				sc.hold(item{i, name}, &hold{good: good, until: time.Now().Add(goneTime)})
 			}
 		}
 		if i == typeEndpoint {
 			continue
 		}
 		for _, res := range u.changed {
-			if it := (item{i, res.Name}); sc.holds[it] == nil {
-				old := from.holds[it]
-				sc.try(res, &hold{hash: res.Hash, good: plain.sets[i].Get(it.name), unknown: old != nil && old.unknown}, it, st)
+			it := item{i, res.Name}
+			if sc.acked[i] != nil && wantOf(sc.acked[i].Get(res.Name)) == wantOf(res) {
+				continue
 			}
+			old := from.holds[it]
+			sc.try(res, &hold{hash: res.Hash, good: plain.sets[i].Get(it.name), unknown: old != nil && old.unknown}, it, st)
 		}
 	}
 	if len(sc.holds) == 0 {
 		sc.before = sets{}
+	}
+}
+
+// hold enters a hold, or what one lacked that was made when less was known.
+func (sc *scope) hold(it item, h *hold) {
+	now := sc.holds[it]
+	switch {
+	case now == nil:
+		sc.holds[it] = h
+	case now.variant != nil && now.good == nil && h.hash == now.hash && (h.good != nil || now.unknown && !h.unknown):
+		sc.holds[it] = &hold{variant: now.variant, hash: now.hash, good: h.good}
+		if h.good != nil && now.variant.accused() {
+			now.variant.state = rejected
+		}
 	}
 }
 
@@ -147,7 +176,7 @@ func (c *circle) good(it item, res *generate.Resource) *generate.Resource {
 			return nil
 		}
 		v := c.variants[resourceKey{it, res.Hash}]
-		if v == nil || v.state != rejected {
+		if v == nil || v.state != rejected && v.state != suspected {
 			break
 		}
 		res = v.good
@@ -173,7 +202,7 @@ func (sc *scope) try(res *generate.Resource, h *hold, it item, st *stream) {
 	}
 	h.variant.instead(h.good, h.unknown, st)
 	if h.variant.state != taken {
-		sc.holds[it] = h
+		sc.hold(it, h)
 	}
 }
 

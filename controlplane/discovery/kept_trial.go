@@ -264,9 +264,9 @@ func typeOf(sub *subscription) string {
 // it may have but in words.
 func (sc *scope) took(i int, sub *subscription, spared bool) {
 	switch {
-	case spared || sc.acked[i] == sub.base:
+	case spared || sc.acked[i] == sub.base || sub.sequence < sc.ackedAt[i]:
 	case sub.whole():
-		sc.acked[i] = sub.base
+		sc.acked[i], sc.ackedAt[i] = sub.base, sub.sequence
 	case sc.ackedPart[i] != sub.base:
 		part := &generate.Set{}
 		for _, res := range sub.base.Resources {
@@ -274,7 +274,7 @@ func (sc *scope) took(i int, sub *subscription, spared bool) {
 				part.Resources = append(part.Resources, res)
 			}
 		}
-		sc.acked[i], sc.ackedPart[i] = part, sub.base
+		sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = part, sub.base, sub.sequence
 	}
 }
 

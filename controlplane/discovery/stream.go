@@ -5,7 +5,6 @@ package discovery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -423,13 +422,14 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	label := shortType(sub.typeURL)
 	s.server.metrics.pushes.WithLabelValues(label).Inc()
 	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
-	s.log.Debug("sending", "DBG", fmt.Sprint(func() (o []string) { for _, r := range u.changed { o = append(o, r.Name+fmt.Sprintf(" %x %v", r.Hash, sub.state(r.Name))) }; return }(), u.removed, u.kept), "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
+	s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}
 	s.progress.sent(sub.typeURL, s.nonces)
 	s.standing.sent(sub.typeURL, s.mesh.Sequence)
 	sub.sent(set, u, r.nonce)
+	sub.sequence = s.mesh.Sequence
 	if sub.typeURL == generate.TypeCluster {
 		s.resendEndpoints(u.changed)
 	}

@@ -49,6 +49,8 @@ type subscription struct {
 	// the subscriber had before it.
 	last  update
 	prior prior
+	// sequence is that of the snapshot of the last response.
+	sequence uint64
 	// owed is true until a new or wider subscription is answered: it gets a
 	// response even if there is nothing to tell.
 	owed bool

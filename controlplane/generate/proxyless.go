@@ -196,7 +196,8 @@ func proxylessTLS(sni string, names []string) *corev3.TransportSocket {
 				TlsCertificateProviderInstance: plugin(secretIdentity),
 				ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
 					CaCertificateProviderInstance: plugin(secretRoots),
-					MatchSubjectAltNames:          matchers, //nolint:staticcheck // gRPC reads this field and not the typed one (gRFC A29)
+					//lint:ignore SA1019 gRPC reads this field and not the typed one (gRFC A29)
+					MatchSubjectAltNames: matchers,
 				}},
 			},
 		})},

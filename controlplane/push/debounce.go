@@ -16,12 +16,21 @@ type DebouncerConfig struct {
 	// After is the quiet time that ends a burst; also how long it must have
 	// been quiet for a change to go through at once.
 	After time.Duration
-	// Max bounds how long a burst is gathered, from its first change.
+	// Max bounds how long a burst is gathered, from its first change. One that
+	// is cheap to build is gathered for a shorter time: a change that is among
+	// others all the time, as of endpoints, must not wait long for their end.
 	Max time.Duration
 	// Build takes the merged changes. It is called by Run's goroutine: what
 	// is added meanwhile waits and merges.
 	Build func(model.Change)
 }
+
+// A burst is gathered for some quiet times, and not for less than three times what
+// the last build took: then builds take a quarter of the time at most.
+const (
+	gatherQuiets = 3
+	gatherBuilds = 3
+)
 
 // Debouncer gathers changes. The first change after a quiet time is built at
 // once (the leading edge), so that a lone change costs no waiting.
@@ -64,28 +73,31 @@ func (d *Debouncer) Add(c model.Change) {
 // Run builds until ctx ends.
 func (d *Debouncer) Run(ctx context.Context) error {
 	var built time.Time // when the last build ended
+	var took time.Duration
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.wake:
 		}
-		if time.Since(built) < d.cfg.After && !d.settle(ctx) {
+		if time.Since(built) < d.cfg.After && !d.settle(ctx, min(d.cfg.Max, max(gatherQuiets*d.cfg.After, gatherBuilds*took))) {
 			return nil
 		}
 		if c := d.take(); !c.Empty() {
+			began := time.Now()
 			d.cfg.Build(c)
 			built = time.Now()
+			took = built.Sub(began)
 		}
 	}
 }
 
-// settle waits until the burst is over or old enough. It reports false when
-// ctx ended first.
-func (d *Debouncer) settle(ctx context.Context) bool {
+// settle waits until the burst is over, or as old as it may get. It reports
+// false when ctx ended first.
+func (d *Debouncer) settle(ctx context.Context, most time.Duration) bool {
 	for {
 		d.mu.Lock()
-		due := min(time.Until(d.last.Add(d.cfg.After)), time.Until(d.first.Add(d.cfg.Max)))
+		due := min(time.Until(d.last.Add(d.cfg.After)), time.Until(d.first.Add(most)))
 		d.mu.Unlock()
 		if due <= 0 {
 			return true

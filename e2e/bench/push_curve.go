@@ -261,15 +261,16 @@ func (b *bench) churn(ctx context.Context) (figures []figure, err error) {
 }
 
 // write changes endpoints until ctx ends: in turn, one of each service but the
-// first. A change is an address that was not there before.
+// first and at most three of the last. A change is an address that was not there before.
 func (b *bench) write(ctx context.Context, perSecond int, written *atomic.Int64) error {
 	const writers = 4 // one alone waits for the disk
 	pace := rate.NewLimiter(rate.Limit(perSecond), perSecond/20)
 	var all errgroup.Group
 	for w := range writers {
 		all.Go(func() error {
-			for n := w; pace.Wait(ctx) == nil; n += writers {
-				i := 1 + n%(b.services-1)
+			own := (b.services - 1) / writers // no two write the same file
+			for k := 0; pace.Wait(ctx) == nil; k++ {
+				i, n := 1+w+writers*(k%own), w+writers*k
 				address := fmt.Sprintf("10.%d.%d.%d", 90+n/60_000%100, n/250%240, n%250+1)
 				if err := writeFile(serviceFile(b.path("config"), i), serviceEntry(i, address)); err != nil {
 					return err

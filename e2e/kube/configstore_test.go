@@ -324,6 +324,9 @@ func TestConfigStoreWithoutRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := c.CreateNamespace(ctx, meshNamespace); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.Apply(ctx, rules); err != nil {
 		t.Fatal(err)
 	}

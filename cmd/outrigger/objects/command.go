@@ -94,7 +94,7 @@ func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model
 	trouble := make(chan error, 1)
 	store.SetWatchErrorHandler(func(err error) {
 		select { // only the newest counts
-		case <-trouble:
+		case _ = <-trouble:
 		default:
 		}
 		trouble <- err
@@ -104,7 +104,7 @@ func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model
 	go func() { ended <- store.Run(ctx) }()
 	defer func() {
 		cancel()
-		<-ended
+		_ = <-ended
 	}()
 	if err := f.synced(ctx, store, ended, trouble); err != nil {
 		ended <- nil // for the deferred wait, if Run has ended already
