@@ -177,7 +177,7 @@ func serveSecrets(t *testing.T, socket string, cp *controlPlane) {
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		_ = <-served // it has been stopped
+		t.Log("it has been stopped:", <-served)
 	})
 }
 

@@ -80,7 +80,13 @@ func TestOutputThatNobodyReads(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = w.Close() })
 	ended := false
-	if _, err := (whileRead{w, func() { ended = true }}).Write([]byte("x")); err == nil || !ended {
+	written := func() error { _, err := (whileRead{w, func() { ended = true }}).Write([]byte("x")); return err }
+	err = written()
+	// A process that another test is just starting has the other end for a moment.
+	for deadline := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(deadline); err = written() {
+		time.Sleep(time.Millisecond)
+	}
+	if err == nil || !ended {
 		t.Errorf("error %v, ended: %t", err, ended)
 	}
 	cmd, stderr := program(t, w, "version")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,30 +92,33 @@ func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model
 	if err != nil {
 		return err
 	}
-	trouble := make(chan error, 1)
-	store.SetWatchErrorHandler(func(err error) {
-		select { // only the newest counts
-		case _ = <-trouble:
-		default:
-		}
-		trouble <- err
-	})
+	r := &running{done: make(chan struct{})}
+	store.SetWatchErrorHandler(func(err error) { r.trouble.Store(&err) })
 	ctx, cancel := context.WithCancel(cmd.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(ctx) }()
+	go func() {
+		r.err = store.Run(ctx)
+		close(r.done)
+	}()
 	defer func() {
 		cancel()
-		_ = <-ended
+		<-r.done
 	}()
-	if err := f.synced(ctx, store, ended, trouble); err != nil {
-		ended <- nil // for the deferred wait, if Run has ended already
+	if err := f.synced(ctx, store, r); err != nil {
 		return err
 	}
 	return use(ctx, store)
 }
 
+// running is a store that is followed.
+type running struct {
+	done chan struct{} // closed when Run has ended
+	err  error         // of Run; to be read when done is closed
+	// trouble is what the store last could not do.
+	trouble atomic.Pointer[error]
+}
+
 // synced waits until the store was read.
-func (f *storeFlags) synced(ctx context.Context, store config.Store, ended, trouble chan error) error {
+func (f *storeFlags) synced(ctx context.Context, store config.Store, r *running) error {
 	timer := time.NewTimer(f.timeout)
 	defer timer.Stop()
 	select {
@@ -122,16 +126,14 @@ func (f *storeFlags) synced(ctx context.Context, store config.Store, ended, trou
 		return nil
 	case <-ctx.Done():
 		return errInterrupted
-	case err := <-ended:
-		return fmt.Errorf("store %s: %w", store.Name(), err)
+	case <-r.done:
+		return fmt.Errorf("store %s: %w", store.Name(), r.err)
 	case <-timer.C:
 	}
-	select {
-	case err := <-trouble:
-		return fmt.Errorf("store %s was not read within %s: %w", store.Name(), f.timeout, err)
-	default:
-		return fmt.Errorf("store %s was not read within %s", store.Name(), f.timeout)
+	if err := r.trouble.Load(); err != nil {
+		return fmt.Errorf("store %s was not read within %s: %w", store.Name(), f.timeout, *err)
 	}
+	return fmt.Errorf("store %s was not read within %s", store.Name(), f.timeout)
 }
 
 // errInterrupted means that a person has had enough.
