@@ -186,8 +186,8 @@ func TestStatus(t *testing.T) {
 	within(t, 2*time.Second, services, "changes", "Reconciled", "False Rejected: rejected by")
 	within(t, time.Second, services, "changes", "Reconciled", "web.shop says of")
 	u = within(t, time.Second, services, "changes", "Reconciled", "no such filter")
-	if got, _, _ := unstructured.NestedString(u.Object, "status", "observedGeneration"); got != fmt.Sprint(u.GetGeneration()) {
-		t.Errorf("the status is of generation %q, the object of %d", got, u.GetGeneration())
+	if got, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "observedGeneration"); fmt.Sprint(got) != fmt.Sprint(u.GetGeneration()) {
+		t.Errorf("the status is of generation %v, the object of %d", got, u.GetGeneration())
 	}
 	envoys[1].reject("")
 	relabel(t, services, "changes", "d.test")
