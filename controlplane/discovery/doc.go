@@ -17,6 +17,11 @@
 // clusters. The same holds for a proxy that comes back: what it says it has is
 // trusted, save endpoints of clusters that it may be warming.
 //
+// A change of clusters, listeners, routes or virtual hosts is tried by one proxy
+// before the others of its kind get it, and what a proxy rejects is held back
+// from them: in its place stands what was last good (see keeper). Endpoints never
+// wait.
+//
 // Secrets are no part of a snapshot: a stream looks for those that its proxy
 // asks for, wakes when one of them changes, and sends them only over TLS, to a
 // proxy that has shown who it is and may have them. What it may not have, is

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -99,7 +100,7 @@ type circle struct {
 	variants map[resourceKey]*variant
 	trials   map[resourceKey]*trial
 	// epoch changes with every decision.
-	epoch uint64
+	epoch atomic.Uint64
 	// atOnce is how many suspects are tried at a time.
 	atOnce int
 	// timer ends what takes too long; due is when it fires, zero if it does not.
@@ -151,6 +152,8 @@ type given struct {
 	sets  sets
 	// open is true if others try something first.
 	open bool
+	// undecided is true if it may be the one that tries something.
+	undecided bool
 	// spared are resources that were rejected and of which no good one is
 	// known: a proxy that came back may have one.
 	spared map[resourceKey]bool
@@ -201,16 +204,16 @@ func (k *keeper) give(st *stream) {
 	if c == nil || st.objects != nil {
 		return
 	}
+	g := &st.given
+	if g.mesh == st.mesh && !g.undecided && g.epoch == c.epoch.Load() {
+		return // as most times: what was made for a snapshot does not change
+	}
 	var made sets
 	for i, typeURL := range generate.Types {
 		made[i] = st.server.generate(st.mesh.Mesh, st.proxy, typeURL)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := &st.given
-	if g.mesh == st.mesh && g.epoch == c.epoch && !g.open && st.place.scope != nil && st.place.scope.made == made {
-		return
-	}
 	if st.place.scope == nil || st.place.scope.made != made {
 		c.move(st, c.scopeOf(st, made))
 	}
@@ -224,7 +227,7 @@ func (k *keeper) give(st *stream) {
 			}
 		}
 	}
-	*g = given{mesh: st.mesh, epoch: c.epoch, sets: view.sets, open: view.open, spared: view.spared, trying: st.place.claim != nil}
+	*g = given{mesh: st.mesh, epoch: c.epoch.Load(), sets: view.sets, open: view.open, undecided: view.undecided, spared: view.spared, trying: st.place.claim != nil}
 	st.place.open = view.open
 }
 

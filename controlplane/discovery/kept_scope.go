@@ -62,9 +62,9 @@ type viewKey struct {
 }
 
 type view struct {
-	sets   sets
-	open   bool
-	spared map[resourceKey]bool
+	sets            sets
+	open, undecided bool
+	spared          map[resourceKey]bool
 }
 
 // move brings a stream from one scope to another; nil is none.
@@ -98,10 +98,10 @@ func (c *circle) scopeOf(st *stream, made sets) *scope {
 	sc, from := c.scopes[made], st.place.scope
 	switch {
 	case sc == nil && from == nil:
-		sc = &scope{circle: c, made: made, holds: map[item]*hold{}}
+		sc = &scope{circle: c, made: made}
 		sc.meet(st)
 	case sc == nil:
-		sc = &scope{circle: c, made: made, holds: map[item]*hold{}}
+		sc = &scope{circle: c, made: made}
 		sc.inherit(from, st)
 	case from != nil && !sc.inherited:
 		sc.inherit(from, st)
@@ -155,12 +155,19 @@ func (sc *scope) inherit(from *scope, st *stream) {
 	}
 }
 
+func (sc *scope) put(it item, h *hold) {
+	if sc.holds == nil {
+		sc.holds = map[item]*hold{}
+	}
+	sc.holds[it] = h
+}
+
 // hold enters a hold, or what one lacked that was made when less was known.
 func (sc *scope) hold(it item, h *hold) {
 	now := sc.holds[it]
 	switch {
 	case now == nil:
-		sc.holds[it] = h
+		sc.put(it, h)
 	case now.variant != nil && now.good == nil && h.hash == now.hash && (h.good != nil || now.unknown && !h.unknown):
 		sc.holds[it] = &hold{variant: now.variant, hash: now.hash, good: h.good}
 		if h.good != nil && now.variant.accused() {
@@ -221,12 +228,12 @@ func (sc *scope) meet(st *stream) {
 			continue
 		}
 		if v := c.variant(it, res, st); v != nil && v.state != taken {
-			sc.holds[it] = &hold{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown}
+			sc.put(it, &hold{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown})
 		}
 	}
 	for key, v := range c.variants {
 		if res := sc.made[key.typ].Get(key.name); res != nil && res.Hash == key.hash && v.state != taken {
-			sc.holds[key.item] = &hold{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown}
+			sc.put(key.item, &hold{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown})
 		}
 	}
 	if len(sc.holds) == 0 {
@@ -235,7 +242,7 @@ func (sc *scope) meet(st *stream) {
 	for _, other := range c.scopes {
 		for it, h := range other.holds {
 			if h.variant == nil && sc.holds[it] == nil && sc.made[it.typ].Get(it.name) == nil {
-				sc.holds[it] = &hold{good: h.good, lent: true, until: h.until}
+				sc.put(it, &hold{good: h.good, lent: true, until: h.until})
 			}
 		}
 	}
@@ -266,8 +273,9 @@ func (sc *scope) view(key viewKey) view {
 	if len(sc.holds) == 0 {
 		return view{sets: sc.made}
 	}
-	if sc.views == nil || sc.epoch != sc.circle.epoch {
-		sc.views, sc.epoch = map[viewKey]view{}, sc.circle.epoch
+	epoch := sc.circle.epoch.Load()
+	if sc.views == nil || sc.epoch != epoch {
+		sc.views, sc.epoch = map[viewKey]view{}, epoch
 	}
 	v, ok := sc.views[key]
 	if !ok {
@@ -293,6 +301,7 @@ func (sc *scope) makeView(key viewKey) view {
 			continue
 		}
 		out.open = out.open || t.reason == ""
+		out.undecided = out.undecided || t.state != rejected
 		good := sc.circle.good(it, h.good)
 		if good == nil && h.unknown && key.returned {
 			if out.spared == nil {

@@ -348,3 +348,53 @@ func TestCanaryCannotBind(t *testing.T) {
 		}
 	})
 }
+
+// What one proxy rejects and nobody ever had is tried by a second one, which
+// decides.
+func TestRejectedWithoutGood(t *testing.T) {
+	t.Parallel()
+	for _, delta := range []bool{false, true} {
+		for _, bad := range []bool{false, true} {
+			t.Run(fmt.Sprintf("delta %t, bad %t", delta, bad), func(t *testing.T) {
+				t.Parallel()
+				h := startCanary(t)
+				first := h.connectAs(t, delta, 1)
+				first.subscribe(generate.TypeCluster)
+				first.wantAck("cds a=1 b=1")
+				first.subscribe(generate.TypeRoute, "r")
+				first.want("rds r=1 a")
+				first.nack(generate.TypeRoute, "no")
+				first.quiet()
+				if got := h.server.Rejected(); len(got) != 1 || got[0].Name != "r" || got[0].LastGood {
+					t.Errorf("rejected: %+v", got)
+				}
+				second := h.connectAs(t, delta, 2)
+				second.subscribe(generate.TypeCluster)
+				second.wantAck("cds a=1 b=1")
+				second.subscribe(generate.TypeRoute, "r")
+				if second.want("rds r=1 a"); bad {
+					if second.nack(generate.TypeRoute, "no"); delta {
+						second.wantAck("rds -r") // it has asked for it
+					}
+				} else {
+					second.ack(generate.TypeRoute)
+				}
+				second.quiet()
+				third := h.connectAs(t, delta, 3)
+				third.subscribe(generate.TypeCluster)
+				third.wantAck("cds a=1 b=1")
+				third.subscribe(generate.TypeRoute, "r")
+				left := 0
+				if bad {
+					left = 1
+					third.wantAck(third.line("rds -r", "rds"))
+				} else {
+					third.wantAck("rds r=1 a")
+				}
+				if got := h.server.Rejected(); len(got) != left {
+					t.Errorf("rejected: %+v", got)
+				}
+			})
+		}
+	}
+}

@@ -265,7 +265,7 @@ func typeOf(sub *subscription) string {
 func (sc *scope) took(i int, sub *subscription, spared bool) {
 	switch {
 	case spared || sc.acked[i] == sub.base || sub.sequence < sc.ackedAt[i]:
-	case sub.whole():
+	case i == typeEndpoint || sub.whole(): // endpoints are not on trial
 		sc.acked[i], sc.ackedAt[i] = sub.base, sub.sequence
 	case sc.ackedPart[i] != sub.base:
 		part := &generate.Set{}
@@ -319,7 +319,7 @@ func (t *trial) take(remember time.Duration) {
 
 // decided has streams look at what they are given anew: those that wait, or all.
 func (c *circle) decided(all bool) {
-	c.epoch++
+	c.epoch.Add(1)
 	c.arm(time.Now().Add(c.keeper.patience))
 	for st := range c.streams {
 		if all || st.place.open {

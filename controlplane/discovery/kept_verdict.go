@@ -101,7 +101,7 @@ func (c *circle) judge(st *stream, r nack, res *generate.Resource, state verdict
 		if !h.unknown {
 			h.good = sc.acked[r.typ].Get(res.Name)
 		}
-		sc.holds[it] = h
+		sc.put(it, h)
 	}
 	if h := st.place.scope.holds[it]; h != nil && h.hash == res.Hash {
 		v.instead(h.good, h.unknown, st)
