@@ -148,7 +148,7 @@ func (s *FileStore) Create(ctx context.Context, c *model.Config) (version string
 	if err != nil {
 		return "", keyError(verb, c.Key, err)
 	}
-	return version, s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
 		now, err := s.fresh(c.Key)
 		switch {
 		case err != nil:
@@ -184,6 +184,7 @@ func (s *FileStore) Create(ctx context.Context, c *model.Config) (version string
 		version = s.adopt(path, after, c.Key)
 		return nil
 	})
+	return version, err
 }
 
 func exists(path string) bool {
@@ -247,7 +248,7 @@ func (s *FileStore) Update(ctx context.Context, c *model.Config) (version string
 	if err != nil {
 		return "", err
 	}
-	return version, s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
 		now, err := s.fresh(c.Key)
 		if err != nil {
 			return err
@@ -278,6 +279,7 @@ func (s *FileStore) Update(ctx context.Context, c *model.Config) (version string
 		version, err = s.rewrite(now.file, c.Key, doc)
 		return err
 	})
+	return version, err
 }
 
 // rewrite replaces the document of an object in a file, or removes it when doc
@@ -335,7 +337,7 @@ func (s *FileStore) UpdateStatus(ctx context.Context, c *model.Config) (version 
 	if err != nil {
 		return "", err
 	}
-	return version, s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
 		now, err := s.fresh(c.Key)
 		if err != nil {
 			return err
@@ -357,6 +359,7 @@ func (s *FileStore) UpdateStatus(ctx context.Context, c *model.Config) (version 
 		version = s.tree.status.dress(bare).ResourceVersion
 		return nil
 	})
+	return version, err
 }
 
 // Patch changes the newest state of an object; see [Store].
