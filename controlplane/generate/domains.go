@@ -3,6 +3,8 @@
 
 package generate
 
+import "github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+
 import "strings"
 
 // claimDomains sets the domains of the virtual hosts. A domain belongs to one
@@ -16,8 +18,8 @@ func claimDomains(hosts []*virtualHost, proxyDomain string) {
 			h.claim(claimed, "*")
 			return
 		}
-		h.claim(claimed, hostPort(name, h.port))
-		if h.port == 80 {
+		h.claim(claimed, parts.HostPort(name, h.Port))
+		if h.Port == 80 {
 			if strings.Contains(name, ":") {
 				name = "[" + name + "]"
 			}
@@ -25,19 +27,19 @@ func claimDomains(hosts []*virtualHost, proxyDomain string) {
 		}
 	}
 	for _, h := range hosts {
-		claim(h, h.host)
+		claim(h, h.Name)
 	}
 	for _, h := range hosts {
-		for _, name := range shortNames(h.host, proxyDomain) {
+		for _, name := range shortNames(h.Name, proxyDomain) {
 			claim(h, name)
 		}
 	}
 	for _, h := range hosts {
-		if h.service == nil {
+		if h.Service == nil {
 			continue
 		}
-		for _, address := range h.service.Addresses {
-			if isIP(address) && address != "0.0.0.0" && address != "::" {
+		for _, address := range h.Service.Addresses {
+			if parts.IsIP(address) && address != "0.0.0.0" && address != "::" {
 				claim(h, address)
 			}
 		}

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -36,7 +38,7 @@ func (g *Generator) endpoints(s *scope) *Set {
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
 		p := &part{resources: make([]*Resource, 0, len(v.clusters))}
 		for _, ref := range v.clusters {
-			if ref.service.Resolution != model.ResolutionStatic || !policyOf(ref.rule, ref.subset, ref.port.Number).servesTLS() {
+			if ref.service.Resolution != model.ResolutionStatic || !ref.policy().ServesTLS() {
 				continue
 			}
 			src := endpointSource{
@@ -86,7 +88,7 @@ func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subs
 func onlyIP(list []*model.Endpoint) []*model.Endpoint {
 	out := make([]*model.Endpoint, 0, len(list))
 	for _, ep := range list {
-		if _, unix := unixPath(ep.Address); unix || isIP(ep.Address) {
+		if _, unix := parts.UnixPath(ep.Address); unix || parts.IsIP(ep.Address) {
 			out = append(out, ep)
 		}
 	}
@@ -117,16 +119,16 @@ func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *sna
 }
 
 func lbEndpoint(ep *model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
-	address := socketAddress(ep.Address, ep.Port)
-	if path, ok := unixPath(ep.Address); ok {
-		address = pipeAddress(path)
+	address := parts.SocketAddress(ep.Address, ep.Port)
+	if path, ok := parts.UnixPath(ep.Address); ok {
+		address = parts.PipeAddress(path)
 	}
 	out := &endpointv3.LbEndpoint{
 		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
 		LoadBalancingWeight: wrapperspb.UInt32(max(ep.Weight, 1)),
 	}
 	if ep.MutualTLS && peers.Mode(ep.Namespace, ep.Labels, ep.Port) != snapshot.MutualTLSDisabled {
-		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": tlsModeIstio()}}
+		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": cluster.TLSModeIstio()}}
 	}
 	return out
 }

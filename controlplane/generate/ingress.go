@@ -11,9 +11,10 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -58,7 +59,7 @@ func ingressOf(s *scope) *ingress {
 		seen[port] = true
 		in.addressed = in.addressed || own
 		bind := cmp.Or(l.GetBind(), s.proxy.IPs[0])
-		if _, unix := unixPath(bind); !unix && !isIP(bind) {
+		if _, unix := parts.UnixPath(bind); !unix && !parts.IsIP(bind) {
 			continue
 		}
 		in.entries = append(in.entries, ingressEntry{
@@ -81,11 +82,11 @@ func (in *ingress) sidecar() *snapshot.Sidecar {
 // target reads a defaultEndpoint. The wildcard address stands for the proxy's
 // own; an empty endpoint is the same port on the loopback address.
 func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address, own, ok bool) {
-	if path, unix := unixPath(endpoint); unix {
-		return pipeAddress(path), false, path != ""
+	if path, unix := parts.UnixPath(endpoint); unix {
+		return parts.PipeAddress(path), false, path != ""
 	}
 	if endpoint == "" {
-		return socketAddress("127.0.0.1", port), false, true
+		return parts.SocketAddress("127.0.0.1", port), false, true
 	}
 	i := strings.LastIndexByte(endpoint, ':')
 	if i < 0 {
@@ -97,9 +98,9 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 		return nil, false, false
 	}
 	if ip.IsUnspecified() {
-		return socketAddress(in.scope.proxy.IPs[0], uint32(n)), true, true
+		return parts.SocketAddress(in.scope.proxy.IPs[0], uint32(n)), true, true
 	}
-	return socketAddress(ip.String(), uint32(n)), false, true
+	return parts.SocketAddress(ip.String(), uint32(n)), false, true
 }
 
 // clusterKey decides the inbound clusters.
@@ -130,12 +131,7 @@ func (in *ingress) listenerKey() inboundKey {
 func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []*clusterv3.Cluster {
 	out := make([]*clusterv3.Cluster, 0, len(in.entries))
 	for _, e := range in.entries {
-		c := staticCluster(inboundName(e.port), e.target, policy{})
-		if http := (policy{}).httpOptions(e.protocol, &meshv1alpha1.MeshConfig{}); http != nil {
-			c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptionsKey: pack(http)}
-		}
-		policy{}.applyConnections(c, mesh)
-		out = append(out, c)
+		out = append(out, cluster.Inbound(parts.InboundName(e.port), e.target, e.protocol, mesh))
 	}
 	return out
 }

@@ -13,6 +13,7 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -35,7 +36,7 @@ func (g *Generator) listeners(s *scope) *Set {
 			case err == nil:
 				p.resources = append(p.resources, r)
 			case s.sidecar != nil:
-				p.problems = append(p.problems, left(s.sidecar.Config.Key, err))
+				p.problems = append(p.problems, parts.Left(s.sidecar.Config.Key, err))
 			}
 		}
 		return newSet(prev, p.resources, p.problems)
@@ -61,37 +62,37 @@ func httpProxyAddress(s *scope) string {
 
 func httpProxyListener(s *scope, port uint32) *listenerv3.Listener {
 	address := httpProxyAddress(s)
-	name := address + "_" + number(port)
-	hcm := outboundHTTP(s.mesh.Config, "outbound_"+name)
-	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: httpProxyRoutes(s)}}
+	name := address + "_" + parts.Number(port)
+	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name)
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: httpProxyRoutes(s)}}
 	return &listenerv3.Listener{
 		Name:             name,
-		Address:          socketAddress(address, port),
+		Address:          parts.SocketAddress(address, port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{httpFilter(hcm)}}},
+		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{parts.HTTPFilter(hcm)}}},
 	}
 }
 
 // inboundListener takes the connections to one port of the workload.
 func inboundListener(s *scope, e ingressEntry) *listenerv3.Listener {
 	l := &listenerv3.Listener{
-		Name:             e.bind + "_" + number(e.port),
-		Address:          socketAddress(e.bind, e.port),
+		Name:             e.bind + "_" + parts.Number(e.port),
+		Address:          parts.SocketAddress(e.bind, e.port),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		FilterChains:     inboundChains(s, e),
 	}
-	if path, ok := unixPath(e.bind); ok {
-		l.Name, l.Address = path, pipeAddress(path)
+	if path, ok := parts.UnixPath(e.bind); ok {
+		l.Name, l.Address = path, parts.PipeAddress(path)
 	}
 	if e.mode == snapshot.MutualTLSPermissive {
 		l.ListenerFilters = []*listenerv3.ListenerFilter{{
 			Name:       "envoy.filters.listener.tls_inspector",
-			ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: pack(&tlsinspectorv3.TlsInspector{})},
+			ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: parts.Pack(&tlsinspectorv3.TlsInspector{})},
 		}}
 		// Clients that wait for the server to speak first send no bytes to
 		// look at: after the timeout they get the plaintext chain.
 		l.ContinueOnListenerFiltersTimeout = true
-		if d, ok := positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
+		if d, ok := parts.Positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
 			l.ListenerFiltersTimeout = d
 		}
 	}
@@ -102,9 +103,9 @@ func inboundListener(s *scope, e ingressEntry) *listenerv3.Listener {
 // takes the chain with the most specific match, whatever the order.
 func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 	filters := inboundFilters(s, e)
-	secured := &listenerv3.FilterChain{Name: "mtls", Filters: filters, TransportSocket: downstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
+	secured := &listenerv3.FilterChain{Name: "mtls", Filters: filters, TransportSocket: parts.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
 	if !e.protocol.IsHTTP() {
-		secured.TransportSocket = downstreamTLS(s.mesh.Config, nil)
+		secured.TransportSocket = parts.DownstreamTLS(s.mesh.Config, nil)
 	}
 	clear := &listenerv3.FilterChain{Name: "plaintext", Filters: filters}
 	switch e.mode {
@@ -121,7 +122,7 @@ func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 	}
 	// The application may speak TLS itself; only what says that it is mutual
 	// TLS of the mesh is terminated.
-	secured.FilterChainMatch.ApplicationProtocols = meshALPN()
+	secured.FilterChainMatch.ApplicationProtocols = parts.MeshALPN()
 	opaque := proto.Clone(clear).(*listenerv3.FilterChain)
 	opaque.Name, opaque.FilterChainMatch.TransportProtocol = "tls-passthrough", "tls"
 	return []*listenerv3.FilterChain{secured, opaque, clear}
@@ -129,17 +130,17 @@ func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 
 // inboundFilters lead the connections of a port to the application.
 func inboundFilters(s *scope, e ingressEntry) []*listenerv3.Filter {
-	cluster := inboundName(e.port)
+	to := parts.InboundName(e.port)
 	if e.protocol.IsHTTP() {
-		hcm := inboundHTTP(s.mesh.Config, "inbound_"+e.bind+"_"+number(e.port))
+		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+e.bind+"_"+parts.Number(e.port))
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(e.port)}
-		return []*listenerv3.Filter{httpFilter(hcm)}
+		return []*listenerv3.Filter{parts.HTTPFilter(hcm)}
 	}
 	return []*listenerv3.Filter{{
 		Name: "envoy.filters.network.tcp_proxy",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(&tcpproxyv3.TcpProxy{
-			StatPrefix:       cluster,
-			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster},
+		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: parts.Pack(&tcpproxyv3.TcpProxy{
+			StatPrefix:       to,
+			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: to},
 		})},
 	}}
 }

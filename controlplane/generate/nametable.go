@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
@@ -51,7 +52,7 @@ func tableOf(services []*model.Service, endpoints *snapshot.Endpoints) *nds.Tabl
 			host.IPs = podsOf(t, svc, endpoints.Of(svc.ServiceKey))
 		} else {
 			for _, a := range svc.Addresses {
-				if isIP(a) { // and not a range
+				if parts.IsIP(a) { // and not a range
 					host.IPs = append(host.IPs, a)
 				}
 			}
@@ -87,7 +88,7 @@ func podsOf(t *nds.Table, svc *model.Service, set *snapshot.EndpointSet) []strin
 	_, domain, _ := strings.Cut(svc.Hostname, ".")
 	var all []string
 	for _, ep := range set.List {
-		if !isIP(ep.Address) {
+		if !parts.IsIP(ep.Address) {
 			continue
 		}
 		all = append(all, ep.Address)

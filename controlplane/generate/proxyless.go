@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -60,7 +61,7 @@ func (g *Generator) proxyless(s *scope, typeURL string) *Set {
 // proxylessHosts are the hosts and ports that a client may dial.
 func proxylessHosts(b *routeBuilder) []*virtualHost {
 	return slices.DeleteFunc(b.hosts(), func(h *virtualHost) bool {
-		return strings.Contains(h.host, "*") || h.service != nil && !servesHTTP(h.service, h.port)
+		return strings.Contains(h.Name, "*") || h.Service != nil && !servesHTTP(h.Service, h.Port)
 	})
 }
 
@@ -71,12 +72,12 @@ func servesHTTP(svc *model.Service, port uint32) bool {
 // proxylessListeners are one for each name by which a host and port can be
 // dialed.
 func (g *Generator) proxylessListeners(s *scope, prev *Set) *Set {
-	hosts := proxylessHosts(&routeBuilder{scope: s, view: g.view(s)})
+	hosts := proxylessHosts(newRouteBuilder(s, g.view(s)))
 	claimDomains(hosts, s.domain())
 	p := &part{}
 	for _, h := range hosts {
 		for _, name := range h.domains {
-			r, err := g.table.put(TypeListener, name, apiListener(name, outboundName(h.port, "", h.host)))
+			r, err := g.table.put(TypeListener, name, apiListener(name, parts.OutboundName(h.Port, "", h.Name)))
 			p.take(h, r, err)
 		}
 	}
@@ -88,27 +89,27 @@ func (p *part) take(h *virtualHost, r *Resource, err error) {
 	switch {
 	case err == nil:
 		p.resources = append(p.resources, r)
-	case h.service != nil:
-		p.problems = append(p.problems, left(h.service.Source, err))
+	case h.Service != nil:
+		p.problems = append(p.problems, parts.Left(h.Service.Source, err))
 	default:
-		p.problems = append(p.problems, left(h.rules.Config.Key, err))
+		p.problems = append(p.problems, parts.Left(h.Rules.Config.Key, err))
 	}
 }
 
 // apiListener leads a client to its routes.
 func apiListener(name, routes string) *listenerv3.Listener {
-	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: pack(&hcmv3.HttpConnectionManager{
+	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: parts.Pack(&hcmv3.HttpConnectionManager{
 		StatPrefix:     routes,
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: routes}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: routes}},
 		HttpFilters: []*hcmv3.HttpFilter{{
-			Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(&routerv3.Router{})},
+			Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: parts.Pack(&routerv3.Router{})},
 		}},
 	})}}
 }
 
 // proxylessRoutes are one configuration for each host and port.
 func (g *Generator) proxylessRoutes(s *scope, prev *Set) *Set {
-	b := &routeBuilder{scope: s, view: g.view(s)}
+	b := newRouteBuilder(s, g.view(s))
 	p := &part{}
 	for _, h := range proxylessHosts(b) {
 		h.domains = []string{"*"} // whoever asks for these routes has dialed the host
@@ -116,11 +117,11 @@ func (g *Generator) proxylessRoutes(s *scope, prev *Set) *Set {
 		if vh == nil {
 			continue
 		}
-		name := outboundName(h.port, "", h.host)
+		name := parts.OutboundName(h.Port, "", h.Name)
 		r, err := g.table.put(TypeRoute, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}})
 		p.take(h, r, err)
 	}
-	return newSet(prev, p.resources, slices.Concat(b.problems, p.problems))
+	return newSet(prev, p.resources, slices.Concat(b.Problems, p.problems))
 }
 
 // proxylessSource is everything that a cluster or its endpoints are built from.
@@ -135,13 +136,10 @@ type proxylessSource struct {
 func (g *Generator) proxylessClusters(s *scope, prev *Set) *Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
-		if !policyOf(ref.rule, ref.subset, ref.port.Number).servesTLS() {
+		if !ref.policy().ServesTLS() {
 			continue // the snapshot reports it
 		}
-		src := proxylessSource{typeURL: TypeCluster, clusterSource: clusterSource{
-			service: ref.service, port: ref.port, subset: ref.subset, rule: ref.rule,
-			accounts: s.mesh.Accounts.Of(ref.service.ServiceKey), config: s.mesh.Config,
-		}}
+		src := proxylessSource{typeURL: TypeCluster, clusterSource: clusterSource{Source: ref.source(s)}}
 		if ref.service.Resolution == model.ResolutionDNS {
 			src.endpoints = s.mesh.NamedEndpoints.Of(ref.service.ServiceKey)
 			if len(dialed(src.endpoints, src.clusterSource)) != 1 {
@@ -158,23 +156,23 @@ func (g *Generator) proxylessClusters(s *scope, prev *Set) *Set {
 // proxylessCluster balances in turn: the other ways are plugins that an
 // application may lack, and its library would refuse the cluster.
 func proxylessCluster(name string, src clusterSource) *clusterv3.Cluster {
-	p := policyOf(src.rule, src.subset, src.port.Number)
-	c := &clusterv3.Cluster{Name: name, LbPolicy: clusterv3.Cluster_ROUND_ROBIN, CircuitBreakers: p.circuitBreakers()}
-	if src.service.Resolution == model.ResolutionDNS {
+	p := src.Policy()
+	c := &clusterv3.Cluster{Name: name, LbPolicy: clusterv3.Cluster_ROUND_ROBIN, CircuitBreakers: p.CircuitBreakers()}
+	if src.Service.Resolution == model.ResolutionDNS {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS}
-		c.LoadAssignment = dialable(name, src.port.Number, dialed(src.endpoints, src))
+		c.LoadAssignment = dialable(name, src.Port.Number, dialed(src.endpoints, src))
 	} else {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: overADS(), ServiceName: name}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: parts.OverADS(), ServiceName: name}
 	}
-	p.applyOutlier(c)
+	p.ApplyOutlier(c)
 	c.CommonLbConfig = nil // no such threshold in gRPC
-	if p.tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
-		names := p.tls.GetSubjectAltNames()
+	if p.TLS.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
+		names := p.TLS.GetSubjectAltNames()
 		if len(names) == 0 {
-			names = identities(src.config, src.service, src.accounts)
+			names = parts.Identities(src.Config, src.Service, src.Accounts)
 		}
-		c.TransportSocket = proxylessTLS(cmp.Or(p.tls.GetSni(), serverName(src.port.Number, src.subset, src.service.Hostname)), names)
+		c.TransportSocket = proxylessTLS(cmp.Or(p.TLS.GetSni(), parts.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)), names)
 	}
 	return c
 }
@@ -183,19 +181,19 @@ func proxylessCluster(name string, src clusterSource) *clusterv3.Cluster {
 func proxylessTLS(sni string, names []string) *corev3.TransportSocket {
 	matchers := make([]*matcherv3.StringMatcher, 0, len(names))
 	for _, name := range names {
-		matchers = append(matchers, exactly(name))
+		matchers = append(matchers, parts.Exactly(name))
 	}
 	plugin := func(certificate string) *tlsv3.CertificateProviderPluginInstance {
 		return &tlsv3.CertificateProviderPluginInstance{InstanceName: certificateProvider, CertificateName: certificate}
 	}
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&tlsv3.UpstreamTlsContext{
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: parts.Pack(&tlsv3.UpstreamTlsContext{
 			Sni: sni,
 			CommonTlsContext: &tlsv3.CommonTlsContext{
-				TlsCertificateProviderInstance: plugin(secretIdentity),
+				TlsCertificateProviderInstance: plugin(parts.SecretIdentity),
 				ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-					CaCertificateProviderInstance: plugin(secretRoots),
+					CaCertificateProviderInstance: plugin(parts.SecretRoots),
 					//lint:ignore SA1019 gRPC reads this field and not the typed one (gRFC A29)
 					MatchSubjectAltNames: matchers,
 				}},
@@ -208,12 +206,10 @@ func proxylessTLS(sni string, names []string) *corev3.TransportSocket {
 func (g *Generator) proxylessEndpoints(s *scope, prev *Set) *Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
-		if ref.service.Resolution != model.ResolutionStatic || !policyOf(ref.rule, ref.subset, ref.port.Number).servesTLS() {
+		if ref.service.Resolution != model.ResolutionStatic || !ref.policy().ServesTLS() {
 			continue
 		}
-		src := proxylessSource{typeURL: TypeEndpoint, clusterSource: clusterSource{
-			service: ref.service, port: ref.port, subset: ref.subset, rule: ref.rule, endpoints: s.mesh.Endpoints.Of(ref.service.ServiceKey),
-		}}
+		src := proxylessSource{typeURL: TypeEndpoint, clusterSource: clusterSource{Source: ref.source(s), endpoints: s.mesh.Endpoints.Of(ref.service.ServiceKey)}}
 		p.add(ref, func() (*Resource, error) {
 			return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
 				return dialable(ref.name, ref.port.Number, onlyIP(dialed(src.endpoints, src.clusterSource)))
@@ -228,10 +224,10 @@ func (g *Generator) proxylessEndpoints(s *scope, prev *Set) *Set {
 func dialed(set *snapshot.EndpointSet, src clusterSource) []*model.Endpoint {
 	seen := map[string]bool{}
 	var out []*model.Endpoint
-	for _, ep := range endpointsOf(set, src.rule, src.subset) {
-		_, unix := unixPath(ep.Address)
-		at := hostPort(ep.Address, ep.Port)
-		if unix || ep.ServicePort != src.port.Number || seen[at] {
+	for _, ep := range endpointsOf(set, src.Rule, src.Subset) {
+		_, unix := parts.UnixPath(ep.Address)
+		at := parts.HostPort(ep.Address, ep.Port)
+		if unix || ep.ServicePort != src.Port.Number || seen[at] {
 			continue
 		}
 		seen[at] = true

@@ -13,12 +13,19 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// maxBody bounds the body of a direct response.
-const maxBody = 1 << 20
+const (
+	// httpProxyRoute is the name of the routes of the HTTP proxy listener.
+	httpProxyRoute = "http_proxy"
+	// httpProxyVHDS is their name for proxies with VHDS. It is another one, so
+	// that a listener that goes over from one to the other waits for what it
+	// goes to: under one name Envoy would mix them.
+	httpProxyVHDS = "http_proxy.vhds"
+)
 
 // unknownHostBody is what a request for a host that nobody knows gets.
 const unknownHostBody = "no service of the mesh answers for this host and port: " +
@@ -35,34 +42,37 @@ func (g *Generator) routes(s *scope) *Set {
 	key := setKey{typeURL: TypeRoute, outbound: s.outbound, route: s.routeKey()}
 	from := sources{s.mesh.Services, s.mesh.VirtualServices, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
-		b := &routeBuilder{scope: s, view: g.view(s)}
+		b := newRouteBuilder(s, g.view(s))
 		config := httpProxyConfig(httpProxyRoute)
 		config.VirtualHosts = b.httpProxy()
 		r, err := g.table.put(TypeRoute, config.GetName(), config)
 		if err != nil {
-			problems := append(b.problems, left(model.Key{}, err))
+			problems := append(b.Problems, parts.Left(model.Key{}, err))
 			if prev != nil {
 				return newSet(prev, prev.Resources, problems) // the last good routes
 			}
 			return newSet(prev, nil, problems)
 		}
-		return newSet(prev, []*Resource{r}, b.problems)
+		return newSet(prev, []*Resource{r}, b.Problems)
 	})
 }
 
 // routeBuilder makes the routes of one scope.
 type routeBuilder struct {
-	scope    *scope
-	view     *view
-	problems []model.Problem
+	route.Builder
+	scope *scope
+	view  *view
+}
+
+func newRouteBuilder(s *scope, v *view) *routeBuilder {
+	return &routeBuilder{scope: s, view: v, Builder: route.Builder{
+		Mesh: s.mesh, Proxy: s.proxy, Gateway: route.Sidecars, Service: func(host string) *model.Service { return v.byHost[host] },
+	}}
 }
 
 // virtualHost is a host and port that gets routes of its own.
 type virtualHost struct {
-	host    string
-	port    uint32
-	service *model.Service           // nil for hosts that only a VirtualService names
-	rules   *snapshot.VirtualService // may be nil
+	route.Host
 	domains []string
 }
 
@@ -71,7 +81,7 @@ func httpProxyConfig(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:                           name,
 		ValidateClusters:               wrapperspb.Bool(false),
-		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxBody),
+		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(route.MaxBody),
 	}
 }
 
@@ -110,7 +120,7 @@ func (b *routeBuilder) hosts() []*virtualHost {
 		for _, port := range svc.Ports {
 			if !seen[port.Number] {
 				seen[port.Number] = true
-				out = append(out, &virtualHost{host: svc.Hostname, port: port.Number, service: svc, rules: vs})
+				out = append(out, &virtualHost{Host: route.Host{Name: svc.Hostname, Port: port.Number, Service: svc, Rules: vs}})
 			}
 		}
 	}
@@ -121,14 +131,14 @@ func (b *routeBuilder) hosts() []*virtualHost {
 				continue
 			}
 			seen[host] = true
-			out = append(out, &virtualHost{host: host, port: 80, rules: vs})
+			out = append(out, &virtualHost{Host: route.Host{Name: host, Port: 80, Rules: vs}})
 		}
 	}
 	slices.SortStableFunc(out, func(x, y *virtualHost) int {
-		if c := strings.Compare(x.host, y.host); c != 0 {
+		if c := strings.Compare(x.Name, y.Name); c != 0 {
 			return c
 		}
-		return int(x.port) - int(y.port)
+		return int(x.Port) - int(y.Port)
 	})
 	return out
 }
@@ -144,59 +154,32 @@ func (b *routeBuilder) servedBy(host string) bool {
 
 // build makes a virtual host; nil when no valid one can be made.
 func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
-	vh := &routev3.VirtualHost{Name: hostPort(h.host, h.port), Domains: h.domains, IncludeRequestAttemptCount: true}
-	if h.rules != nil {
-		vh.Routes = b.rules(h)
+	vh := &routev3.VirtualHost{Name: parts.HostPort(h.Name, h.Port), Domains: h.domains, IncludeRequestAttemptCount: true}
+	if h.Rules != nil {
+		vh.Routes = b.Routes(&h.Host)
 	}
 	if len(vh.Routes) == 0 {
-		if h.service == nil {
+		if h.Service == nil {
 			return nil
 		}
-		vh.Routes = []*routev3.Route{b.defaultRoute(h)}
+		vh.Routes = []*routev3.Route{b.Default(&h.Host)}
 	}
 	err := vh.Validate()
-	if err == nil && !utf8.ValidString(h.host) {
-		err = fmt.Errorf("the host %q is not UTF-8", h.host)
+	if err == nil && !utf8.ValidString(h.Name) {
+		err = fmt.Errorf("the host %q is not UTF-8", h.Name)
 	}
 	if err != nil {
 		object := model.Key{}
 		switch {
-		case h.service != nil:
-			object = h.service.Source
-		case h.rules != nil:
-			object = h.rules.Config.Key
+		case h.Service != nil:
+			object = h.Service.Source
+		case h.Rules != nil:
+			object = h.Rules.Config.Key
 		}
-		b.problems = append(b.problems, left(object, err))
+		b.Problems = append(b.Problems, parts.Left(object, err))
 		return nil
 	}
 	return vh
-}
-
-// defaultRoute sends everything to the service.
-func (b *routeBuilder) defaultRoute(h *virtualHost) *routev3.Route {
-	action := &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: outboundName(h.port, "", h.host)},
-		RetryPolicy:      retryPolicy(nil, b.scope.mesh.Config),
-	}
-	b.applyTimeout(action, nil, h)
-	return &routev3.Route{
-		Name:      "default",
-		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		Decorator: &routev3.Decorator{Operation: hostPort(h.host, h.port) + "/*"},
-		Action:    &routev3.Route_Route{Route: action},
-	}
-}
-
-// applyTimeout sets the timeout of a route; nil and 0 mean none. A gRPC
-// client's own deadline holds too, but not beyond the timeout.
-func (b *routeBuilder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.Duration, h *virtualHost) {
-	action.Timeout = durationpb.New(0)
-	if d, ok := positive(timeout); ok {
-		action.Timeout = d
-	}
-	if h.service != nil && slices.ContainsFunc(h.service.Ports, func(p model.Port) bool { return p.Number == h.port && p.Protocol.IsHTTP2() }) {
-		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: action.Timeout}
-	}
 }
 
 // blockAll answers for hosts that nobody knows.
@@ -207,7 +190,7 @@ func blockAll() *routev3.VirtualHost {
 		Routes: []*routev3.Route{{
 			Name:   "block_all",
 			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-			Action: respond(502, unknownHostBody),
+			Action: route.Respond(502, unknownHostBody),
 		}},
 	}
 }
@@ -215,17 +198,17 @@ func blockAll() *routev3.VirtualHost {
 // inboundRoutes send everything to the application.
 func inboundRoutes(port uint32) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
-		Name:             inboundName(port),
+		Name:             parts.InboundName(port),
 		ValidateClusters: wrapperspb.Bool(false),
 		VirtualHosts: []*routev3.VirtualHost{{
-			Name:    "inbound|http|" + number(port),
+			Name:    "inbound|http|" + parts.Number(port),
 			Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Name:      "default",
 				Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-				Decorator: &routev3.Decorator{Operation: "inbound:" + number(port) + "/*"},
+				Decorator: &routev3.Decorator{Operation: "inbound:" + parts.Number(port) + "/*"},
 				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-					ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: inboundName(port)},
+					ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: parts.InboundName(port)},
 					Timeout:           durationpb.New(0),
 					MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: durationpb.New(0)},
 				}},

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -93,6 +95,17 @@ type clusterRef struct {
 	rule    *snapshot.DestinationRule // may be nil
 }
 
+// policy is what its DestinationRule says.
+func (c clusterRef) policy() cluster.Policy { return cluster.PolicyOf(c.rule, c.subset, c.port.Number) }
+
+// source is what the cluster is built from.
+func (c clusterRef) source(s *scope) cluster.Source {
+	return cluster.Source{
+		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
+		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config,
+	}
+}
+
 func newView(s *scope) *view {
 	v := &view{services: s.mesh.Services.Visible(s.proxy.Namespace, s.sidecar)}
 	v.byHost = make(map[string]*model.Service, len(v.services))
@@ -117,6 +130,6 @@ func newView(s *scope) *view {
 
 func (v *view) add(svc *model.Service, port model.Port, subset string, rule *snapshot.DestinationRule) {
 	v.clusters = append(v.clusters, clusterRef{
-		name: outboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule,
+		name: parts.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule,
 	})
 }

@@ -10,6 +10,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -57,7 +58,7 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 			UriRegexRewrite: &networkingv1alpha3.RegexRewrite{Match: "(", Rewrite: "x"},
 		}}, 503, true},
 		{"long body", &networkingv1alpha3.HTTPRoute{Match: match, DirectResponse: &networkingv1alpha3.HTTPDirectResponse{
-			Status: 200, Body: &networkingv1alpha3.HTTPBody{Specifier: &networkingv1alpha3.HTTPBody_String_{String_: strings.Repeat("x", maxBody+1)}},
+			Status: 200, Body: &networkingv1alpha3.HTTPBody{Specifier: &networkingv1alpha3.HTTPBody_String_{String_: strings.Repeat("x", route.MaxBody+1)}},
 		}}, 503, false},
 		{"no weight", &networkingv1alpha3.HTTPRoute{Match: match, Route: []*networkingv1alpha3.HTTPRouteDestination{to("svc-0000", 0), to("svc-0001", 0)}}, 503, false},
 		{"no destination", &networkingv1alpha3.HTTPRoute{Match: match}, 503, false},
@@ -85,49 +86,6 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 			validate(t, envoyBinary(t), w.mesh, proxyAt("127.1.0.2"))
 		})
 	}
-}
-
-func TestHeaderValue(t *testing.T) {
-	t.Parallel()
-	tests := map[string]string{
-		"":                                "",
-		"plain":                           "plain",
-		"%PROTOCOL%":                      "%PROTOCOL%",
-		"a %REQ(x-a?:path):12% b":         "a %REQ(x-a?:path):12% b",
-		"already %% escaped":              "already %% escaped",
-		"50%":                             "50%%",
-		"50% of %PROTOCOL%":               "50%% of %%PROTOCOL%%",
-		"%NO_SUCH_COMMAND%":               "%%NO_SUCH_COMMAND%%",
-		"%REQ(%":                          "%%REQ(%%",
-		"%DOWNSTREAM_PEER_URI_SAN% and %": "%%DOWNSTREAM_PEER_URI_SAN%% and %%",
-	}
-	for in, want := range tests {
-		if got := headerValue(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
-	}
-}
-
-// FuzzHeaderValue checks that whatever comes, each % of the result is doubled
-// or begins or ends a known command.
-func FuzzHeaderValue(f *testing.F) {
-	for _, seed := range []string{"", "%", "%%", "%REQ(a)%", "x %PROTOCOL% y", "%REQ(a)", "%%%PROTOCOL%%%"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, in string) {
-		rest := headerValue(in)
-		for {
-			i := strings.IndexByte(rest, '%')
-			if i < 0 {
-				return
-			}
-			command := headerCommand.FindString(rest[i:])
-			if command == "" {
-				t.Fatalf("%q became %q", in, headerValue(in))
-			}
-			rest = rest[i+len(command):]
-		}
-	})
 }
 
 // FuzzDefaultEndpoint checks that an endpoint that is taken is one that Envoy

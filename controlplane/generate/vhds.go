@@ -6,6 +6,7 @@ package generate
 import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -27,10 +28,10 @@ func httpProxyRoutes(s *scope) string {
 func (g *Generator) routesWithVHDS(s *scope) *Set {
 	return g.sets.get(setKey{typeURL: TypeRoute, vhds: true}, s.mesh.Sequence, sources{}, func(prev *Set) *Set {
 		config := httpProxyConfig(httpProxyVHDS)
-		config.Vhds = &routev3.Vhds{ConfigSource: overADS()}
+		config.Vhds = &routev3.Vhds{ConfigSource: parts.OverADS()}
 		r, err := g.table.put(TypeRoute, config.GetName(), config)
 		if err != nil {
-			return newSet(prev, nil, []model.Problem{left(model.Key{}, err)})
+			return newSet(prev, nil, []model.Problem{parts.Left(model.Key{}, err)})
 		}
 		return newSet(prev, []*Resource{r}, nil)
 	})
@@ -46,7 +47,7 @@ func (g *Generator) virtualHosts(s *scope) *Set {
 	key := setKey{typeURL: TypeVirtualHost, outbound: s.outbound, route: s.routeKey()}
 	from := sources{s.mesh.Services, s.mesh.VirtualServices, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
-		b := &routeBuilder{scope: s, view: g.view(s)}
+		b := newRouteBuilder(s, g.view(s))
 		var resources []*Resource
 		for _, vh := range b.httpProxy() {
 			vh.Name = httpProxyVHDS + "/" + vh.GetName()
@@ -55,12 +56,12 @@ func (g *Generator) virtualHosts(s *scope) *Set {
 				resources = append(resources, r)
 				continue
 			}
-			problems := append(b.problems, left(model.Key{}, err))
+			problems := append(b.Problems, parts.Left(model.Key{}, err))
 			if prev != nil {
 				return newSet(prev, prev.Resources, problems) // the last good ones: domains go with each other
 			}
 			return newSet(prev, nil, problems)
 		}
-		return newSet(prev, resources, b.problems)
+		return newSet(prev, resources, b.Problems)
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -116,7 +117,7 @@ func renameRoutes(t *testing.T, l *listenerv3.Listener) {
 			}
 			if rds := hcm.GetRds(); rds.GetRouteConfigName() == httpProxyVHDS {
 				rds.RouteConfigName = httpProxyRoute
-				f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: pack(hcm)}
+				f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: parts.Pack(hcm)}
 			}
 		}
 	}

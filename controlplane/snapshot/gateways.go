@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -35,16 +36,31 @@ func (c *checker) gateways(obj *model.Config, spec *networkingv1alpha3.VirtualSe
 		if name == "mesh" {
 			continue
 		}
-		full := gatewayName(name, obj.Namespace)
+		full := GatewayName(name, obj.Namespace)
 		if _, ok := c.mesh.gateways[full]; !ok {
 			c.dangling(obj, "spec.gateways[%d]: there is no Gateway %s, so the routes take no effect there; correct the name or create it", i, full)
 		}
 	}
 }
 
-// gatewayName gives namespace/name of what a VirtualService names: a name of
+// gatewaysOf are the names of the Gateways that a VirtualService applies to,
+// each once.
+func gatewaysOf(obj *model.Config, spec *networkingv1alpha3.VirtualService) []string {
+	var names []string
+	for _, name := range spec.GetGateways() {
+		if name == "mesh" {
+			continue
+		}
+		if full := GatewayName(name, obj.Namespace); !slices.Contains(names, full) {
+			names = append(names, full)
+		}
+	}
+	return names
+}
+
+// GatewayName gives namespace/name of what a VirtualService names: a name of
 // its own namespace, ./name, namespace/name, or the old name.namespace.svc...
-func gatewayName(name, namespace string) string {
+func GatewayName(name, namespace string) string {
 	if of, rest, ok := strings.Cut(name, "/"); ok {
 		if of == "." {
 			of = namespace

@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// VirtualService is one user object that applies to sidecars.
+// VirtualService is one user object.
 type VirtualService struct {
 	Config *model.Config
 	Spec   *networkingv1alpha3.VirtualService
@@ -30,8 +30,13 @@ type VirtualServices struct {
 
 	byHost    map[string][]*VirtualService // oldest first
 	wildcards []string                     // most specific first
+	byGateway map[string][]*VirtualService // by namespace/name, oldest first
 	all       []*model.Config
 }
+
+// OfGateway gives the objects that apply to a Gateway, named namespace/name,
+// oldest first.
+func (v *VirtualServices) OfGateway(name string) []*VirtualService { return v.byGateway[name] }
 
 func (v *VirtualServices) objects() []*model.Config {
 	if v == nil {
@@ -46,12 +51,17 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 		for _, vs := range old.All {
 			before[vs.Config.Key] = vs
 		}
+		for _, list := range old.byGateway {
+			for _, vs := range list {
+				before[vs.Config.Key] = vs
+			}
+		}
 	}
-	v := &VirtualServices{byHost: make(map[string][]*VirtualService), all: objs}
+	v := &VirtualServices{byHost: make(map[string][]*VirtualService), byGateway: make(map[string][]*VirtualService), all: objs}
 	labels := make(map[string]bool)
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*networkingv1alpha3.VirtualService)
-		if !ok || !forMesh(spec.GetGateways()) {
+		if !ok {
 			continue
 		}
 		vs := before[obj.Key]
@@ -60,6 +70,12 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 			for _, h := range spec.GetHosts() {
 				vs.Hosts = append(vs.Hosts, set.resolveHost(h, obj.Namespace))
 			}
+		}
+		for _, name := range gatewaysOf(obj, spec) {
+			v.byGateway[name] = append(v.byGateway[name], vs)
+		}
+		if !forMesh(spec.GetGateways()) {
+			continue
 		}
 		v.All = append(v.All, vs)
 		for _, h := range vs.Hosts {

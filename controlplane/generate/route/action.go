@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package route
 
 import (
 	"math"
@@ -12,12 +12,14 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 )
 
 // forward makes the route send requests to its destinations.
-func (b *routeBuilder) forward(route *routev3.Route, h *virtualHost, in *networkingv1alpha3.HTTPRoute) {
-	action := &routev3.RouteAction{RetryPolicy: retryPolicy(in.GetRetries(), b.scope.mesh.Config)}
-	b.applyTimeout(action, in.GetTimeout(), h)
+func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.HTTPRoute) {
+	action := &routev3.RouteAction{RetryPolicy: retryPolicy(in.GetRetries(), b.Mesh.Config)}
+	applyTimeout(action, in.GetTimeout(), h)
 	var authority string
 	if host := headerOperations(in.GetHeaders().GetRequest()).authority; host != "" {
 		authority = host
@@ -31,7 +33,7 @@ func (b *routeBuilder) forward(route *routev3.Route, h *virtualHost, in *network
 	dests := weighted(in.GetRoute())
 	switch len(dests) {
 	case 0:
-		route.Action = respond(503, "all destinations of the route have the weight 0\n")
+		route.Action = Respond(503, "all destinations of the route have the weight 0\n")
 		return
 	case 1:
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: b.cluster(dests[0].GetDestination(), h)}
@@ -64,7 +66,7 @@ func weighted(dests []*networkingv1alpha3.HTTPRouteDestination) []*networkingv1a
 }
 
 // split divides requests between destinations by weight.
-func (b *routeBuilder) split(dests []*networkingv1alpha3.HTTPRouteDestination, h *virtualHost) *routev3.WeightedCluster {
+func (b *Builder) split(dests []*networkingv1alpha3.HTTPRouteDestination, h *Host) *routev3.WeightedCluster {
 	out := &routev3.WeightedCluster{}
 	for _, d := range dests {
 		request, response := headerOperations(d.GetHeaders().GetRequest()), headerOperations(d.GetHeaders().GetResponse())
@@ -86,21 +88,21 @@ func (b *routeBuilder) split(dests []*networkingv1alpha3.HTTPRouteDestination, h
 
 // cluster names the cluster of a destination. Whether it exists shows when a
 // request gets there: one that does not answers 503.
-func (b *routeBuilder) cluster(dest *networkingv1alpha3.Destination, h *virtualHost) string {
-	namespace := h.rules.Config.Namespace
-	host := b.scope.mesh.ResolveHost(dest.GetHost(), namespace)
+func (b *Builder) cluster(dest *networkingv1alpha3.Destination, h *Host) string {
+	namespace := h.Rules.Config.Namespace
+	host := b.Mesh.ResolveHost(dest.GetHost(), namespace)
 	port := dest.GetPort().GetNumber()
 	if port == 0 {
-		port = h.port
-		if svc := b.view.byHost[host]; svc != nil && len(svc.Ports) == 1 {
+		port = h.Port
+		if svc := b.Service(host); svc != nil && len(svc.Ports) == 1 {
 			port = svc.Ports[0].Number
 		}
 	}
-	return outboundName(port, dest.GetSubset(), host)
+	return parts.OutboundName(port, dest.GetSubset(), host)
 }
 
 // mirrors sends copies of requests elsewhere.
-func (b *routeBuilder) mirrors(in *networkingv1alpha3.HTTPRoute, h *virtualHost) []*routev3.RouteAction_RequestMirrorPolicy {
+func (b *Builder) mirrors(in *networkingv1alpha3.HTTPRoute, h *Host) []*routev3.RouteAction_RequestMirrorPolicy {
 	mirrors := in.GetMirrors()
 	if dest := in.GetMirror(); dest != nil && len(mirrors) == 0 {
 		share := in.GetMirrorPercentage()
@@ -173,14 +175,14 @@ func directResponse(in *networkingv1alpha3.HTTPDirectResponse) *routev3.Route_Di
 	if b := in.GetBody().GetBytes(); b != nil {
 		body = string(b)
 	}
-	if len(body) > maxBody {
-		return respond(503, "the body of the direct response is longer than 1 MiB\n")
+	if len(body) > MaxBody {
+		return Respond(503, "the body of the direct response is longer than 1 MiB\n")
 	}
-	return respond(in.GetStatus(), body)
+	return Respond(in.GetStatus(), body)
 }
 
-// respond answers without asking anybody.
-func respond(status uint32, body string) *routev3.Route_DirectResponse {
+// Respond answers without asking anybody.
+func Respond(status uint32, body string) *routev3.Route_DirectResponse {
 	out := &routev3.DirectResponseAction{Status: status}
 	if body != "" {
 		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte(body)}}

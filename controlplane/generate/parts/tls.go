@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package parts
 
 import (
 	"slices"
@@ -23,14 +23,14 @@ import (
 // mesh from TLS of the application. "istio-peer-exchange" is left out on
 // purpose: it promises an exchange that a stock Envoy does not speak.
 const (
-	alpnMesh      = "istio"
-	alpnMeshHTTP1 = "istio-http/1.1"
-	alpnMeshHTTP2 = "istio-h2"
+	ALPNMesh      = "istio"
+	ALPNMeshHTTP1 = "istio-http/1.1"
+	ALPNMeshHTTP2 = "istio-h2"
 )
 
-// meshALPN are all names that say mutual TLS of the mesh.
-func meshALPN() []string {
-	return []string{alpnMesh, "istio-peer-exchange", "istio-http/1.0", alpnMeshHTTP1, alpnMeshHTTP2}
+// MeshALPN are all names that say mutual TLS of the mesh.
+func MeshALPN() []string {
+	return []string{ALPNMesh, "istio-peer-exchange", "istio-http/1.0", ALPNMeshHTTP1, ALPNMeshHTTP2}
 }
 
 // inboundCiphers are the ciphers of TLS 1.2 that workloads take.
@@ -42,27 +42,27 @@ func inboundCiphers() []string {
 	}
 }
 
-// trustDomain is the trust domain of the mesh.
-func trustDomain(mesh *meshv1alpha1.MeshConfig) string {
+// TrustDomain is the trust domain of the mesh.
+func TrustDomain(mesh *meshv1alpha1.MeshConfig) string {
 	if td := mesh.GetTrustDomain(); td != "" {
 		return td
 	}
 	return "cluster.local"
 }
 
-// trustDomains are the trust domain of the mesh and its aliases.
-func trustDomains(mesh *meshv1alpha1.MeshConfig) []string {
-	all := append([]string{trustDomain(mesh)}, mesh.GetTrustDomainAliases()...)
+// TrustDomains are the trust domain of the mesh and its aliases.
+func TrustDomains(mesh *meshv1alpha1.MeshConfig) []string {
+	all := append([]string{TrustDomain(mesh)}, mesh.GetTrustDomainAliases()...)
 	slices.Sort(all[1:])
 	return slices.Compact(all)
 }
 
-// identities are the names that the certificates of a service may carry,
+// Identities are the names that the certificates of a service may carry,
 // sorted; none means that nothing is known.
-func identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *snapshot.AccountSet) []string {
+func Identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *snapshot.AccountSet) []string {
 	names := slices.Clone(svc.SubjectAltNames)
 	if accounts != nil {
-		for _, td := range trustDomains(mesh) {
+		for _, td := range TrustDomains(mesh) {
 			for _, a := range accounts.List {
 				names = append(names, "spiffe://"+td+"/ns/"+a.Namespace+"/sa/"+a.ServiceAccount)
 			}
@@ -72,30 +72,30 @@ func identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *sna
 	return slices.Compact(names)
 }
 
-// upstreamTLS is the transport socket of mutual TLS to a service.
-func upstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
+// UpstreamTLS is the transport socket of mutual TLS to a service.
+func UpstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
 	matchers := make([]*tlsv3.SubjectAltNameMatcher, 0, len(names))
 	for _, name := range names {
 		kind := tlsv3.SubjectAltNameMatcher_DNS
 		if strings.Contains(name, "://") {
 			kind = tlsv3.SubjectAltNameMatcher_URI
 		}
-		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: exactly(name)})
+		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: Exactly(name)})
 	}
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&tlsv3.UpstreamTlsContext{
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(&tlsv3.UpstreamTlsContext{
 			CommonTlsContext: commonTLS(mesh, matchers, nil, alpn),
 			Sni:              sni,
 		})},
 	}
 }
 
-// downstreamTLS is the transport socket of inbound mutual TLS: a certificate
+// DownstreamTLS is the transport socket of inbound mutual TLS: a certificate
 // of one of the trust domains of the mesh is demanded.
-func downstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.TransportSocket {
+func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.TransportSocket {
 	var matchers []*tlsv3.SubjectAltNameMatcher
-	for _, td := range trustDomains(mesh) {
+	for _, td := range TrustDomains(mesh) {
 		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{
 			SanType: tlsv3.SubjectAltNameMatcher_URI,
 			Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + td + "/"}},
@@ -103,18 +103,18 @@ func downstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.Transpo
 	}
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&tlsv3.DownstreamTlsContext{
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(&tlsv3.DownstreamTlsContext{
 			CommonTlsContext:         commonTLS(mesh, matchers, inboundCiphers(), alpn),
 			RequireClientCertificate: wrapperspb.Bool(true),
 		})},
 	}
 }
 
-// plaintext is the transport socket without TLS.
-func plaintext() *corev3.TransportSocket {
+// Plaintext is the transport socket without TLS.
+func Plaintext() *corev3.TransportSocket {
 	return &corev3.TransportSocket{
 		Name:       "envoy.transport_sockets.raw_buffer",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawbufferv3.RawBuffer{})},
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(&rawbufferv3.RawBuffer{})},
 	}
 }
 
@@ -131,11 +131,11 @@ func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatche
 	}
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      params,
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(secretIdentity)},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(SecretIdentity)},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: sans},
-				ValidationContextSdsSecretConfig: secret(secretRoots),
+				ValidationContextSdsSecretConfig: secret(SecretRoots),
 			},
 		},
 		AlpnProtocols: alpn,
@@ -152,7 +152,7 @@ func secret(name string) *tlsv3.SdsSecretConfig {
 				TransportApiVersion:       corev3.ApiVersion_V3,
 				SetNodeOnFirstMessageOnly: true,
 				GrpcServices: []*corev3.GrpcService{{
-					TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: sdsCluster}},
+					TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: SDSCluster}},
 				}},
 			}},
 			ResourceApiVersion:  corev3.ApiVersion_V3,
@@ -161,6 +161,6 @@ func secret(name string) *tlsv3.SdsSecretConfig {
 	}
 }
 
-func exactly(value string) *matcherv3.StringMatcher {
+func Exactly(value string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package parts
 
 import (
 	"encoding/json"
@@ -13,15 +13,15 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// textFormat is the access log line of Istio.
-const textFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
+// TextFormat is the access log line of Istio.
+const TextFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
 	`%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% ` +
 	`%DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" ` +
 	`"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% ` +
 	`%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%` + "\n"
 
-// jsonFormat gives the fields of the access log of Istio in JSON, by name.
-func jsonFormat() map[string]any {
+// JSONFormat gives the fields of the access log of Istio in JSON, by name.
+func JSONFormat() map[string]any {
 	return map[string]any{
 		"start_time": "%START_TIME%", "route_name": "%ROUTE_NAME%", "method": "%REQ(:METHOD)%",
 		"path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%", "response_code": "%RESPONSE_CODE%",
@@ -37,8 +37,8 @@ func jsonFormat() map[string]any {
 	}
 }
 
-// accessLog is the access log of the mesh settings; none without a file.
-func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
+// AccessLog is the access log of the mesh settings; none without a file.
+func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	if mesh.GetAccessLogFile() == "" {
 		return nil
 	}
@@ -48,7 +48,7 @@ func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	} else {
 		text := mesh.GetAccessLogFormat()
 		if text == "" {
-			text = textFormat
+			text = TextFormat
 		}
 		format.Format = &corev3.SubstitutionFormatString_TextFormatSource{
 			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}},
@@ -56,7 +56,7 @@ func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	}
 	return []*accesslogv3.AccessLog{{
 		Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&filev3.FileAccessLog{
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&filev3.FileAccessLog{
 			Path: mesh.GetAccessLogFile(), AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: format},
 		})},
 	}}
@@ -65,7 +65,7 @@ func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 // jsonFields reads the user's format; one that is no JSON object gives the
 // fields of Istio.
 func jsonFields(format string) *structpb.Struct {
-	fields := jsonFormat()
+	fields := JSONFormat()
 	if format != "" {
 		var own map[string]any
 		if json.Unmarshal([]byte(format), &own) == nil && len(own) > 0 {

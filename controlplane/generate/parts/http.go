@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package parts
 
 import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -38,27 +38,27 @@ func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string) *hcmv3.HttpCon
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		AccessLog:         accessLog(mesh),
+		AccessLog:         AccessLog(mesh),
 	}
 	normalizePaths(hcm, mesh)
 	for _, row := range httpFilters() {
 		hcm.HttpFilters = append(hcm.HttpFilters, &hcmv3.HttpFilter{
-			Name: row.name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(row.config)},
+			Name: row.name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(row.config)},
 		})
 	}
 	return hcm
 }
 
-// outboundHTTP serves the requests of the application; it may speak to us as
+// OutboundHTTP serves the requests of the application; it may speak to us as
 // to an HTTP proxy, with whole URLs.
-func outboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string) *hcmv3.HttpConnectionManager {
+func OutboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string) *hcmv3.HttpConnectionManager {
 	hcm := commonHTTP(mesh, statPrefix)
 	hcm.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
 	return hcm
 }
 
-// inboundHTTP serves requests to the application, and tells it who calls.
-func inboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string) *hcmv3.HttpConnectionManager {
+// InboundHTTP serves requests to the application, and tells it who calls.
+func InboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string) *hcmv3.HttpConnectionManager {
 	hcm := commonHTTP(mesh, statPrefix)
 	hcm.ServerName = "istio-envoy"
 	hcm.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
@@ -83,9 +83,9 @@ func normalizePaths(hcm *hcmv3.HttpConnectionManager, mesh *meshv1alpha1.MeshCon
 	hcm.NormalizePath = wrapperspb.Bool(true)
 }
 
-func httpFilter(hcm *hcmv3.HttpConnectionManager) *listenerv3.Filter {
+func HTTPFilter(hcm *hcmv3.HttpConnectionManager) *listenerv3.Filter {
 	return &listenerv3.Filter{
 		Name:       "envoy.filters.network.http_connection_manager",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(hcm)},
+		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(hcm)},
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package route
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -102,7 +103,7 @@ func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequ
 func stringMatch(field string, in *networkingv1alpha3.StringMatch) (*matcherv3.StringMatcher, error) {
 	switch m := in.GetMatchType().(type) {
 	case *networkingv1alpha3.StringMatch_Exact:
-		return exactly(m.Exact), nil
+		return parts.Exactly(m.Exact), nil
 	case *networkingv1alpha3.StringMatch_Prefix:
 		if m.Prefix == "" {
 			return nil, nil

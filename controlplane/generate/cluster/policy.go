@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package cluster
 
 import (
 	"math"
@@ -14,53 +14,54 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// policy is what a DestinationRule says about one port and subset.
-type policy struct {
-	balancer *networkingv1alpha3.LoadBalancerSettings
-	pool     *networkingv1alpha3.ConnectionPoolSettings
-	outlier  *networkingv1alpha3.OutlierDetection
-	tls      *networkingv1alpha3.ClientTLSSettings
+// Policy is what a DestinationRule says about one port and subset.
+type Policy struct {
+	Balancer *networkingv1alpha3.LoadBalancerSettings
+	Pool     *networkingv1alpha3.ConnectionPoolSettings
+	Outlier  *networkingv1alpha3.OutlierDetection
+	TLS      *networkingv1alpha3.ClientTLSSettings
 }
 
-// policyOf lays the policy of the subset over that of the rule. In each of
+// PolicyOf lays the policy of the subset over that of the rule. In each of
 // them the settings of a port replace the others as a whole.
-func policyOf(rule *snapshot.DestinationRule, subset string, port uint32) policy {
-	var p policy
+func PolicyOf(rule *snapshot.DestinationRule, subset string, port uint32) Policy {
+	var p Policy
 	if rule != nil {
 		p = p.overlay(rule.Policy, port).overlay(rule.Subset(subset).GetTrafficPolicy(), port)
 	}
 	return p
 }
 
-func (p policy) overlay(over *networkingv1alpha3.TrafficPolicy, port uint32) policy {
+func (p Policy) overlay(over *networkingv1alpha3.TrafficPolicy, port uint32) Policy {
 	if v := over.GetLoadBalancer(); v != nil {
-		p.balancer = v
+		p.Balancer = v
 	}
 	if v := over.GetConnectionPool(); v != nil {
-		p.pool = v
+		p.Pool = v
 	}
 	if v := over.GetOutlierDetection(); v != nil {
-		p.outlier = v
+		p.Outlier = v
 	}
 	if v := over.GetTls(); v != nil {
-		p.tls = v
+		p.TLS = v
 	}
 	for _, at := range over.GetPortLevelSettings() {
 		if at.GetPort().GetNumber() == port {
-			return policy{balancer: at.GetLoadBalancer(), pool: at.GetConnectionPool(), outlier: at.GetOutlierDetection(), tls: at.GetTls()}
+			return Policy{Balancer: at.GetLoadBalancer(), Pool: at.GetConnectionPool(), Outlier: at.GetOutlierDetection(), TLS: at.GetTls()}
 		}
 	}
 	return p
 }
 
-// servesTLS reports whether the TLS mode of the policy can be served. Where
+// ServesTLS reports whether the TLS mode of the policy can be served. Where
 // it cannot there must be no cluster: plaintext in place of TLS is no answer.
-func (p policy) servesTLS() bool {
-	switch p.tls.GetMode() {
+func (p Policy) ServesTLS() bool {
+	switch p.TLS.GetMode() {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
 		return false
 	case networkingv1alpha3.ClientTLSSettings_DISABLE, networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
@@ -69,8 +70,8 @@ func (p policy) servesTLS() bool {
 }
 
 // lbPolicy is the way of choosing an endpoint.
-func (p policy) lbPolicy() clusterv3.Cluster_LbPolicy {
-	switch p.balancer.GetSimple() {
+func (p Policy) lbPolicy() clusterv3.Cluster_LbPolicy {
+	switch p.Balancer.GetSimple() {
 	case networkingv1alpha3.LoadBalancerSettings_RANDOM:
 		return clusterv3.Cluster_RANDOM
 	case networkingv1alpha3.LoadBalancerSettings_ROUND_ROBIN:
@@ -80,8 +81,8 @@ func (p policy) lbPolicy() clusterv3.Cluster_LbPolicy {
 	}
 }
 
-// circuitBreakers are without a limit unless the policy sets one.
-func (p policy) circuitBreakers() *clusterv3.CircuitBreakers {
+// CircuitBreakers are without a limit unless the policy sets one.
+func (p Policy) CircuitBreakers() *clusterv3.CircuitBreakers {
 	limit := func(n int32) *wrapperspb.UInt32Value {
 		if n > 0 {
 			return wrapperspb.UInt32(uint32(n))
@@ -89,18 +90,18 @@ func (p policy) circuitBreakers() *clusterv3.CircuitBreakers {
 		return wrapperspb.UInt32(math.MaxUint32)
 	}
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
-		MaxConnections:     limit(p.pool.GetTcp().GetMaxConnections()),
-		MaxPendingRequests: limit(p.pool.GetHttp().GetHttp1MaxPendingRequests()),
-		MaxRequests:        limit(p.pool.GetHttp().GetHttp2MaxRequests()),
-		MaxRetries:         limit(p.pool.GetHttp().GetMaxRetries()),
+		MaxConnections:     limit(p.Pool.GetTcp().GetMaxConnections()),
+		MaxPendingRequests: limit(p.Pool.GetHttp().GetHttp1MaxPendingRequests()),
+		MaxRequests:        limit(p.Pool.GetHttp().GetHttp2MaxRequests()),
+		MaxRetries:         limit(p.Pool.GetHttp().GetMaxRetries()),
 		TrackRemaining:     true,
 	}}}
 }
 
-// applyOutlier sets outlier detection and the share of healthy endpoints below
+// ApplyOutlier sets outlier detection and the share of healthy endpoints below
 // which it is ignored; that share is 0 unless the policy sets one.
-func (p policy) applyOutlier(c *clusterv3.Cluster) {
-	o := p.outlier
+func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
+	o := p.Outlier
 	if o == nil {
 		return
 	}
@@ -136,15 +137,15 @@ func threshold(n *wrapperspb.UInt32Value) (failures, enforcing *wrapperspb.UInt3
 }
 
 // applyConnections sets what holds for the connections of a cluster.
-func (p policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshConfig) {
-	if d, ok := positive(mesh.GetConnectTimeout()); ok {
+func (p Policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshConfig) {
+	if d, ok := parts.Positive(mesh.GetConnectTimeout()); ok {
 		c.ConnectTimeout = d
 	}
-	if d, ok := positive(p.pool.GetTcp().GetConnectTimeout()); ok {
+	if d, ok := parts.Positive(p.Pool.GetTcp().GetConnectTimeout()); ok {
 		c.ConnectTimeout = d
 	}
 	keepalive := mesh.GetTcpKeepalive()
-	if k := p.pool.GetTcp().GetTcpKeepalive(); k != nil {
+	if k := p.Pool.GetTcp().GetTcpKeepalive(); k != nil {
 		keepalive = k
 	}
 	if keepalive == nil {
@@ -165,15 +166,15 @@ func (p policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshCo
 
 // httpOptions says which HTTP a cluster speaks; nil for ports that are not
 // declared as HTTP.
-func (p policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConfig) *httpv3.HttpProtocolOptions {
+func (p Policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConfig) *httpv3.HttpProtocolOptions {
 	if !protocol.IsHTTP() {
 		return nil
 	}
-	pool := p.pool.GetHttp()
+	pool := p.Pool.GetHttp()
 	opts := &httpv3.HttpProtocolOptions{}
 	common := &corev3.HttpProtocolOptions{
 		IdleTimeout:           pool.GetIdleTimeout(),
-		MaxConnectionDuration: p.pool.GetTcp().GetMaxConnectionDuration(),
+		MaxConnectionDuration: p.Pool.GetTcp().GetMaxConnectionDuration(),
 	}
 	if n := pool.GetMaxRequestsPerConnection(); n > 0 {
 		common.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))
@@ -203,8 +204,8 @@ func (p policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConf
 	return opts
 }
 
-func (p policy) upgradesToHTTP2(mesh *meshv1alpha1.MeshConfig) bool {
-	switch p.pool.GetHttp().GetH2UpgradePolicy() {
+func (p Policy) upgradesToHTTP2(mesh *meshv1alpha1.MeshConfig) bool {
+	switch p.Pool.GetHttp().GetH2UpgradePolicy() {
 	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE:
 		return true
 	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_DO_NOT_UPGRADE:

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import "github.com/outrigger-mesh/outrigger/controlplane/model"
+
+// Left is the problem of an object of which no valid resource can be made.
+func Left(object model.Key, err error) model.Problem {
+	return model.Problem{Object: object, Reason: "no valid Envoy configuration can be made of this object, it is left out: " + err.Error()}
+}
