@@ -6,6 +6,7 @@ package discovery
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
@@ -49,6 +50,8 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		ClusterID: meta.ClusterID, Interception: model.Interception(meta.InterceptionMode),
 		WorkloadEntry: meta.WorkloadEntry, AutoRegisterGroup: meta.AutoRegisterGroup, Network: meta.Network,
 		Proxyless: meta.Generator == generatorGRPC,
+		Locality:  placeOf(n, meta),
+		Agent:     meta.IstioVersion, Envoy: envoyVersion(n),
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()
@@ -66,9 +69,22 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 	return p, served(p)
 }
 
+// placeOf gives region/zone/subzone: that of the label of the workload, which may
+// have dots in place of slashes; otherwise that of the machine.
+func placeOf(n *corev3.Node, meta *node.Metadata) string {
+	label := meta.Labels["istio-locality"]
+	switch {
+	case label == "":
+		return localityOf(n)
+	case !strings.Contains(label, "/"):
+		return strings.ReplaceAll(label, ".", "/")
+	}
+	return label
+}
+
 // served refuses proxies for which there would be no configuration: better a
 // clear end of the stream than an Envoy that stays empty. A gateway gets its
-// secrets; the rest comes from its bootstrap.
+// configuration whatever its interception mode is.
 func served(p *model.Proxy) error {
 	switch p.Role {
 	case node.Router:
@@ -77,9 +93,11 @@ func served(p *model.Proxy) error {
 	default:
 		return status.Errorf(codes.FailedPrecondition, "proxy %s has the role %q; this control plane serves the roles sidecar and router", p.ID, p.Role)
 	}
-	if p.Interception != model.InterceptionNone && !p.Proxyless {
+	switch p.Interception {
+	case model.InterceptionNone, model.InterceptionRedirect, model.InterceptionTProxy:
+	default:
 		return status.Errorf(codes.FailedPrecondition,
-			"proxy %s has the interception mode %q; this control plane serves NONE: set ISTIO_META_INTERCEPTION_MODE=NONE at the agent", p.ID, p.Interception)
+			"proxy %s has the interception mode %q; this control plane serves REDIRECT, TPROXY and NONE: correct ISTIO_META_INTERCEPTION_MODE at the agent", p.ID, p.Interception)
 	}
 	return nil
 }

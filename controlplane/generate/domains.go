@@ -9,8 +9,9 @@ import "strings"
 
 // claimDomains sets the domains of the virtual hosts. A domain belongs to one
 // of them only, or Envoy refuses all: full names are given away first, then
-// short names, then addresses; within each the first host wins.
-func claimDomains(hosts []*virtualHost, proxyDomain string) {
+// short names, then addresses; within each the first host wins. With ports they
+// are those of requests that name the port.
+func claimDomains(hosts []*virtualHost, s *scope, withPorts bool) {
 	claimed := make(map[string]bool)
 	claim := func(h *virtualHost, name string) {
 		name = strings.ToLower(name)
@@ -18,8 +19,10 @@ func claimDomains(hosts []*virtualHost, proxyDomain string) {
 			h.claim(claimed, "*")
 			return
 		}
-		h.claim(claimed, parts.HostPort(name, h.Port))
-		if h.Port == 80 {
+		if withPorts {
+			h.claim(claimed, parts.HostPort(name, h.Port))
+		}
+		if !withPorts || h.Port == 80 {
 			if strings.Contains(name, ":") {
 				name = "[" + name + "]"
 			}
@@ -30,7 +33,7 @@ func claimDomains(hosts []*virtualHost, proxyDomain string) {
 		claim(h, h.Name)
 	}
 	for _, h := range hosts {
-		for _, name := range shortNames(h.Name, proxyDomain) {
+		for _, name := range shortNames(h.Name, s.domain()) {
 			claim(h, name)
 		}
 	}
@@ -38,7 +41,10 @@ func claimDomains(hosts []*virtualHost, proxyDomain string) {
 		if h.Service == nil {
 			continue
 		}
-		for _, address := range h.Service.Addresses {
+		if h.Service.Headless {
+			claim(h, "*."+h.Name)
+		}
+		for _, address := range h.Service.AddressesFor(s.proxy) {
 			if parts.IsIP(address) && address != "0.0.0.0" && address != "::" {
 				claim(h, address)
 			}

@@ -4,18 +4,28 @@
 package generate
 
 import (
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // Config is what a Generator needs; the zero value is complete.
-type Config struct{}
+type Config struct {
+	// ScopeGateways lets Gateways select proxies of their own namespace only.
+	ScopeGateways bool
+	// FilterGatewayClusters leaves proxies at the edge without the clusters of
+	// services that none of their routes leads to.
+	FilterGatewayClusters bool
+}
 
 // Generator makes resources and remembers them. It is safe for concurrent use.
 type Generator struct {
+	cfg      Config
 	table    *resourceTable
 	views    memo[outboundKey, *view]
+	plans    memo[planKey, *plan]
 	outbound memo[outboundKey, *part]
+	gateways memo[routerKey, *gateway.Merged]
 	sets     memo[setKey, *Set]
 	empty    *Set
 }
@@ -35,11 +45,12 @@ type setKey struct {
 	outbound  outboundKey
 	route     routeKey
 	inbound   inboundKey
+	router    routerKey
 }
 
 // New makes a Generator that remembers nothing yet.
-func New(Config) *Generator {
-	return &Generator{table: newResourceTable(), empty: newSet(nil, nil, nil)}
+func New(cfg Config) *Generator {
+	return &Generator{cfg: cfg, table: newResourceTable(), empty: newSet(nil, nil, nil)}
 }
 
 // Generate gives all resources of a type for a proxy. Proxies that see the
@@ -49,10 +60,13 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 	if typeURL == TypeProxyConfig {
 		return g.trust(mesh)
 	}
+	if proxy.Role == "router" && len(proxy.IPs) > 0 {
+		return g.router(mesh, proxy, typeURL)
+	}
 	if proxy.Proxyless && proxy.Role == "sidecar" {
 		return g.proxyless(newScope(mesh, proxy), typeURL)
 	}
-	if proxy.Role != "sidecar" || proxy.Interception != model.InterceptionNone || len(proxy.IPs) == 0 {
+	if proxy.Role != "sidecar" || len(proxy.IPs) == 0 {
 		return g.empty
 	}
 	s := newScope(mesh, proxy)

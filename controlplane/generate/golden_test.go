@@ -69,7 +69,10 @@ func loadCase(t *testing.T, dir string) testCase {
 	t.Helper()
 	c := testCase{name: filepath.Base(dir), dir: dir}
 	c.objects = decode(t, string(read(t, filepath.Join(dir, "in.yaml"))))
-	settings := "proxyHttpPort: 15080\n" + string(read(t, filepath.Join(dir, "mesh.yaml")))
+	settings := string(read(t, filepath.Join(dir, "mesh.yaml")))
+	if !strings.Contains(settings, "proxyHttpPort") {
+		settings += "\nproxyHttpPort: 15080\n"
+	}
 	mesh, err := meshconfig.Parse([]byte(settings))
 	if err != nil {
 		t.Fatalf("%s: %v", dir, err)
@@ -107,7 +110,7 @@ func decode(t *testing.T, text string) []*model.Config {
 		spec := map[model.Kind]proto.Message{
 			model.VirtualService: &networkingv1alpha3.VirtualService{}, model.DestinationRule: &networkingv1alpha3.DestinationRule{},
 			model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
-			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
+			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
 		}[object.Kind]
 		if err := protojson.Unmarshal(object.Spec, spec); err != nil {
 			t.Fatalf("line %d: %v", line, err)

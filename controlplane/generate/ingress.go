@@ -5,13 +5,16 @@ package generate
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
@@ -19,28 +22,83 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// ingress are the inbound listeners that the Sidecar of a proxy asks for.
+// ingress is how traffic reaches the workload of a proxy.
 type ingress struct {
 	scope   *scope
 	entries []ingressEntry
+	// fallback are the modes of ports that no entry has, when all traffic to the
+	// workload is redirected; that of port 0 holds for all that are not named.
+	fallback []portMode
 	// addressed is true when an application is reached at the proxy's own
 	// address, so that the clusters depend on it.
 	addressed bool
+	problems  []model.Problem
 }
 
+// portMode is the mutual TLS mode of a port.
+type portMode struct {
+	port uint32
+	mode snapshot.MutualTLS
+}
+
+// ingressEntry is one port of the workload.
 type ingressEntry struct {
-	bind     string
+	bind     string // where the listener is, if it is bound
 	port     uint32
 	protocol model.Protocol
 	mode     snapshot.MutualTLS
-	// target is where the application listens.
+	// target is where the application listens; nil is where the caller was going.
 	target *corev3.Address
+	// bound is true for a listener of its own, and not a part of the one that
+	// redirected traffic arrives at.
+	bound bool
+	// host and servicePort are of the service that is reached here; empty and 0
+	// for ports that a Sidecar names.
+	host        string
+	servicePort uint32
+	// mixed is true if services say that the port speaks different kinds of HTTP:
+	// it is spoken to as the caller speaks.
+	mixed bool
 }
 
-// ingressOf reads the ingress listeners; of several on one address or for one
-// port the first counts.
+// statName is a part of the names of counters.
+func (e ingressEntry) statName(s *scope) string {
+	if e.bound {
+		return e.bind + "_" + parts.Number(e.port)
+	}
+	return listenerName(familiesOf(s.proxy).wildcards()[0], e.port)
+}
+
+// ingressOf finds out at which ports the workload is reached: those that its
+// Sidecar names, otherwise those of the services that it is an endpoint of, if
+// traffic is redirected.
 func ingressOf(s *scope) *ingress {
 	in := &ingress{scope: s}
+	if len(s.sidecar.Ingress()) > 0 {
+		in.named()
+	} else if s.intercepts() {
+		in.served()
+	}
+	if !s.intercepts() {
+		return in
+	}
+	in.fallback = []portMode{{0, in.mode(0)}}
+	for _, port := range s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.Labels) {
+		if !slices.ContainsFunc(in.entries, func(e ingressEntry) bool { return !e.bound && e.port == port }) {
+			in.fallback = append(in.fallback, portMode{port, in.mode(port)})
+		}
+	}
+	return in
+}
+
+func (in *ingress) mode(port uint32) snapshot.MutualTLS {
+	return in.scope.mesh.PeerAuthentications.Mode(in.scope.proxy.Namespace, in.scope.proxy.Labels, port)
+}
+
+// named reads the ingress listeners of the Sidecar; of several for one port the
+// first counts.
+func (in *ingress) named() {
+	s := in.scope
 	seen := make(map[uint32]bool)
 	for _, l := range s.sidecar.Ingress() {
 		port := l.GetPort().GetNumber()
@@ -52,9 +110,13 @@ func ingressOf(s *scope) *ingress {
 			// than one that takes plaintext where the author wants TLS.
 			continue
 		}
+		bound := !s.intercepts() || l.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
 		target, own, ok := in.target(l.GetDefaultEndpoint(), port)
 		if !ok {
 			continue // validation tells the author
+		}
+		if l.GetDefaultEndpoint() == "" && !bound {
+			target, own = nil, false
 		}
 		seen[port] = true
 		in.addressed = in.addressed || own
@@ -63,17 +125,52 @@ func ingressOf(s *scope) *ingress {
 			continue
 		}
 		in.entries = append(in.entries, ingressEntry{
-			bind: bind, port: port, target: target,
+			bind: bind, port: port, target: target, bound: bound,
 			protocol: model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName())),
-			mode:     s.mesh.PeerAuthentications.Mode(s.proxy.Namespace, s.proxy.Labels, port),
+			mode:     in.mode(port),
 		})
 	}
-	return in
 }
 
-// sidecar is the object that the entries come from; nil without any.
+// served takes the ports of the services that the workload is an endpoint of.
+// Of several services with one port the oldest decides what it speaks.
+func (in *ingress) served() {
+	instances := in.scope.mesh.Instances.At(in.scope.proxy.IPs)
+	slices.SortStableFunc(instances, func(a, b snapshot.Instance) int { return a.Service.Created.Compare(b.Service.Created) })
+	for _, i := range instances {
+		port := i.Endpoint.Port
+		at := slices.IndexFunc(i.Service.Ports, func(p model.Port) bool { return p.Number == i.Endpoint.ServicePort })
+		if at < 0 || port == 0 || i.Service.Ports[at].Protocol == model.ProtocolUDP {
+			continue
+		}
+		e := ingressEntry{
+			port: port, protocol: i.Service.Ports[at].Protocol, mode: in.mode(port),
+			host: i.Service.Hostname, servicePort: i.Endpoint.ServicePort,
+		}
+		same := slices.IndexFunc(in.entries, func(o ingressEntry) bool { return o.port == port })
+		if same < 0 {
+			in.entries = append(in.entries, e)
+			continue
+		}
+		first := &in.entries[same]
+		switch {
+		case first.protocol == e.protocol:
+		case first.protocol.IsHTTP() && e.protocol.IsHTTP():
+			first.mixed = true
+		default:
+			in.problems = append(in.problems, model.Problem{
+				Object: i.Service.Source, Warning: true,
+				Reason: fmt.Sprintf("port %d of the workloads speaks %s for this service and %s for %s, which is older and counts: "+
+					"give both ports the same protocol", port, e.protocol, first.protocol, first.host),
+			})
+		}
+	}
+	slices.SortFunc(in.entries, func(a, b ingressEntry) int { return cmp.Compare(a.port, b.port) })
+}
+
+// sidecar is the object that the entries come from; nil if none names any.
 func (in *ingress) sidecar() *snapshot.Sidecar {
-	if len(in.entries) == 0 {
+	if len(in.scope.sidecar.Ingress()) == 0 {
 		return nil
 	}
 	return in.scope.sidecar
@@ -105,33 +202,69 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 
 // clusterKey decides the inbound clusters.
 func (in *ingress) clusterKey() inboundKey {
-	if len(in.entries) == 0 {
-		return inboundKey{}
-	}
-	key := inboundKey{sidecar: in.scope.sidecar.Config.Key}
+	key := inboundKey{sidecar: in.namedBy(), modes: in.scope.unknownKey()}
 	if in.addressed {
 		key.address = in.scope.proxy.IPs[0]
 	}
+	for _, e := range in.entries {
+		if e.host != "" {
+			key.modes += fmt.Sprintf(";%d/%s/%t", e.port, e.protocol, e.mixed)
+		}
+	}
 	return key
 }
 
-// listenerKey decides all listeners of the proxy.
+// namedBy is the Sidecar whose ingress counts; empty without one.
+func (in *ingress) namedBy() model.Key {
+	if s := in.sidecar(); s != nil {
+		return s.Config.Key
+	}
+	return model.Key{}
+}
+
+// listenerKey decides the inbound listeners of the proxy, and its HTTP proxy.
 func (in *ingress) listenerKey() inboundKey {
-	key := inboundKey{address: in.scope.proxy.IPs[0], port: httpProxyPort(in.scope)}
-	if len(in.entries) > 0 {
-		key.sidecar = in.scope.sidecar.Config.Key
+	s := in.scope
+	key := inboundKey{sidecar: in.namedBy(), port: httpProxyPort(s), modes: s.unknownKey() + string(s.proxy.Interception)}
+	if key.port != 0 {
+		key.address = httpProxyAddress(s)
 	}
 	for _, e := range in.entries {
-		key.modes += strconv.Itoa(int(e.mode))
+		if e.bound {
+			key.address += "," + s.proxy.IPs[0]
+		}
+		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q", e.mode, e.port, e.servicePort, e.protocol, e.host)
+	}
+	for _, f := range in.fallback {
+		key.modes += fmt.Sprintf(";%d/%d", f.mode, f.port)
 	}
 	return key
 }
 
-// clusters lead from the inbound listeners to the application.
+// clusters lead from the inbound listeners to the application, and to wherever
+// redirected traffic was going.
 func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []*clusterv3.Cluster {
-	out := make([]*clusterv3.Cluster, 0, len(in.entries))
+	out := make([]*clusterv3.Cluster, 0, len(in.entries)+3)
+	family := familiesOf(in.scope.proxy)
 	for _, e := range in.entries {
-		out = append(out, cluster.Inbound(parts.InboundName(e.port), e.target, e.protocol, mesh))
+		name, protocol := parts.InboundName(e.port), e.protocol
+		if e.mixed {
+			protocol = model.ProtocolUnsupported
+		}
+		if e.target == nil {
+			out = append(out, cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh))
+		} else {
+			out = append(out, cluster.Inbound(name, e.target, protocol, mesh))
+		}
 	}
-	return out
+	if !in.scope.intercepts() {
+		return out
+	}
+	if family.four || !family.six {
+		out = append(out, cluster.InboundPassthrough(false, mesh))
+	}
+	if family.six {
+		out = append(out, cluster.InboundPassthrough(true, mesh))
+	}
+	return append(out, cluster.Passthrough(mesh))
 }

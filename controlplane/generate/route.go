@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,40 +22,153 @@ import (
 const (
 	// httpProxyRoute is the name of the routes of the HTTP proxy listener.
 	httpProxyRoute = "http_proxy"
-	// httpProxyVHDS is their name for proxies with VHDS. It is another one, so
-	// that a listener that goes over from one to the other waits for what it
-	// goes to: under one name Envoy would mix them.
-	httpProxyVHDS = "http_proxy.vhds"
+	// vhdsSuffix ends the names of routes whose virtual hosts come apart.
+	vhdsSuffix = ".vhds"
 )
 
 // unknownHostBody is what a request for a host that nobody knows gets.
 const unknownHostBody = "no service of the mesh answers for this host and port: " +
 	"check the host, the port and the namespace of the request, or declare the service with a ServiceEntry\n"
 
-// routes gives the RDS resources of a proxy: those of its HTTP proxy.
+// routes gives the RDS resources of a proxy: those of its outbound listeners
+// and of its HTTP proxy.
 func (g *Generator) routes(s *scope) *Set {
-	if httpProxyPort(s) == 0 {
+	p := g.planOf(s)
+	if httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
+	key := setKey{typeURL: TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}}
+	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.Config}
 	if s.proxy.VHDS {
-		return g.routesWithVHDS(s)
+		key.outbound, key.route = outboundKey{}, routeKey{}
+		if p != &noPlan {
+			key.outbound, key.route = s.outbound, s.routeKey()
+		}
+		from = sources{p}
 	}
-	key := setKey{typeURL: TypeRoute, outbound: s.outbound, route: s.routeKey()}
-	from := sources{s.mesh.Services, s.mesh.VirtualServices, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
 		b := newRouteBuilder(s, g.view(s))
-		config := httpProxyConfig(httpProxyRoute)
-		config.VirtualHosts = b.httpProxy()
-		r, err := g.table.put(TypeRoute, config.GetName(), config)
-		if err != nil {
-			problems := append(b.Problems, parts.Left(model.Key{}, err))
-			if prev != nil {
-				return newSet(prev, prev.Resources, problems) // the last good routes
+		out := &part{}
+		for _, c := range b.configurations(p) {
+			config := c.message(s.proxy.VHDS)
+			if !s.proxy.VHDS {
+				config.VirtualHosts = c.hosts()
 			}
-			return newSet(prev, nil, problems)
+			r, err := g.table.put(TypeRoute, config.GetName(), config)
+			if err != nil {
+				out.problems = append(out.problems, parts.Left(model.Key{}, err))
+				if prev != nil {
+					r = prev.Get(config.GetName()) // the last good routes
+				}
+				if r == nil {
+					continue
+				}
+			}
+			out.resources = append(out.resources, r)
 		}
-		return newSet(prev, []*Resource{r}, b.Problems)
+		return newSet(prev, out.resources, slices.Concat(b.Problems, out.problems))
 	})
+}
+
+// configuration is a route configuration before its virtual hosts are made.
+type configuration struct {
+	name string
+	// withPorts is true if the port is a part of the host of requests, and
+	// decides.
+	withPorts bool
+	hosts     func() []*routev3.VirtualHost
+}
+
+// configurations are those of the outbound listeners and of the HTTP proxy.
+func (b *routeBuilder) configurations(p *plan) []configuration {
+	var out []configuration
+	seen := map[string]bool{}
+	if httpProxyPort(b.scope) != 0 {
+		seen[httpProxyRoute] = true
+		out = append(out, configuration{name: httpProxyRoute, withPorts: true, hosts: b.httpProxy})
+	}
+	for _, l := range p.listeners {
+		if l.routes == "" || seen[l.routes] {
+			continue
+		}
+		seen[l.routes] = true
+		out = append(out, configuration{name: l.routes, hosts: func() []*routev3.VirtualHost { return b.port(l) }})
+	}
+	return out
+}
+
+// message is the configuration around the virtual hosts.
+func (c configuration) message(vhds bool) *routev3.RouteConfiguration {
+	out := &routev3.RouteConfiguration{
+		Name:                           c.fullName(vhds),
+		ValidateClusters:               wrapperspb.Bool(false),
+		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(route.MaxBody),
+		IgnorePortInHostMatching:       !c.withPorts,
+	}
+	if vhds {
+		out.Vhds = &routev3.Vhds{ConfigSource: parts.OverADS()}
+	}
+	return out
+}
+
+// fullName is the name of the configuration. It is another one with VHDS, so
+// that a listener that goes over from one to the other waits for what it goes
+// to: under one name Envoy would mix them.
+func (c configuration) fullName(vhds bool) string {
+	if vhds {
+		return c.name + vhdsSuffix
+	}
+	return c.name
+}
+
+// routesName is the name of the routes of a listener.
+func (s *scope) routesName(l *outboundListener) string {
+	return configuration{name: l.routes}.fullName(s.proxy.VHDS)
+}
+
+// port makes the virtual hosts of an outbound listener: one for each service,
+// and an answer for everything else.
+func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
+	var hosts []*virtualHost
+	for _, h := range b.hosts() {
+		if l.port != 0 && h.Port != l.port {
+			continue
+		}
+		switch {
+		case l.host != "":
+			if h.Name == l.host {
+				h.domains = []string{"*"}
+				hosts = append(hosts, h)
+			}
+		case h.Service == nil || slices.Contains(l.services, h.Service):
+			hosts = append(hosts, h)
+		}
+	}
+	if l.host == "" {
+		claimDomains(hosts, b.scope, l.port == 0)
+	}
+	return b.virtualHosts(hosts, b.unknown())
+}
+
+// unknown answers for hosts that nobody knows: it sends the requests to where
+// they were going, or refuses them.
+func (b *routeBuilder) unknown() *routev3.VirtualHost {
+	to := b.scope.unknownTraffic()
+	if to == parts.BlackHoleCluster {
+		return blockAll()
+	}
+	return &routev3.VirtualHost{
+		Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
+		Routes: []*routev3.Route{{
+			Name:  "allow_any",
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+				ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: to},
+				Timeout:           durationpb.New(0),
+				MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: durationpb.New(0)},
+			}},
+		}},
+	}
 }
 
 // routeBuilder makes the routes of one scope.
@@ -76,21 +190,18 @@ type virtualHost struct {
 	domains []string
 }
 
-// httpProxyConfig is the configuration around the routes of the HTTP proxy.
-func httpProxyConfig(name string) *routev3.RouteConfiguration {
-	return &routev3.RouteConfiguration{
-		Name:                           name,
-		ValidateClusters:               wrapperspb.Bool(false),
-		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(route.MaxBody),
-	}
-}
-
 // httpProxy makes the routes of the HTTP proxy: one virtual host for each
 // service and port, and an answer for everything else; sorted by name, but for
 // that answer.
 func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
 	hosts := b.hosts()
-	claimDomains(hosts, b.scope.domain())
+	claimDomains(hosts, b.scope, true)
+	return b.virtualHosts(hosts, blockAll())
+}
+
+// virtualHosts makes the virtual hosts that have a domain, sorted by name, and
+// last the one for everything else.
+func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest *routev3.VirtualHost) []*routev3.VirtualHost {
 	var out []*routev3.VirtualHost
 	all := false
 	for _, h := range hosts {
@@ -104,7 +215,7 @@ func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
 	}
 	slices.SortFunc(out, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.Name, y.Name) })
 	if !all {
-		out = append(out, blockAll())
+		out = append(out, rest)
 	}
 	return out
 }
@@ -196,19 +307,19 @@ func blockAll() *routev3.VirtualHost {
 }
 
 // inboundRoutes send everything to the application.
-func inboundRoutes(port uint32) *routev3.RouteConfiguration {
+func inboundRoutes(to inboundTarget) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
-		Name:             parts.InboundName(port),
+		Name:             to.route,
 		ValidateClusters: wrapperspb.Bool(false),
 		VirtualHosts: []*routev3.VirtualHost{{
-			Name:    "inbound|http|" + parts.Number(port),
+			Name:    "inbound|http|" + parts.Number(to.servicePort),
 			Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Name:      "default",
 				Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-				Decorator: &routev3.Decorator{Operation: "inbound:" + parts.Number(port) + "/*"},
+				Decorator: &routev3.Decorator{Operation: cmp.Or(to.operation, ":0/*")},
 				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-					ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: parts.InboundName(port)},
+					ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: to.cluster},
 					Timeout:           durationpb.New(0),
 					MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: durationpb.New(0)},
 				}},

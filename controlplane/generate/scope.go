@@ -20,6 +20,8 @@ type scope struct {
 	mesh     *snapshot.Mesh
 	proxy    *model.Proxy
 	sidecar  *snapshot.Sidecar
+	viewer   cluster.Viewer
+	located  *model.Proxy // the proxy, with where it is
 	outbound outboundKey
 }
 
@@ -28,6 +30,8 @@ type outboundKey struct {
 	namespace string
 	imports   string // what its Sidecar imports
 	rules     string // labels that DestinationRules select by
+	sees      string // how it sees addresses
+	place     string // where it is, if that makes a difference
 }
 
 // routeKey decides, with outboundKey, which routes a proxy gets.
@@ -45,12 +49,14 @@ type inboundKey struct {
 }
 
 func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {
-	s := &scope{mesh: mesh, proxy: proxy, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels)}
+	s := &scope{mesh: mesh, proxy: proxy, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels), viewer: cluster.ViewerOf(proxy)}
 	s.outbound = outboundKey{
 		namespace: proxy.Namespace,
 		imports:   s.sidecar.ImportsKey(),
 		rules:     project(mesh.DestinationRules.SelectorLabels, proxy.Labels),
+		sees:      sees(proxy) + kindOf(s.viewer),
 	}
+	s.outbound.place, s.located = placeOf(mesh, proxy)
 	return s
 }
 
@@ -82,6 +88,8 @@ type view struct {
 	services []*model.Service
 	byHost   map[string]*model.Service
 	clusters []clusterRef // sorted by name
+	// passthrough is true if one of the clusters goes where was dialled.
+	passthrough bool
 	// headless is true if one of the services is.
 	headless bool
 }
@@ -93,6 +101,7 @@ type clusterRef struct {
 	port    model.Port
 	subset  string
 	rule    *snapshot.DestinationRule // may be nil
+	found   model.Resolution          // how the proxy finds the endpoints
 }
 
 // policy is what its DestinationRule says.
@@ -100,10 +109,14 @@ func (c clusterRef) policy() cluster.Policy { return cluster.PolicyOf(c.rule, c.
 
 // source is what the cluster is built from.
 func (c clusterRef) source(s *scope) cluster.Source {
-	return cluster.Source{
+	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
-		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config,
+		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Viewer: s.viewer,
 	}
+	if !c.found.ByName() {
+		src.Viewer = cluster.Viewer{Dialled: s.viewer.Dialled} // shared by all kinds of proxies
+	}
+	return src
 }
 
 func newView(s *scope) *view {
@@ -114,12 +127,12 @@ func newView(s *scope) *view {
 		v.headless = v.headless || isHeadless(svc)
 		rule := s.mesh.DestinationRules.For(svc.ServiceKey, s.proxy.Namespace, s.proxy.Labels)
 		for _, port := range svc.Ports {
-			v.add(svc, port, "", rule)
+			v.add(s, svc, port, rule, "")
 			if rule == nil {
 				continue
 			}
 			for _, subset := range rule.Subsets {
-				v.add(svc, port, subset.GetName(), rule)
+				v.add(s, svc, port, rule, subset.GetName())
 			}
 		}
 	}
@@ -128,8 +141,13 @@ func newView(s *scope) *view {
 	return v
 }
 
-func (v *view) add(svc *model.Service, port model.Port, subset string, rule *snapshot.DestinationRule) {
-	v.clusters = append(v.clusters, clusterRef{
-		name: parts.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule,
-	})
+// add adds a cluster, unless its TLS cannot be served, which the snapshot reports.
+func (v *view) add(s *scope, svc *model.Service, port model.Port, rule *snapshot.DestinationRule, subset string) {
+	ref := clusterRef{name: parts.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule}
+	if rule != nil && !ref.policy().Serves(s.viewer) {
+		return
+	}
+	ref.found = cluster.Source{Service: svc, Port: port, Subset: subset, Rule: rule, Viewer: s.viewer}.Resolution()
+	v.passthrough = v.passthrough || ref.found == model.ResolutionPassthrough
+	v.clusters = append(v.clusters, ref)
 }

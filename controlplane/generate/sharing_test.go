@@ -248,9 +248,9 @@ func TestUnusedScopesAreForgotten(t *testing.T) {
 func TestOtherProxiesGetNothing(t *testing.T) {
 	t.Parallel()
 	w, g := newWorld(t, 3), New(Config{})
-	redirect, router, lost := proxyAt("10.0.0.1"), proxyAt("10.0.0.1"), proxyAt("10.0.0.1")
-	redirect.Interception, router.Role, lost.IPs = model.InterceptionRedirect, "router", nil
-	for _, p := range []*model.Proxy{redirect, router, lost} {
+	waypoint, lost := proxyAt("10.0.0.1"), proxyAt("10.0.0.1")
+	waypoint.Role, lost.IPs = "waypoint", nil
+	for _, p := range []*model.Proxy{waypoint, lost} {
 		for i, set := range generateAll(g, w.mesh, p) {
 			if len(set.Resources) != 0 {
 				t.Errorf("%+v got %d resources of %s", p, len(set.Resources), Types[i])

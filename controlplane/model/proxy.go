@@ -38,10 +38,22 @@ type Proxy struct {
 	WorkloadEntry     string
 	AutoRegisterGroup string
 	Network           string
+	// Node is the machine that it runs on; NetworkView are the networks whose
+	// endpoints it takes, all if there are none. Both may be empty.
+	Node        string
+	NetworkView []string
+	// Locality is region/zone/subzone, as far as it is known.
+	Locality string
+	// AutoAllocate is true if its agent answers DNS and gives out the addresses
+	// that were allocated to services without one.
+	AutoAllocate bool
 	// HTTPProxyPort overrides the mesh's proxyHttpPort when not 0.
 	HTTPProxyPort uint32
 	// VHDS is true if it takes virtual hosts as resources of their own.
 	VHDS bool
 	// Proxyless is true for an application that reads xDS itself, through gRPC.
 	Proxyless bool
+	// Agent and Envoy are the versions that they say they have, for people; may
+	// be empty.
+	Agent, Envoy string
 }

@@ -5,44 +5,11 @@ package model
 
 import (
 	"cmp"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
-
-// Protocol is the application protocol of a port, upper case as in Istio's
-// port.protocol.
-type Protocol string
-
-// The protocols that decide how a port is served. Everything else is treated
-// as [ProtocolTCP].
-const (
-	ProtocolHTTP  Protocol = "HTTP"
-	ProtocolHTTP2 Protocol = "HTTP2"
-	ProtocolGRPC  Protocol = "GRPC"
-	ProtocolTCP   Protocol = "TCP"
-)
-
-// ParseProtocol reads the protocol of an Istio port, any case. An empty or
-// unknown value is TCP, except that names with a known prefix ("http-web")
-// count as that protocol, as in Istio's port naming.
-func ParseProtocol(s string) Protocol {
-	base, _, _ := strings.Cut(strings.ToUpper(s), "-")
-	switch base {
-	case "HTTP":
-		return ProtocolHTTP
-	case "HTTP2":
-		return ProtocolHTTP2
-	case "GRPC":
-		return ProtocolGRPC
-	}
-	return ProtocolTCP
-}
-
-// IsHTTP reports whether requests on the port are HTTP requests.
-func (p Protocol) IsHTTP() bool { return p == ProtocolHTTP || p.IsHTTP2() }
-
-// IsHTTP2 reports whether upstream connections must speak HTTP/2.
-func (p Protocol) IsHTTP2() bool { return p == ProtocolHTTP2 || p == ProtocolGRPC }
 
 // Resolution says how the endpoints of a service are found.
 type Resolution int
@@ -50,9 +17,24 @@ type Resolution int
 const (
 	// ResolutionStatic uses the endpoints that the registry knows (EDS).
 	ResolutionStatic Resolution = iota
-	// ResolutionDNS lets Envoy resolve the endpoints' names.
+	// ResolutionDNS lets Envoy resolve the endpoints' names, and uses all
+	// addresses.
 	ResolutionDNS
+	// ResolutionDNSRoundRobin lets Envoy resolve one name, and uses the first
+	// address for new connections. Each port has at most one endpoint.
+	ResolutionDNSRoundRobin
+	// ResolutionDynamicDNS lets Envoy resolve the name that a request names. The
+	// service has no endpoints; its host is a wildcard.
+	ResolutionDynamicDNS
+	// ResolutionPassthrough goes to the address that the caller dialled. No
+	// Service has it: see [Service.ResolutionFor].
+	ResolutionPassthrough
 )
+
+// ByName reports whether Envoy resolves names, and no endpoints are sent.
+func (r Resolution) ByName() bool {
+	return r == ResolutionDNS || r == ResolutionDNSRoundRobin || r == ResolutionDynamicDNS
+}
 
 // Kinds that a registry names in a [Change]. They are no configuration.
 const (
@@ -86,13 +68,52 @@ func (k ServiceKey) Compare(o ServiceKey) int {
 	return cmp.Compare(k.Namespace, o.Namespace)
 }
 
+// Distribution says which endpoints of a service the owner of the service
+// prefers, as in Kubernetes' trafficDistribution.
+type Distribution string
+
+// The distributions; the zero value prefers none.
+const (
+	PreferSameZone Distribution = "PreferSameZone"
+	PreferSameNode Distribution = "PreferSameNode"
+)
+
+// ParseDistribution reads trafficDistribution, any of its names in any case;
+// false means that it is none.
+func ParseDistribution(s string) (d Distribution, ok bool) {
+	switch strings.ToLower(s) {
+	case "", "any":
+		return "", true
+	case "preferclose", "prefersamezone":
+		return PreferSameZone, true
+	case "prefersamenode":
+		return PreferSameNode, true
+	}
+	return "", false
+}
+
 // Service is one hostname that workloads or outside servers answer for.
 type Service struct {
 	ServiceKey
+	// Labels are those of the object that defines the service.
+	Labels     map[string]string
 	Ports      []Port
 	Resolution Resolution
-	// Addresses are virtual IPs; may be empty.
+	// Passthrough is true if connections are for the very address that the
+	// caller dialled: a headless service, or a ServiceEntry of resolution NONE.
+	// Who does not know the address takes one of the endpoints.
+	Passthrough bool
+	// Headless is true if the name stands for the endpoints themselves.
+	Headless bool
+	// Addresses are virtual IPs and ranges (10.0.0.0/8); may be empty.
 	Addresses []string
+	// ClusterAddresses are the virtual IPs by cluster, if several have the
+	// service; see [Service.AddressesFor].
+	ClusterAddresses map[string][]string
+	// ExternalAddresses are IPs and names at which each cluster takes requests
+	// from outside; ExternalPorts their ports by the service's, if they differ.
+	ExternalAddresses map[string][]string
+	ExternalPorts     map[string]map[uint32]uint32
 	// External is true for MESH_EXTERNAL: no mesh identity is expected.
 	External bool
 	// Registry is where the service comes from.
@@ -108,6 +129,8 @@ type Service struct {
 	ExportTo []string
 	// NodeLocal is true if requests must stay on the node of the caller.
 	NodeLocal bool
+	// Distribution is which endpoints are preferred.
+	Distribution Distribution
 	// Allocated are an IPv4 and an IPv6 address out of a reserved range for a
 	// service that has none. Nothing listens there: they are for proxies that
 	// answer for the name and catch what is sent to them.
@@ -115,6 +138,65 @@ type Service struct {
 	// Created and Source come from the object that defines the service.
 	Created time.Time
 	Source  Key
+}
+
+// The labels of a service whose clients come back to the endpoint that they had.
+const (
+	PersistentSessionLabel       = "istio.io/persistent-session"
+	PersistentSessionHeaderLabel = "istio.io/persistent-session-header"
+)
+
+// Persistent reports whether clients come back to the endpoint that they had, so
+// that one that is draining still takes their requests.
+func (s *Service) Persistent() bool {
+	return s.Labels[PersistentSessionLabel] != "" || s.Labels[PersistentSessionHeaderLabel] != ""
+}
+
+// ResolutionFor gives how a proxy finds the endpoints: [ResolutionPassthrough] if
+// the service wants the address that was dialled, and the proxy knows it.
+func (s *Service) ResolutionFor(p *Proxy) Resolution {
+	if s.Passthrough && p.Role == "sidecar" && !p.Proxyless && p.Interception != InterceptionNone {
+		return ResolutionPassthrough
+	}
+	return s.Resolution
+}
+
+// AddressesFor gives the virtual IPs and ranges of the service as a proxy sees
+// it: those of its own cluster; those that were allocated, if there are none and
+// the proxy takes such; both kinds of address only if the proxy has both.
+func (s *Service) AddressesFor(p *Proxy) []string {
+	if own := s.ClusterAddresses[p.ClusterID]; len(own) > 0 {
+		return own
+	}
+	if len(s.Addresses) > 0 || !p.AutoAllocate {
+		return s.Addresses
+	}
+	var four, six bool
+	for _, ip := range p.IPs {
+		addr, err := netip.ParseAddr(ip)
+		four, six = four || err == nil && addr.Unmap().Is4(), six || err == nil && !addr.Unmap().Is4()
+	}
+	return slices.DeleteFunc(slices.Clone(s.Allocated), func(a string) bool {
+		addr, err := netip.ParseAddr(a)
+		return err != nil || addr.Is4() && !four || addr.Is6() && !six
+	})
+}
+
+// NetworkGateway is an address through which the workloads of a network can be
+// reached from others, with mutual TLS and the name of the service as SNI.
+type NetworkGateway struct {
+	Network string
+	// Cluster is the cluster of the gateway; empty if it serves all of the
+	// network.
+	Cluster string
+	// Address is an IP address.
+	Address string
+	Port    uint32
+}
+
+// Compare orders gateways.
+func (g NetworkGateway) Compare(o NetworkGateway) int {
+	return cmp.Or(cmp.Compare(g.Network, o.Network), cmp.Compare(g.Cluster, o.Cluster), cmp.Compare(g.Address, o.Address), cmp.Compare(g.Port, o.Port))
 }
 
 // Port is one port of a service.
@@ -126,10 +208,11 @@ type Port struct {
 
 // Endpoint is one address that serves one port of a service.
 type Endpoint struct {
-	// Address is an IP, or a DNS name for services of [ResolutionDNS].
+	// Address is an IP, "unix://" and a path, or a DNS name for services that
+	// Envoy resolves. It is empty if only gateways of the network lead there.
 	Address string
-	// Port is the port at the address; ServicePort the number of the
-	// service's port that it serves.
+	// Port is the port at the address, 0 for a path; ServicePort the number of
+	// the service's port that it serves.
 	Port        uint32
 	ServicePort uint32
 	Labels      map[string]string
@@ -156,4 +239,7 @@ type Endpoint struct {
 	// agent says that the application does not answer. Its identity still
 	// counts as one of the service.
 	Unhealthy bool
+	// Draining is true for an endpoint that is about to end: it takes the
+	// requests of clients that had it, and no others.
+	Draining bool
 }

@@ -26,6 +26,9 @@ type Input struct {
 	Platform registry.Platform
 	// Mesh are the mesh wide settings; nil means none.
 	Mesh *meshv1alpha1.MeshConfig
+	// Networks says which endpoints are in which network, and how networks are
+	// reached; nil means that only the objects themselves do.
+	Networks *meshv1alpha1.MeshNetworks
 	// Domain is the DNS domain of the mesh; empty means "cluster.local".
 	Domain string
 	// Roots is the bundle of the certificate authority, as PEM; empty means
@@ -54,22 +57,28 @@ type Mesh struct {
 	NamedEndpoints *Endpoints
 	// Accounts are the identities behind each service.
 	Accounts *Accounts
+	// Networks are the gateways between networks.
+	Networks *Networks
+	// ClusterLocal are the services whose requests stay in a cluster.
+	ClusterLocal *ClusterLocal
+	// Instances are the endpoints by address.
+	Instances *Instances
 
 	VirtualServices     *VirtualServices
 	DestinationRules    *DestinationRules
 	PeerAuthentications *PeerAuthentications
 	Sidecars            *Sidecars
+	Gateways            *Gateways
 	// Trust are the roots that proxies trust.
 	Trust *Trust
 
 	// Problems is what the authors of the objects must hear of.
 	Problems []model.Problem
 
-	// gateways are the Gateway objects, as namespace/name.
-	gateways map[string]struct{}
-
 	registry          *registry.Services
 	referenceProblems []model.Problem
+	inputs            inputs
+	subsets           *subsetIndex
 }
 
 // settings are the mesh wide values that indexes are built with.
@@ -79,8 +88,14 @@ type settings struct {
 }
 
 // Build makes the snapshot that follows prev after a change. A nil prev means
-// that everything is new.
+// that everything is new. An object that cannot be built from is left out, or
+// stays as it was, and is a problem.
 func Build(prev *Mesh, in Input, change model.Change) *Mesh {
+	return guarded(prev, in, change, build)
+}
+
+// build is Build for objects that can be built from.
+func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1}
 	if m.Config == nil {
 		m.Config = &meshv1alpha1.MeshConfig{}
@@ -98,15 +113,14 @@ func Build(prev *Mesh, in Input, change model.Change) *Mesh {
 		old, change = &Mesh{}, model.Change{All: true}
 	}
 	m.buildServices(old, in, change)
+	m.ClusterLocal = newClusterLocal(old.ClusterLocal, m.Config, m.Domain)
 	st := step{in: in, change: change, set: set}
 	m.VirtualServices = rebuild(old.VirtualServices, st, model.VirtualService, newVirtualServices)
 	m.DestinationRules = rebuild(old.DestinationRules, st, model.DestinationRule, newDestinationRules)
 	m.PeerAuthentications = rebuild(old.PeerAuthentications, st, model.PeerAuthentication, newPeerAuthentications)
 	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
+	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
 	m.Trust = newTrust(old.Trust, in.Roots)
-	if m.gateways = old.gateways; old.gateways == nil || change.Touches(model.Gateway) {
-		m.gateways = gatewayNames(in.List(model.Gateway))
-	}
 	m.collectProblems(old)
 	return m
 }
@@ -127,8 +141,9 @@ func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
 	from := registry.Input{
 		List:      func(kind model.Kind) []*model.Config { return canonical(in.List(kind)) },
 		Get:       in.get(),
-		Unhealthy: in.Unhealthy, Platform: in.Platform,
+		Unhealthy: in.Unhealthy, Platform: in.Platform, Networks: in.Networks,
 	}
+	m.Networks = old.Networks
 	var keys []model.ServiceKey
 	whole := old.registry == nil
 	if whole {
@@ -138,25 +153,30 @@ func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
 	}
 	if whole {
 		all := m.registry.Endpoints
+		if !m.Networks.Equal(m.registry.Networks) || m.Networks == nil {
+			m.Networks = m.registry.Networks
+		}
 		m.Services = newServices(old.Services, m.registry.Sorted)
-		m.Endpoints = newEndpoints(old.Endpoints, m.Services, all, model.ResolutionStatic)
-		m.NamedEndpoints = newEndpoints(old.NamedEndpoints, m.Services, all, model.ResolutionDNS)
+		m.Endpoints = newEndpoints(old.Endpoints, m.Services, all, false)
+		m.NamedEndpoints = newEndpoints(old.NamedEndpoints, m.Services, all, true)
 		m.Accounts = newAccounts(old.Accounts, m.Services, all)
+		m.Instances = newInstances(m.Services.Sorted, all)
 		return
 	}
 	m.Services, m.Endpoints, m.NamedEndpoints, m.Accounts = old.Services, old.Endpoints, old.NamedEndpoints, old.Accounts
+	m.Instances = old.Instances
 	if len(keys) > 0 {
-		m.replaceEndpoints(keys)
+		m.replaceEndpoints(keys, old.registry.Endpoints)
 	}
 }
 
 // replaceEndpoints takes the endpoints of some services from the registry.
-func (m *Mesh) replaceEndpoints(keys []model.ServiceKey) {
+func (m *Mesh) replaceEndpoints(keys []model.ServiceKey, before map[model.ServiceKey][]*model.Endpoint) {
 	var static, named []model.ServiceKey
 	services := make([]*model.Service, len(keys))
 	for i, key := range keys {
 		services[i] = m.registry.ByKey[key]
-		if services[i].Resolution == model.ResolutionDNS {
+		if services[i].Resolution.ByName() {
 			named = append(named, key)
 		} else {
 			static = append(static, key)
@@ -165,6 +185,7 @@ func (m *Mesh) replaceEndpoints(keys []model.ServiceKey) {
 	m.Endpoints = m.Endpoints.replace(static, m.registry.Endpoints)
 	m.NamedEndpoints = m.NamedEndpoints.replace(named, m.registry.Endpoints)
 	m.Accounts = m.Accounts.replace(services, m.registry.Endpoints)
+	m.Instances = m.Instances.replace(services, before, m.registry.Endpoints)
 }
 
 // get gives what looks up one object.

@@ -4,6 +4,9 @@
 package snapshot
 
 import (
+	"maps"
+	"slices"
+
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -84,6 +87,16 @@ func (p *PeerAuthentications) Mode(namespace string, labels map[string]string, p
 		mode = apply(mode, workload.GetPortLevelMtls()[port])
 	}
 	return mode
+}
+
+// Ports gives the ports of a workload that have a mode of their own, sorted.
+func (p *PeerAuthentications) Ports(namespace string, labels map[string]string) []uint32 {
+	if ns := p.namespaces[namespace]; ns != nil {
+		if workload, ok := ns.workloads.first(labels); ok {
+			return slices.Sorted(maps.Keys(workload.GetPortLevelMtls()))
+		}
+	}
+	return nil
 }
 
 func apply(mode MutualTLS, mtls *securityv1beta1.PeerAuthentication_MutualTLS) MutualTLS {

@@ -19,24 +19,52 @@ type Sidecar struct {
 	Config *model.Config
 	Spec   *networkingv1alpha3.Sidecar
 
-	imports    []importRule // empty imports everything
+	imports    imports // of all egress listeners together
 	importsKey string
+	egress     []*EgressListener
 }
+
+// EgressListener is one egress listener of a Sidecar.
+type EgressListener struct {
+	Spec    *networkingv1alpha3.IstioEgressListener
+	imports imports
+}
+
+// Imports reports whether the listener serves a host of a namespace.
+func (l *EgressListener) Imports(namespace, host string) bool { return l.imports.hold(namespace, host) }
+
+// imports are what egress listeners import; empty means everything.
+type imports []importRule
 
 // importRule is one "namespace/host" of an egress listener.
 type importRule struct{ namespace, host string }
 
 // Imports reports whether proxies of the Sidecar know a host of a namespace.
 func (s *Sidecar) Imports(namespace, host string) bool {
-	if s == nil || len(s.imports) == 0 {
-		return true
+	return s == nil || s.imports.hold(namespace, host)
+}
+
+func (list imports) hold(namespace, host string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(r importRule) bool {
+		return (r.namespace == "*" || r.namespace == namespace) && hostMatches(r.host, host)
+	})
+}
+
+// Egress gives the egress listeners of the Sidecar.
+func (s *Sidecar) Egress() []*EgressListener {
+	if s == nil {
+		return nil
 	}
-	for _, r := range s.imports {
-		if (r.namespace == "*" || r.namespace == namespace) && hostMatches(r.host, host) {
-			return true
-		}
+	return s.egress
+}
+
+// OutboundPolicy is what becomes of traffic to unknown destinations; nil leaves
+// it to the mesh.
+func (s *Sidecar) OutboundPolicy() *networkingv1alpha3.OutboundTrafficPolicy {
+	if s == nil {
+		return nil
 	}
-	return false
+	return s.Spec.GetOutboundTrafficPolicy()
 }
 
 // ImportsKey is equal for Sidecars that import the same; empty imports
@@ -130,6 +158,7 @@ func (s *Sidecars) For(namespace string, labels map[string]string) *Sidecar {
 func newSidecar(obj *model.Config, spec *networkingv1alpha3.Sidecar) *Sidecar {
 	sc := &Sidecar{Config: obj, Spec: spec}
 	for _, listener := range spec.GetEgress() {
+		l := &EgressListener{Spec: listener}
 		for _, h := range listener.GetHosts() {
 			ns, host, ok := strings.Cut(h, "/")
 			if !ok {
@@ -138,8 +167,10 @@ func newSidecar(obj *model.Config, spec *networkingv1alpha3.Sidecar) *Sidecar {
 			if ns == "." {
 				ns = obj.Namespace
 			}
-			sc.imports = append(sc.imports, importRule{namespace: ns, host: host})
+			l.imports = append(l.imports, importRule{namespace: ns, host: host})
 		}
+		sc.egress = append(sc.egress, l)
+		sc.imports = append(sc.imports, l.imports...)
 	}
 	slices.SortFunc(sc.imports, func(a, b importRule) int {
 		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.host, b.host))

@@ -9,13 +9,8 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	dnscommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
-	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -34,6 +29,11 @@ type Source struct {
 	Rule     *snapshot.DestinationRule // may be nil
 	Accounts *snapshot.AccountSet
 	Config   *meshv1alpha1.MeshConfig
+	Viewer   Viewer
+	// Secured is true if all endpoints of a service that wants the address that
+	// was dialled are known to speak mutual TLS of the mesh. Endpoints that Envoy
+	// knows say so themselves.
+	Secured bool
 }
 
 // Policy is what the rule says about the port and the subset.
@@ -46,87 +46,18 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 	c := &clusterv3.Cluster{
 		Name:            name,
 		ConnectTimeout:  durationpb.New(10 * time.Second),
-		LbPolicy:        p.lbPolicy(),
 		CircuitBreakers: p.CircuitBreakers(),
+		Metadata:        metadata(src),
 	}
-	if src.Service.Resolution == model.ResolutionDNS {
-		c.ClusterDiscoveryType = dnsDiscovery(src.Config)
-		c.LoadAssignment = endpoints
-	} else {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: parts.OverADS(), ServiceName: name}
-	}
+	p.applyBalancer(c, src)
+	discover(c, src, endpoints)
 	p.applyConnections(c, src.Config)
 	p.ApplyOutlier(c)
 	http := p.httpOptions(src.Port.Protocol, src.Config)
-	if http != nil {
-		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{HTTPOptionsKey: parts.Pack(http)}
-	}
-	applyTLS(c, src, p)
+	applyTLS(c, src, p, http)
+	setHTTP(c, http)
+	p.applyProxyProtocol(c)
 	return c
-}
-
-// dnsDiscovery makes Envoy resolve each endpoint's name and balance over all
-// addresses (strict DNS).
-func dnsDiscovery(mesh *meshv1alpha1.MeshConfig) *clusterv3.Cluster_ClusterType {
-	dns := &dnsv3.DnsCluster{
-		DnsRefreshRate:  durationpb.New(60 * time.Second),
-		RespectDnsTtl:   true,
-		DnsLookupFamily: dnscommonv3.DnsLookupFamily_V4_PREFERRED,
-	}
-	if d, ok := parts.Positive(mesh.GetDnsRefreshRate()); ok {
-		dns.DnsRefreshRate = d
-	}
-	return &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
-		Name: "envoy.clusters.dns", TypedConfig: parts.Pack(dns),
-	}}
-}
-
-// applyTLS decides how connections to the endpoints are secured: as the rule
-// says; otherwise mutual TLS with each endpoint that is known to speak it.
-func applyTLS(c *clusterv3.Cluster, src Source, p Policy) {
-	auto := p.TLS == nil
-	if auto && (src.Service.External || src.Config.GetEnableAutoMtls() != nil && !src.Config.GetEnableAutoMtls().GetValue()) {
-		return
-	}
-	if !auto && p.TLS.GetMode() != networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
-		return
-	}
-	sni := p.TLS.GetSni()
-	if sni == "" {
-		sni = parts.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)
-	}
-	names := p.TLS.GetSubjectAltNames()
-	if len(names) == 0 {
-		names = parts.Identities(src.Config, src.Service, src.Accounts)
-	}
-	socket := parts.UpstreamTLS(src.Config, sni, names, upstreamALPN(src, p))
-	if !auto {
-		c.TransportSocket = socket
-		return
-	}
-	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
-		{Name: "tlsMode-istio", Match: TLSModeIstio(), TransportSocket: socket},
-		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: parts.Plaintext()},
-	}
-}
-
-func upstreamALPN(src Source, p Policy) []string {
-	switch {
-	case !src.Port.Protocol.IsHTTP() || p.Pool.GetHttp().GetUseClientProtocol():
-		// Without a name that both sides know, the other side looks at the
-		// bytes to find out the protocol.
-		return []string{parts.ALPNMesh}
-	case src.Port.Protocol.IsHTTP2() || p.upgradesToHTTP2(src.Config):
-		return []string{parts.ALPNMeshHTTP2, parts.ALPNMesh, "h2"}
-	default:
-		return []string{parts.ALPNMeshHTTP1, parts.ALPNMesh, "http/1.1"}
-	}
-}
-
-// TLSModeIstio marks endpoints that speak mutual TLS of the mesh.
-func TLSModeIstio() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("istio")}}
 }
 
 // BlackHole is the cluster without endpoints.
@@ -138,9 +69,10 @@ func BlackHole() *clusterv3.Cluster {
 	}
 }
 
-// Inbound leads to one port of the application.
-func Inbound(name string, address *corev3.Address, protocol model.Protocol, mesh *meshv1alpha1.MeshConfig) *clusterv3.Cluster {
-	var p Policy
+// Inbound leads to one port of the application. At most one policy says what
+// holds for the connections; see [InboundPolicy].
+func Inbound(name string, address *corev3.Address, protocol model.Protocol, mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
+	p := first(own)
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
@@ -153,9 +85,7 @@ func Inbound(name string, address *corev3.Address, protocol model.Protocol, mesh
 			}}}},
 		},
 	}
-	if http := p.httpOptions(protocol, &meshv1alpha1.MeshConfig{}); http != nil {
-		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{HTTPOptionsKey: parts.Pack(http)}
-	}
+	setHTTP(c, p.httpOptions(protocol, &meshv1alpha1.MeshConfig{}))
 	p.applyConnections(c, mesh)
 	return c
 }

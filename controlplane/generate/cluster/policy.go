@@ -7,24 +7,26 @@ import (
 	"math"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// Policy is what a DestinationRule says about one port and subset.
+// Policy is what a DestinationRule says about one port and subset. The zero
+// value says nothing.
 type Policy struct {
 	Balancer *networkingv1alpha3.LoadBalancerSettings
 	Pool     *networkingv1alpha3.ConnectionPoolSettings
 	Outlier  *networkingv1alpha3.OutlierDetection
 	TLS      *networkingv1alpha3.ClientTLSSettings
+	// Tunnel, Proxy and Retries cannot be said of one port alone.
+	Tunnel  *networkingv1alpha3.TrafficPolicy_TunnelSettings
+	Proxy   *networkingv1alpha3.TrafficPolicy_ProxyProtocol
+	Retries *networkingv1alpha3.TrafficPolicy_RetryBudget
+	// selected is true if the rule is for certain workloads only.
+	selected bool
 }
 
 // PolicyOf lays the policy of the subset over that of the rule. In each of
@@ -32,52 +34,43 @@ type Policy struct {
 func PolicyOf(rule *snapshot.DestinationRule, subset string, port uint32) Policy {
 	var p Policy
 	if rule != nil {
+		p.selected = rule.Selected()
 		p = p.overlay(rule.Policy, port).overlay(rule.Subset(subset).GetTrafficPolicy(), port)
 	}
 	return p
 }
 
+// InboundPolicy is what holds for the connections to a port of the application:
+// the pool of its Sidecar, otherwise that of the rule of its own service. Both
+// may be nil. Nothing else of a rule is about them.
+func InboundPolicy(pool *networkingv1alpha3.ConnectionPoolSettings, rule *snapshot.DestinationRule, port uint32) Policy {
+	if pool == nil {
+		pool = PolicyOf(rule, "", port).Pool
+	}
+	return Policy{Pool: pool}
+}
+
 func (p Policy) overlay(over *networkingv1alpha3.TrafficPolicy, port uint32) Policy {
-	if v := over.GetLoadBalancer(); v != nil {
-		p.Balancer = v
-	}
-	if v := over.GetConnectionPool(); v != nil {
-		p.Pool = v
-	}
-	if v := over.GetOutlierDetection(); v != nil {
-		p.Outlier = v
-	}
-	if v := over.GetTls(); v != nil {
-		p.TLS = v
-	}
+	set(&p.Balancer, over.GetLoadBalancer())
+	set(&p.Pool, over.GetConnectionPool())
+	set(&p.Outlier, over.GetOutlierDetection())
+	set(&p.TLS, over.GetTls())
+	set(&p.Tunnel, over.GetTunnel())
+	set(&p.Proxy, over.GetProxyProtocol())
+	set(&p.Retries, over.GetRetryBudget())
 	for _, at := range over.GetPortLevelSettings() {
 		if at.GetPort().GetNumber() == port {
-			return Policy{Balancer: at.GetLoadBalancer(), Pool: at.GetConnectionPool(), Outlier: at.GetOutlierDetection(), TLS: at.GetTls()}
+			p.Balancer, p.Pool, p.Outlier, p.TLS = at.GetLoadBalancer(), at.GetConnectionPool(), at.GetOutlierDetection(), at.GetTls()
+			break
 		}
 	}
 	return p
 }
 
-// ServesTLS reports whether the TLS mode of the policy can be served. Where
-// it cannot there must be no cluster: plaintext in place of TLS is no answer.
-func (p Policy) ServesTLS() bool {
-	switch p.TLS.GetMode() {
-	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		return false
-	case networkingv1alpha3.ClientTLSSettings_DISABLE, networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
-	}
-	return true
-}
-
-// lbPolicy is the way of choosing an endpoint.
-func (p Policy) lbPolicy() clusterv3.Cluster_LbPolicy {
-	switch p.Balancer.GetSimple() {
-	case networkingv1alpha3.LoadBalancerSettings_RANDOM:
-		return clusterv3.Cluster_RANDOM
-	case networkingv1alpha3.LoadBalancerSettings_ROUND_ROBIN:
-		return clusterv3.Cluster_ROUND_ROBIN
-	default:
-		return clusterv3.Cluster_LEAST_REQUEST
+// set puts a value in the place of another unless it is nil.
+func set[T any](to **T, value *T) {
+	if value != nil {
+		*to = value
 	}
 }
 
@@ -89,13 +82,23 @@ func (p Policy) CircuitBreakers() *clusterv3.CircuitBreakers {
 		}
 		return wrapperspb.UInt32(math.MaxUint32)
 	}
-	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+	t := &clusterv3.CircuitBreakers_Thresholds{
 		MaxConnections:     limit(p.Pool.GetTcp().GetMaxConnections()),
 		MaxPendingRequests: limit(p.Pool.GetHttp().GetHttp1MaxPendingRequests()),
 		MaxRequests:        limit(p.Pool.GetHttp().GetHttp2MaxRequests()),
 		MaxRetries:         limit(p.Pool.GetHttp().GetMaxRetries()),
 		TrackRemaining:     true,
-	}}}
+	}
+	if b := p.Retries; b != nil {
+		t.RetryBudget = &clusterv3.CircuitBreakers_Thresholds_RetryBudget{BudgetInterval: b.GetBudgetInterval()}
+		if v := b.GetPercent(); v != nil {
+			t.RetryBudget.BudgetPercent = &typev3.Percent{Value: v.GetValue()}
+		}
+		if n := b.GetMinRetryConcurrency(); n > 0 {
+			t.RetryBudget.MinRetryConcurrency = wrapperspb.UInt32(n)
+		}
+	}
+	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{t}}
 }
 
 // ApplyOutlier sets outlier detection and the share of healthy endpoints below
@@ -120,9 +123,13 @@ func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
 		out.ConsecutiveLocalOriginFailure, out.EnforcingConsecutiveLocalOriginFailure = threshold(o.GetConsecutiveLocalOriginFailures())
 	}
 	c.OutlierDetection = out
-	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
-		HealthyPanicThreshold: &typev3.Percent{Value: float64(max(o.GetMinHealthPercent(), 0))},
+	if c.GetLbPolicy() == clusterv3.Cluster_CLUSTER_PROVIDED {
+		return // there is no other endpoint that it could be weighed against
 	}
+	if c.CommonLbConfig == nil {
+		c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{}
+	}
+	c.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.GetMinHealthPercent(), 0))}
 }
 
 // threshold gives a number of failures and how surely it ejects: 0 never does.
@@ -134,83 +141,4 @@ func threshold(n *wrapperspb.UInt32Value) (failures, enforcing *wrapperspb.UInt3
 		return nil, wrapperspb.UInt32(0)
 	}
 	return wrapperspb.UInt32(n.GetValue()), wrapperspb.UInt32(100)
-}
-
-// applyConnections sets what holds for the connections of a cluster.
-func (p Policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshConfig) {
-	if d, ok := parts.Positive(mesh.GetConnectTimeout()); ok {
-		c.ConnectTimeout = d
-	}
-	if d, ok := parts.Positive(p.Pool.GetTcp().GetConnectTimeout()); ok {
-		c.ConnectTimeout = d
-	}
-	keepalive := mesh.GetTcpKeepalive()
-	if k := p.Pool.GetTcp().GetTcpKeepalive(); k != nil {
-		keepalive = k
-	}
-	if keepalive == nil {
-		return
-	}
-	k := &corev3.TcpKeepalive{}
-	if n := keepalive.GetProbes(); n > 0 {
-		k.KeepaliveProbes = wrapperspb.UInt32(n)
-	}
-	if n := keepalive.GetTime().GetSeconds(); n > 0 {
-		k.KeepaliveTime = wrapperspb.UInt32(uint32(n))
-	}
-	if n := keepalive.GetInterval().GetSeconds(); n > 0 {
-		k.KeepaliveInterval = wrapperspb.UInt32(uint32(n))
-	}
-	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: k}
-}
-
-// httpOptions says which HTTP a cluster speaks; nil for ports that are not
-// declared as HTTP.
-func (p Policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConfig) *httpv3.HttpProtocolOptions {
-	if !protocol.IsHTTP() {
-		return nil
-	}
-	pool := p.Pool.GetHttp()
-	opts := &httpv3.HttpProtocolOptions{}
-	common := &corev3.HttpProtocolOptions{
-		IdleTimeout:           pool.GetIdleTimeout(),
-		MaxConnectionDuration: p.Pool.GetTcp().GetMaxConnectionDuration(),
-	}
-	if n := pool.GetMaxRequestsPerConnection(); n > 0 {
-		common.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))
-	}
-	if common.IdleTimeout != nil || common.MaxConnectionDuration != nil || common.MaxRequestsPerConnection != nil {
-		opts.CommonHttpProtocolOptions = common
-	}
-	h2 := &corev3.Http2ProtocolOptions{}
-	if n := pool.GetMaxConcurrentStreams(); n > 0 {
-		h2.MaxConcurrentStreams = wrapperspb.UInt32(uint32(n))
-	}
-	explicit := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{}
-	switch {
-	case pool.GetUseClientProtocol():
-		opts.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
-			UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
-				HttpProtocolOptions: &corev3.Http1ProtocolOptions{}, Http2ProtocolOptions: h2,
-			},
-		}
-		return opts
-	case protocol.IsHTTP2() || p.upgradesToHTTP2(mesh):
-		explicit.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: h2}
-	default:
-		explicit.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}
-	}
-	opts.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: explicit}
-	return opts
-}
-
-func (p Policy) upgradesToHTTP2(mesh *meshv1alpha1.MeshConfig) bool {
-	switch p.Pool.GetHttp().GetH2UpgradePolicy() {
-	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE:
-		return true
-	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_DO_NOT_UPGRADE:
-		return false
-	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_DEFAULT:
-	}
-	return mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
 }

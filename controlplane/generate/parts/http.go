@@ -6,6 +6,8 @@ package parts
 import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -13,6 +15,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// The names of the filters that routes speak to.
+const (
+	FaultFilter = "envoy.filters.http.fault"
+	CORSFilter  = "envoy.filters.http.cors"
 )
 
 // filterRow is one HTTP filter of every connection manager.
@@ -26,6 +34,8 @@ type filterRow struct {
 func httpFilters() []filterRow {
 	return []filterRow{
 		{"envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{EmitFilterState: true, PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)}}, "counts every gRPC request, also those that later filters answer"},
+		{FaultFilter, &faultv3.HTTPFault{}, "answers in place of the upstream, so before what depends on it; idle unless the route names a fault"},
+		{CORSFilter, &corsv3.Cors{}, "answers preflights, also those that a fault should hit first; idle unless the route has a policy"},
 		{"envoy.filters.http.router", &routerv3.Router{}, "terminal: sends the request, so nothing can follow"},
 	}
 }

@@ -72,23 +72,52 @@ func Identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *sna
 	return slices.Compact(names)
 }
 
-// UpstreamTLS is the transport socket of mutual TLS to a service.
-func UpstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
+// SubjectAltNames match certificates that carry one of the names: URIs,
+// addresses of mailboxes, IP addresses and host names.
+func SubjectAltNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	matchers := make([]*tlsv3.SubjectAltNameMatcher, 0, len(names))
 	for _, name := range names {
 		kind := tlsv3.SubjectAltNameMatcher_DNS
-		if strings.Contains(name, "://") {
+		switch {
+		case strings.Contains(name, "://"):
 			kind = tlsv3.SubjectAltNameMatcher_URI
+		case strings.Contains(name, "@"):
+			kind = tlsv3.SubjectAltNameMatcher_EMAIL
+		case IsIP(name):
+			kind = tlsv3.SubjectAltNameMatcher_IP_ADDRESS
 		}
 		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: Exactly(name)})
 	}
+	return matchers
+}
+
+// UpstreamTLS is the transport socket of mutual TLS to a service.
+func UpstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
+	return TLSSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: commonTLS(mesh, SubjectAltNames(names), nil, alpn), Sni: sni})
+}
+
+// TLSSocket is the transport socket of a client of TLS.
+func TLSSocket(ctx *tlsv3.UpstreamTlsContext) *corev3.TransportSocket {
 	return &corev3.TransportSocket{
-		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(&tlsv3.UpstreamTlsContext{
-			CommonTlsContext: commonTLS(mesh, matchers, nil, alpn),
-			Sni:              sni,
-		})},
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(ctx)},
 	}
+}
+
+// DefaultTLS is what the mesh settings say of TLS that is not that of the mesh
+// (tlsDefaults).
+func DefaultTLS(mesh *meshv1alpha1.MeshConfig) *tlsv3.TlsParameters {
+	set := mesh.GetTlsDefaults()
+	params := &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		CipherSuites:              set.GetCipherSuites(),
+		EcdhCurves:                set.GetEcdhCurves(),
+	}
+	if set.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		params.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
+	return params
 }
 
 // DownstreamTLS is the transport socket of inbound mutual TLS: a certificate
@@ -131,19 +160,25 @@ func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatche
 	}
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      params,
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(SecretIdentity)},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{AgentSecret(SecretIdentity)},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: sans},
-				ValidationContextSdsSecretConfig: secret(SecretRoots),
+				ValidationContextSdsSecretConfig: AgentSecret(SecretRoots),
 			},
 		},
 		AlpnProtocols: alpn,
 	}
 }
 
-// secret asks the agent for a secret, and waits for it without a limit.
-func secret(name string) *tlsv3.SdsSecretConfig {
+// ControlSecret asks the control plane for a secret, over the stream that
+// brought the resource which names it.
+func ControlSecret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: OverADS()}
+}
+
+// AgentSecret asks the agent for a secret, and waits for it without a limit.
+func AgentSecret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{
 		Name: name,
 		SdsConfig: &corev3.ConfigSource{

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package cluster
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// minRing is the size of a hash ring of which nothing is said.
+const minRing = 1024
+
+// applyBalancer says how an endpoint is chosen.
+func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
+	c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
+	if hash := p.Balancer.GetConsistentHash(); hash != nil {
+		consistent(c, hash)
+	}
+	switch p.Balancer.GetSimple() {
+	case networkingv1alpha3.LoadBalancerSettings_RANDOM:
+		c.LbPolicy = clusterv3.Cluster_RANDOM
+	case networkingv1alpha3.LoadBalancerSettings_ROUND_ROBIN:
+		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
+	case networkingv1alpha3.LoadBalancerSettings_UNSPECIFIED, networkingv1alpha3.LoadBalancerSettings_LEAST_REQUEST,
+		//lint:ignore SA1019 people still write it
+		networkingv1alpha3.LoadBalancerSettings_LEAST_CONN,
+		networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH: // see Source.Resolution
+	}
+	if start := warmup(p.Balancer); start != nil {
+		switch c.GetLbPolicy() {
+		case clusterv3.Cluster_ROUND_ROBIN:
+			c.LbConfig = &clusterv3.Cluster_RoundRobinLbConfig_{RoundRobinLbConfig: &clusterv3.Cluster_RoundRobinLbConfig{SlowStartConfig: start}}
+		case clusterv3.Cluster_LEAST_REQUEST:
+			c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{SlowStartConfig: start}}
+		default: // the others know no warm-up
+		}
+	}
+	if p.localities(src.Service, src.Config) != nil {
+		c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
+			LocalityConfigSpecifier: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
+				LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
+			},
+		}
+	}
+}
+
+// consistent chooses by a hash, which the routes say how to make.
+func consistent(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) {
+	if m := hash.GetMaglev(); m != nil {
+		c.LbPolicy = clusterv3.Cluster_MAGLEV
+		if n := m.GetTableSize(); n > 0 {
+			c.LbConfig = &clusterv3.Cluster_MaglevLbConfig_{MaglevLbConfig: &clusterv3.Cluster_MaglevLbConfig{TableSize: wrapperspb.UInt64(n)}}
+		}
+		return
+	}
+	//lint:ignore SA1019 people still write it
+	size := hash.GetMinimumRingSize()
+	if n := hash.GetRingHash().GetMinimumRingSize(); n > 0 {
+		size = n
+	}
+	if size == 0 {
+		size = minRing
+	}
+	c.LbPolicy = clusterv3.Cluster_RING_HASH
+	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
+		MinimumRingSize: wrapperspb.UInt64(min(size, snapshot.MaxRing)),
+	}}
+}
+
+// warmup says how the share of a new endpoint grows; nil is at once.
+func warmup(lb *networkingv1alpha3.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
+	w := lb.GetWarmup()
+	if w == nil {
+		//lint:ignore SA1019 people still write it
+		w = &networkingv1alpha3.WarmupConfiguration{Duration: lb.GetWarmupDurationSecs()}
+	}
+	d, ok := parts.Positive(w.GetDuration())
+	if !ok {
+		return nil
+	}
+	out := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: d}
+	if v := w.GetMinimumPercent(); v != nil {
+		out.MinWeightPercent = &typev3.Percent{Value: v.GetValue()}
+	}
+	if v := w.GetAggression(); v != nil {
+		out.Aggression = &corev3.RuntimeDouble{DefaultValue: v.GetValue(), RuntimeKey: "upstream.warmup_aggression"}
+	}
+	return out
+}

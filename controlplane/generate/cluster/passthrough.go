@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package cluster
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// The clusters that lead to the address that was dialled.
+const (
+	PassthroughName     = "PassthroughCluster"
+	InboundPassthrough4 = "InboundPassthroughClusterIpv4"
+	InboundPassthrough6 = "InboundPassthroughClusterIpv6"
+)
+
+// The source addresses of what a proxy sends to its own application: the rules
+// that catch inbound connections leave them alone.
+const (
+	inboundSource4 = "127.0.0.6"
+	inboundSource6 = "::6"
+)
+
+// passthroughIdle is after how long an unused connection to an address that was
+// dialled is closed: nothing bounds how many addresses there are.
+const passthroughIdle = 5 * time.Minute
+
+// Passthrough leads outbound connections to the address that was dialled, and
+// speaks the protocol of the client.
+func Passthrough(mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
+	return toOriginal(PassthroughName, model.ProtocolUnsupported, mesh, first(own))
+}
+
+// InboundPassthrough leads inbound connections to ports that no service has to
+// the address that was dialled. At most one policy says what holds for the
+// connections (inboundConnectionPool of a Sidecar).
+func InboundPassthrough(v6 bool, mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
+	name := InboundPassthrough4
+	if v6 {
+		name = InboundPassthrough6
+	}
+	c := toOriginal(name, model.ProtocolUnsupported, mesh, first(own))
+	c.UpstreamBindConfig = fromInbound(v6)
+	return c
+}
+
+// InboundOriginal leads to a port of the application at the address that was
+// dialled, of either kind if there are both. The policy is as in
+// [InboundPassthrough].
+func InboundOriginal(name string, protocol model.Protocol, v4, v6 bool, mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
+	c := toOriginal(name, protocol, mesh, first(own))
+	c.UpstreamBindConfig = fromInbound(v6 && !v4)
+	if v4 && v6 {
+		c.UpstreamBindConfig.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: parts.SocketAddress(inboundSource6, 0).GetSocketAddress()}}
+	}
+	return c
+}
+
+// first is the policy that was given; without one nothing is limited.
+func first(own []Policy) Policy {
+	if len(own) == 0 {
+		return Policy{}
+	}
+	return own[0]
+}
+
+// toOriginal makes a cluster whose endpoint is the address that was dialled.
+func toOriginal(name string, protocol model.Protocol, mesh *meshv1alpha1.MeshConfig, p Policy) *clusterv3.Cluster {
+	c := &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		ConnectTimeout:       durationpb.New(10 * time.Second),
+		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
+		CircuitBreakers:      p.CircuitBreakers(),
+	}
+	// A setting of the mesh to speak HTTP/2 to everybody is for services, not
+	// for the application itself.
+	http := p.httpOptions(protocol, &meshv1alpha1.MeshConfig{})
+	if protocol.Sniffed() && http.GetCommonHttpProtocolOptions().GetIdleTimeout() == nil {
+		if http.GetCommonHttpProtocolOptions() == nil {
+			http.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{}
+		}
+		http.CommonHttpProtocolOptions.IdleTimeout = durationpb.New(passthroughIdle)
+	}
+	setHTTP(c, http)
+	p.applyConnections(c, mesh)
+	return c
+}
+
+// setHTTP says which HTTP a cluster speaks; nil says nothing.
+func setHTTP(c *clusterv3.Cluster, options *httpv3.HttpProtocolOptions) {
+	if options != nil {
+		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{HTTPOptionsKey: parts.Pack(options)}
+	}
+}
+
+func fromInbound(v6 bool) *corev3.BindConfig {
+	source := inboundSource4
+	if v6 {
+		source = inboundSource6
+	}
+	return &corev3.BindConfig{SourceAddress: parts.SocketAddress(source, 0).GetSocketAddress()}
+}

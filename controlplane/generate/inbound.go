@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// transparentMark is the mark of packets to the application whose sender is the
+// caller: the rules of TPROXY lead the answers back by it.
+const transparentMark = 1337
+
+// inboundListener takes the connections to one port of the workload.
+func inboundListener(s *scope, e ingressEntry) *listenerv3.Listener {
+	l := &listenerv3.Listener{
+		Name:             e.bind + "_" + parts.Number(e.port),
+		Address:          parts.SocketAddress(e.bind, e.port),
+		TrafficDirection: corev3.TrafficDirection_INBOUND,
+		FilterChains:     inboundChains(s, e),
+	}
+	if path, ok := parts.UnixPath(e.bind); ok {
+		l.Name, l.Address = path, parts.PipeAddress(path)
+	}
+	if e.mode == snapshot.MutualTLSPermissive || e.protocol.Sniffed() {
+		l.ListenerFilters = append(l.ListenerFilters, parts.TLSInspector())
+	}
+	if e.protocol.Sniffed() {
+		l.ListenerFilters = append(l.ListenerFilters, parts.HTTPInspector())
+	}
+	if len(l.ListenerFilters) > 0 {
+		s.detection(l)
+	}
+	return l
+}
+
+// virtual takes all that is sent to the workload: to ports that are known, and
+// to others, which are handed on as they were dialled.
+func (in *ingress) virtual() *listenerv3.Listener {
+	s := in.scope
+	port := cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort)
+	l := &listenerv3.Listener{Name: "virtualInbound", TrafficDirection: corev3.TrafficDirection_INBOUND}
+	s.wildcard(l, port)
+	l.FilterChains = append(l.FilterChains, blackHoleChain("virtualInbound-blackhole", port, s))
+	for _, f := range in.fallback {
+		l.FilterChains = append(l.FilterChains, in.passthrough(f)...)
+	}
+	declared := []uint32{}
+	for _, e := range in.entries {
+		if e.bound {
+			continue
+		}
+		if !e.protocol.Sniffed() {
+			declared = append(declared, e.port)
+		}
+		for _, chain := range inboundChains(s, e) {
+			atPort(chain, e.port)
+			chain.Name = listenerName(familiesOf(s.proxy).wildcards()[0], e.port)
+			l.FilterChains = append(l.FilterChains, chain)
+		}
+	}
+	l.ListenerFilters = []*listenerv3.ListenerFilter{parts.OriginalDst()}
+	if s.proxy.Interception == model.InterceptionTProxy {
+		l.Transparent = wrapperspb.Bool(true)
+		l.ListenerFilters = append(l.ListenerFilters, parts.OriginalSrc(transparentMark))
+	}
+	http := parts.HTTPInspector()
+	http.FilterDisabled = toPorts(declared)
+	l.ListenerFilters = append(l.ListenerFilters, parts.TLSInspector(), http)
+	s.detection(l)
+	return l
+}
+
+// toPorts matches connections to some ports; nil matches none.
+func toPorts(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
+	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
+	for _, p := range ports {
+		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
+			DestinationPortRange: &typev3.Int32Range{Start: int32(p), End: int32(p) + 1},
+		}})
+	}
+	switch len(rules) {
+	case 0:
+		return nil
+	case 1:
+		return rules[0]
+	}
+	return &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
+		OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: rules},
+	}}
+}
+
+// atPort narrows a chain to a port of the workload.
+func atPort(chain *listenerv3.FilterChain, port uint32) {
+	if chain.GetFilterChainMatch() == nil {
+		chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
+	}
+	chain.FilterChainMatch.DestinationPort = wrapperspb.UInt32(port)
+}
+
+// passthrough are the chains for ports that no entry has.
+func (in *ingress) passthrough(f portMode) []*listenerv3.FilterChain {
+	s := in.scope
+	var out []*listenerv3.FilterChain
+	for _, wildcard := range familiesOf(s.proxy).wildcards() {
+		to := inboundTarget{cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: parts.InboundName(f.port)}
+		if wildcard == "::" {
+			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
+		}
+		for _, chain := range modeChains(s, f.mode, model.ProtocolUnsupported, to) {
+			chain.Name = "virtualInbound"
+			if isHTTPChain(chain) {
+				chain.Name = "virtualInbound-catchall-http"
+			}
+			if f.port != 0 {
+				atPort(chain, f.port)
+			}
+			if chain.GetFilterChainMatch() == nil {
+				chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
+			}
+			chain.FilterChainMatch.PrefixRanges = []*corev3.CidrRange{{AddressPrefix: wildcard, PrefixLen: wrapperspb.UInt32(0)}}
+			out = append(out, chain)
+		}
+	}
+	return out
+}
+
+func isHTTPChain(chain *listenerv3.FilterChain) bool {
+	return chain.GetFilters()[0].GetName() == "envoy.filters.network.http_connection_manager"
+}
+
+// inboundTarget is where chains lead to.
+type inboundTarget struct {
+	cluster string
+	// stat is a part of the names of counters; route names the routes.
+	stat, route string
+	// operation is the name of the spans of requests; servicePort is of the
+	// virtual host.
+	operation   string
+	servicePort uint32
+}
+
+// inboundChains are the filter chains of a port, by mutual TLS mode.
+func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
+	to := inboundTarget{
+		cluster: parts.InboundName(e.port), stat: e.statName(s), route: parts.InboundName(e.port),
+		operation: "inbound:" + parts.Number(e.port) + "/*", servicePort: e.port,
+	}
+	if e.host != "" {
+		to.operation, to.servicePort = parts.HostPort(e.host, e.servicePort)+"/*", e.servicePort
+	}
+	return modeChains(s, e.mode, e.protocol, to)
+}
+
+// modeChains are the filter chains for a mode and a protocol. Envoy takes the
+// chain with the most specific match, whatever the order.
+func modeChains(s *scope, mode snapshot.MutualTLS, protocol model.Protocol, to inboundTarget) []*listenerv3.FilterChain {
+	if protocol.Sniffed() {
+		return detectChains(s, mode, to)
+	}
+	filters := to.filters(s, protocol.IsHTTP())
+	secured := &listenerv3.FilterChain{Name: "mtls", Filters: filters, TransportSocket: parts.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
+	if !protocol.IsHTTP() {
+		secured.TransportSocket = parts.DownstreamTLS(s.mesh.Config, nil)
+	}
+	clear := &listenerv3.FilterChain{Name: "plaintext", Filters: filters}
+	switch mode {
+	case snapshot.MutualTLSStrict:
+		return []*listenerv3.FilterChain{secured}
+	case snapshot.MutualTLSDisabled:
+		return []*listenerv3.FilterChain{clear}
+	case snapshot.MutualTLSPermissive:
+	}
+	secured.FilterChainMatch = &listenerv3.FilterChainMatch{TransportProtocol: "tls"}
+	clear.FilterChainMatch = &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer"}
+	if protocol.IsHTTP() {
+		return []*listenerv3.FilterChain{secured, clear}
+	}
+	// The application may speak TLS itself; only what says that it is mutual
+	// TLS of the mesh is terminated.
+	secured.FilterChainMatch.ApplicationProtocols = parts.MeshALPN()
+	opaque := proto.Clone(clear).(*listenerv3.FilterChain)
+	opaque.Name, opaque.FilterChainMatch.TransportProtocol = "tls-passthrough", "tls"
+	return []*listenerv3.FilterChain{secured, opaque, clear}
+}
+
+// detectChains are those of a port that did not say what it speaks: requests
+// are told from other traffic by ALPN or by the first bytes.
+func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listenerv3.FilterChain {
+	http, stream := to.filters(s, true), to.filters(s, false)
+	chain := func(name string, filters []*listenerv3.Filter, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
+		c := &listenerv3.FilterChain{Name: name, Filters: filters, FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport, ApplicationProtocols: alpn}}
+		if tls && isHTTPChain(c) {
+			c.TransportSocket = parts.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})
+		} else if tls {
+			c.TransportSocket = parts.DownstreamTLS(s.mesh.Config, nil)
+		}
+		return c
+	}
+	requests := parts.MeshHTTPALPN()
+	streams := slices.DeleteFunc(parts.MeshALPN(), func(name string) bool { return slices.Contains(requests, name) })
+	switch mode {
+	case snapshot.MutualTLSStrict:
+		return []*listenerv3.FilterChain{
+			chain("mtls", http, "tls", requests, true), chain("mtls-tcp", stream, "tls", nil, true),
+		}
+	case snapshot.MutualTLSDisabled:
+		return []*listenerv3.FilterChain{
+			chain("plaintext", http, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", stream, "", nil, false),
+		}
+	case snapshot.MutualTLSPermissive:
+	}
+	return []*listenerv3.FilterChain{
+		chain("mtls", http, "tls", requests, true), chain("mtls-tcp", stream, "tls", streams, true),
+		chain("tls-passthrough", stream, "tls", nil, false),
+		chain("plaintext", http, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", stream, "raw_buffer", nil, false),
+	}
+}
+
+// filters lead the connections to the application.
+func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
+	if http {
+		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat)
+		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
+		return []*listenerv3.Filter{parts.HTTPFilter(hcm)}
+	}
+	return []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{StatPrefix: to.cluster, Targets: []parts.Target{{Cluster: to.cluster, Weight: 1}}})}
+}

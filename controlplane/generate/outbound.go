@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"net/netip"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
+	httpsetfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+)
+
+// The ports that redirected traffic arrives at unless the mesh says otherwise.
+const (
+	outboundPort = 15001
+	inboundPort  = 15006
+)
+
+// plaintextHTTP are the protocols that Envoy finds in plaintext.
+func plaintextHTTP() []string { return []string{"http/1.1", "h2c"} }
+
+// unknownTraffic is the cluster for what no service takes, and for what asked
+// for it.
+func (s *scope) unknownTraffic() string {
+	if p := s.sidecar.OutboundPolicy(); p != nil {
+		if to := p.GetEgressProxy(); to.GetHost() != "" {
+			host := s.mesh.ResolveHost(to.GetHost(), s.sidecar.Config.Namespace)
+			return parts.OutboundName(to.GetPort().GetNumber(), to.GetSubset(), host)
+		}
+		if p.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
+			return cluster.PassthroughName
+		}
+		return parts.BlackHoleCluster
+	}
+	if s.mesh.Config.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY {
+		return parts.BlackHoleCluster
+	}
+	return cluster.PassthroughName
+}
+
+// unknownKey is equal for proxies that treat unknown traffic in the same way.
+func (s *scope) unknownKey() string {
+	if !s.intercepts() {
+		return ""
+	}
+	return s.unknownTraffic()
+}
+
+// outboundListeners are the messages of a plan.
+func (s *scope) outboundListeners(p *plan) []*listenerv3.Listener {
+	out := make([]*listenerv3.Listener, 0, len(p.listeners)+1)
+	for _, l := range p.listeners {
+		out = append(out, s.outboundListener(l))
+	}
+	if s.intercepts() {
+		out = append(out, s.virtualOutbound())
+	}
+	return out
+}
+
+// wildcard sets the addresses of a listener that takes all.
+func (s *scope) wildcard(l *listenerv3.Listener, port uint32) {
+	addresses := familiesOf(s.proxy).wildcards()
+	l.Address = parts.SocketAddress(addresses[0], port)
+	for _, a := range addresses[1:] {
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: parts.SocketAddress(a, port)})
+	}
+}
+
+// listenerName is the name of a listener: its address and port.
+func listenerName(address string, port uint32) string {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() {
+		address = "[" + address + "]"
+	}
+	return address + "_" + parts.Number(port)
+}
+
+func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
+	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
+	path, unix := parts.UnixPath(in.bind)
+	switch {
+	case unix:
+		l.Name, l.Address = path, parts.PipeAddress(path)
+	case in.bind == anyAddress:
+		s.wildcard(l, in.port)
+		l.Name = listenerName(familiesOf(s.proxy).wildcards()[0], in.port)
+	default:
+		l.Name, l.Address = listenerName(in.bind, in.port), parts.SocketAddress(in.bind, in.port)
+	}
+	var whole *listenerv3.FilterChain // matches everything
+	named := false
+	for _, c := range in.chains {
+		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, c.stream)}}
+		if len(c.serverNames) == 0 && len(c.prefixes) == 0 {
+			whole = chain
+			continue
+		}
+		chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.serverNames, PrefixRanges: cidrs(c.prefixes)}
+		named = named || len(c.serverNames) > 0
+		l.FilterChains = append(l.FilterChains, chain)
+	}
+	if in.routes != "" {
+		http := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{s.outboundHTTP(in, l.Name)}}
+		if in.bound && len(in.chains) == 0 {
+			l.FilterChains = append(l.FilterChains, http) // nothing else can come here
+			return l
+		}
+		http.FilterChainMatch = &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: plaintextHTTP()}
+		l.FilterChains = append(l.FilterChains, http)
+	}
+	if whole == nil && !in.bound {
+		whole = &listenerv3.FilterChain{
+			Name:    "PassthroughFilterChain",
+			Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{StatPrefix: s.unknownTraffic(), Targets: []parts.Target{{Cluster: s.unknownTraffic(), Weight: 1}}})},
+		}
+	}
+	l.DefaultFilterChain = whole
+	if in.routes != "" || named {
+		l.ListenerFilters = append(l.ListenerFilters, parts.TLSInspector())
+	}
+	if in.routes != "" {
+		l.ListenerFilters = append(l.ListenerFilters, parts.HTTPInspector())
+	}
+	if len(l.ListenerFilters) > 0 {
+		s.detection(l)
+	}
+	if len(l.FilterChains) == 0 {
+		// A listener must have a chain of its own.
+		l.FilterChains, l.DefaultFilterChain = []*listenerv3.FilterChain{whole}, nil
+	}
+	return l
+}
+
+// detection sets how long a listener looks at the first bytes. Who waits for the
+// other side to speak first gets the chain for everything else after that time.
+func (s *scope) detection(l *listenerv3.Listener) {
+	l.ContinueOnListenerFiltersTimeout = true
+	if d, ok := parts.Positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
+		l.ListenerFiltersTimeout = d
+	}
+}
+
+func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
+	out := make([]*corev3.CidrRange, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))})
+	}
+	return out
+}
+
+// outboundHTTP is the filter for the requests of a listener.
+func (s *scope) outboundHTTP(in *outboundListener, name string) *listenerv3.Filter {
+	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name)
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: s.routesName(in)}}
+	if in.host != "" {
+		i := len(hcm.GetHttpFilters()) - 1 // before the router
+		hcm.HttpFilters = slices.Insert(hcm.HttpFilters, i, saysHTTP())
+	}
+	return parts.HTTPFilter(hcm)
+}
+
+// saysHTTP makes mutual TLS to a port that did not say what it speaks offer the
+// ALPN of requests, so that the other side reads them as such. It offers none
+// that could be chosen: the first bytes say which HTTP it is.
+func saysHTTP() *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{
+		Name: "envoy.filters.http.set_filter_state",
+		ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: parts.Pack(&httpsetfilterstatev3.Config{
+			OnRequestHeaders: []*setfilterstatev3.FilterStateValue{{
+				Key: &setfilterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
+				Value: &setfilterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+					Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+						Specifier: &corev3.DataSource_InlineString{InlineString: parts.ALPNMeshHTTP1 + "," + parts.ALPNMesh},
+					}},
+				}},
+				SharedWithUpstream: setfilterstatev3.FilterStateValue_ONCE,
+			}},
+		})},
+	}
+}
+
+// virtualOutbound takes what the application sends anywhere, and gives it to
+// the listener for where it was going.
+func (s *scope) virtualOutbound() *listenerv3.Listener {
+	port := cmpPort(s.mesh.Config.GetProxyListenPort(), outboundPort)
+	to := s.unknownTraffic()
+	l := &listenerv3.Listener{
+		Name: "virtualOutbound", UseOriginalDst: wrapperspb.Bool(true), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		FilterChains: []*listenerv3.FilterChain{
+			blackHoleChain("virtualOutbound-blackhole", port, s),
+			{
+				Name:    "virtualOutbound-catchall-tcp",
+				Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{StatPrefix: to, Targets: []parts.Target{{Cluster: to, Weight: 1}}})},
+			},
+		},
+	}
+	s.wildcard(l, port)
+	return l
+}
+
+// blackHoleChain ends connections to the proxy's own port: handed on they would
+// come back without an end.
+func blackHoleChain(name string, port uint32, s *scope) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		Name:             name,
+		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
+		Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{
+			StatPrefix: parts.BlackHoleCluster, Targets: []parts.Target{{Cluster: parts.BlackHoleCluster, Weight: 1}},
+		})},
+	}
+}
+
+func cmpPort(set int32, otherwise uint32) uint32 {
+	if set > 0 {
+		return uint32(set)
+	}
+	return otherwise
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import (
+	"slices"
+	"strings"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// GatewayHTTP serves the requests of clients outside the mesh. What stands
+// before the gateway decides which addresses and certificates it believes; with
+// nothing before it, those of the connection. A nil topology means that.
+func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology) *hcmv3.HttpConnectionManager {
+	hcm := commonHTTP(mesh, statPrefix)
+	hcm.ServerName = "istio-envoy"
+	hcm.UseRemoteAddress = wrapperspb.Bool(true)
+	hcm.XffNumTrustedHops = topology.GetNumTrustedProxies()
+	hcm.ForwardClientCertDetails = forwardCertificate(topology.GetForwardClientCertDetails())
+	switch hcm.GetForwardClientCertDetails() {
+	case hcmv3.HttpConnectionManager_APPEND_FORWARD, hcmv3.HttpConnectionManager_SANITIZE_SET:
+		hcm.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+			Subject: wrapperspb.Bool(true), Cert: true, Uri: true, Dns: true,
+		}
+	}
+	return hcm
+}
+
+// WithGRPCWeb lets the connection manager translate requests of browsers.
+func WithGRPCWeb(hcm *hcmv3.HttpConnectionManager) {
+	const name = "envoy.filters.http.grpc_web"
+	if slices.ContainsFunc(hcm.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == name }) {
+		return
+	}
+	// First: what comes after it sees gRPC.
+	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, 0, &hcmv3.HttpFilter{
+		Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&grpcwebv3.GrpcWeb{})},
+	})
+}
+
+// ProxyProtocol is the listener filter that takes the address of the client from
+// the header that a load balancer puts before the bytes of the client.
+func ProxyProtocol() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})
+}
+
+// forwardCertificate says what becomes of the header with the certificate of the
+// client. UNDEFINED is SANITIZE_SET.
+func forwardCertificate(details meshv1alpha1.ForwardClientCertDetails) hcmv3.HttpConnectionManager_ForwardClientCertDetails {
+	switch details {
+	case meshv1alpha1.ForwardClientCertDetails_SANITIZE:
+		return hcmv3.HttpConnectionManager_SANITIZE
+	case meshv1alpha1.ForwardClientCertDetails_FORWARD_ONLY:
+		return hcmv3.HttpConnectionManager_FORWARD_ONLY
+	case meshv1alpha1.ForwardClientCertDetails_APPEND_FORWARD:
+		return hcmv3.HttpConnectionManager_APPEND_FORWARD
+	case meshv1alpha1.ForwardClientCertDetails_ALWAYS_FORWARD_ONLY:
+		return hcmv3.HttpConnectionManager_ALWAYS_FORWARD_ONLY
+	case meshv1alpha1.ForwardClientCertDetails_UNDEFINED, meshv1alpha1.ForwardClientCertDetails_SANITIZE_SET:
+	}
+	return hcmv3.HttpConnectionManager_SANITIZE_SET
+}
+
+// OutboundHost gives the host of the name of a cluster of a service; false for
+// names of other clusters.
+func OutboundHost(cluster string) (host string, ok bool) {
+	if !strings.HasPrefix(cluster, "outbound|") {
+		return "", false
+	}
+	return cluster[strings.LastIndexByte(cluster, '|')+1:], true
+}

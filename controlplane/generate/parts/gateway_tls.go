@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+)
+
+// The names of credentials, as users and proxies write them.
+const (
+	credentialScheme = "kubernetes://"
+	gatewayScheme    = "kubernetes-gateway://"
+	builtinScheme    = "builtin://"
+	rootsSuffix      = "-cacert"
+)
+
+// serverCiphers are the ciphers that Envoy can be told: those of TLS 1.2 and
+// before. The ones of TLS 1.3 cannot be chosen.
+const serverCiphers = " ECDHE-ECDSA-AES128-GCM-SHA256 ECDHE-RSA-AES128-GCM-SHA256 ECDHE-ECDSA-AES256-GCM-SHA384" +
+	" ECDHE-RSA-AES256-GCM-SHA384 ECDHE-ECDSA-CHACHA20-POLY1305 ECDHE-RSA-CHACHA20-POLY1305" +
+	" ECDHE-ECDSA-AES128-SHA ECDHE-RSA-AES128-SHA ECDHE-ECDSA-AES256-SHA ECDHE-RSA-AES256-SHA" +
+	" AES128-GCM-SHA256 AES256-GCM-SHA384 AES128-SHA AES256-SHA DES-CBC3-SHA "
+
+// ServerTLS is the transport socket of a server of a Gateway that ends TLS. An
+// error says which field is to be corrected.
+func ServerTLS(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSSettings, alpn []string) (*corev3.TransportSocket, error) {
+	params, err := serverParameters(mesh, tls)
+	if err != nil {
+		return nil, err
+	}
+	common := &tlsv3.CommonTlsContext{TlsParams: params, AlpnProtocols: alpn}
+	if err := checkPins(tls); err != nil {
+		return nil, err
+	}
+	certificates, roots, err := serverSecrets(tls)
+	if err != nil {
+		return nil, err
+	}
+	common.TlsCertificateSdsSecretConfigs = certificates
+	context := &tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: wrapperspb.Bool(false)}
+	switch tls.GetMode() {
+	case networkingv1alpha3.ServerTLSSettings_MUTUAL, networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL:
+		context.RequireClientCertificate = wrapperspb.Bool(true)
+		common.ValidationContextType = serverValidation(tls, roots)
+	case networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL:
+		common.ValidationContextType = serverValidation(tls, roots)
+	case networkingv1alpha3.ServerTLSSettings_SIMPLE:
+	case networkingv1alpha3.ServerTLSSettings_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
+		return nil, fmt.Errorf("tls.mode %s ends no TLS", tls.GetMode())
+	default:
+		return nil, fmt.Errorf("tls.mode %d is not known", tls.GetMode())
+	}
+	if err := context.Validate(); err != nil {
+		return nil, err
+	}
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)},
+	}, nil
+}
+
+// serverValidation says which certificates of clients are good.
+func serverValidation(tls *networkingv1alpha3.ServerTLSSettings, roots *tlsv3.SdsSecretConfig) *tlsv3.CommonTlsContext_CombinedValidationContext {
+	rules := &tlsv3.CertificateValidationContext{
+		VerifyCertificateSpki:     tls.GetVerifyCertificateSpki(),
+		VerifyCertificateHash:     tls.GetVerifyCertificateHash(),
+		MatchTypedSubjectAltNames: SubjectAltNames(tls.GetSubjectAltNames()),
+	}
+	if path := tls.GetCaCrl(); path != "" {
+		rules.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+	}
+	return &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext: rules, ValidationContextSdsSecretConfig: roots,
+		},
+	}
+}
+
+// checkPins finds hashes that Envoy would refuse when it gets the roots.
+func checkPins(tls *networkingv1alpha3.ServerTLSSettings) error {
+	for i, pin := range tls.GetVerifyCertificateSpki() {
+		if b, err := base64.StdEncoding.DecodeString(pin); err != nil || len(b) != sha256.Size {
+			return fmt.Errorf("tls.verifyCertificateSpki[%d] %q is no SHA-256 in base64: write 44 characters", i, pin)
+		}
+	}
+	for i, pin := range tls.GetVerifyCertificateHash() {
+		b, err := hex.DecodeString(strings.ReplaceAll(pin, ":", ""))
+		if colons := strings.Count(pin, ":"); err != nil || len(b) != sha256.Size || colons != 0 && colons != sha256.Size-1 {
+			return fmt.Errorf("tls.verifyCertificateHash[%d] %q is no SHA-256 in hex: write 64 digits, or pairs of them with colons in between", i, pin)
+		}
+	}
+	return nil
+}
+
+// serverSecrets gives where the certificates and the roots of a server come
+// from; the roots are nil for a mode without clients' certificates.
+func serverSecrets(tls *networkingv1alpha3.ServerTLSSettings) (certificates []*tlsv3.SdsSecretConfig, roots *tlsv3.SdsSecretConfig, err error) {
+	verifies := tls.GetMode() != networkingv1alpha3.ServerTLSSettings_SIMPLE
+	if tls.GetMode() == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
+		return []*tlsv3.SdsSecretConfig{AgentSecret(SecretIdentity)}, AgentSecret(SecretRoots), nil
+	}
+	names := tls.GetCredentialNames()
+	if len(names) == 0 && tls.GetCredentialName() != "" {
+		names = []string{tls.GetCredentialName()}
+	}
+	for _, name := range names {
+		c, err := credential(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		certificates = append(certificates, c)
+	}
+	if len(certificates) == 0 {
+		if certificates, err = fileCertificates(tls); err != nil {
+			return nil, nil, err
+		}
+	}
+	if !verifies {
+		return certificates, nil, nil
+	}
+	switch {
+	case tls.GetCaCertCredentialName() != "":
+		roots, err = credential(strings.TrimSuffix(tls.GetCaCertCredentialName(), rootsSuffix) + rootsSuffix)
+	case len(names) > 0:
+		roots, err = credential(names[0] + rootsSuffix)
+	case tls.GetCaCertificates() == "":
+		err = fmt.Errorf("tls.caCertificates is missing: mode %s needs it, or credentialName", tls.GetMode())
+	default:
+		roots = AgentSecret("file-root:" + tls.GetCaCertificates())
+	}
+	return certificates, roots, err
+}
+
+// fileCertificates are pairs of files, which the agent follows.
+func fileCertificates(tls *networkingv1alpha3.ServerTLSSettings) ([]*tlsv3.SdsSecretConfig, error) {
+	pairs := tls.GetTlsCertificates()
+	if len(pairs) == 0 {
+		pairs = []*networkingv1alpha3.ServerTLSSettings_TLSCertificate{{ServerCertificate: tls.GetServerCertificate(), PrivateKey: tls.GetPrivateKey()}}
+	}
+	var out []*tlsv3.SdsSecretConfig
+	for _, p := range pairs {
+		if p.GetServerCertificate() == "" || p.GetPrivateKey() == "" {
+			return nil, errors.New("tls.serverCertificate and tls.privateKey are missing: write both, or credentialName")
+		}
+		out = append(out, AgentSecret("file-cert:"+p.GetServerCertificate()+"~"+p.GetPrivateKey()))
+	}
+	return out, nil
+}
+
+// credential asks the control plane for a credential of a gateway; names without
+// a scheme are those of Secrets in the namespace of the proxy.
+func credential(name string) (*tlsv3.SdsSecretConfig, error) {
+	scheme, _, ok := strings.Cut(name, "://")
+	switch {
+	case !ok:
+		name = credentialScheme + name
+	case name == builtinScheme:
+		return AgentSecret(SecretIdentity), nil
+	case name == builtinScheme+rootsSuffix:
+		return AgentSecret(SecretRoots), nil
+	case scheme+"://" != credentialScheme && scheme+"://" != gatewayScheme:
+		return nil, fmt.Errorf("tls.credentialName %q: the scheme is not served; write the name of a Secret, %s or %s", name, credentialScheme, gatewayScheme)
+	}
+	return ControlSecret(name), nil
+}
+
+// serverParameters are protocol versions, ciphers and curves. What the server
+// leaves open the mesh decides, then Envoy.
+func serverParameters(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSSettings) (*tlsv3.TlsParameters, error) {
+	defaults := mesh.GetTlsDefaults()
+	oldest, newest := tlsVersion(tls.GetMinProtocolVersion()), tlsVersion(tls.GetMaxProtocolVersion())
+	if oldest == tlsv3.TlsParameters_TLS_AUTO {
+		switch defaults.GetMinProtocolVersion() {
+		case meshv1alpha1.MeshConfig_TLSConfig_TLSV1_2:
+			oldest = tlsv3.TlsParameters_TLSv1_2
+		case meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3:
+			oldest = tlsv3.TlsParameters_TLSv1_3
+		case meshv1alpha1.MeshConfig_TLSConfig_TLS_AUTO:
+		}
+	}
+	// TLS_AUTO of Envoy is at least TLS 1.2, at most TLS 1.3.
+	least := oldest
+	if least == tlsv3.TlsParameters_TLS_AUTO {
+		least = tlsv3.TlsParameters_TLSv1_2
+	}
+	if newest != tlsv3.TlsParameters_TLS_AUTO && newest < least {
+		return nil, fmt.Errorf("tls.maxProtocolVersion %s is below the least version, %s: write both, or raise it", newest, least)
+	}
+	ciphers := knownCiphers(tls.GetCipherSuites())
+	if len(ciphers) == 0 && len(tls.GetCipherSuites()) > 0 {
+		return nil, fmt.Errorf("tls.cipherSuites has no known cipher: write any of %s", strings.Join(strings.Fields(serverCiphers), ", "))
+	}
+	if len(ciphers) == 0 {
+		ciphers = knownCiphers(defaults.GetCipherSuites())
+	}
+	return &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: cmp.Or(oldest, tlsv3.TlsParameters_TLSv1_2), TlsMaximumProtocolVersion: newest,
+		CipherSuites: ciphers, EcdhCurves: knownCurves(defaults.GetEcdhCurves()),
+	}, nil
+}
+
+func tlsVersion(v networkingv1alpha3.ServerTLSSettings_TLSProtocol) tlsv3.TlsParameters_TlsProtocol {
+	switch v {
+	case networkingv1alpha3.ServerTLSSettings_TLSV1_0:
+		return tlsv3.TlsParameters_TLSv1_0
+	case networkingv1alpha3.ServerTLSSettings_TLSV1_1:
+		return tlsv3.TlsParameters_TLSv1_1
+	case networkingv1alpha3.ServerTLSSettings_TLSV1_2:
+		return tlsv3.TlsParameters_TLSv1_2
+	case networkingv1alpha3.ServerTLSSettings_TLSV1_3:
+		return tlsv3.TlsParameters_TLSv1_3
+	case networkingv1alpha3.ServerTLSSettings_TLS_AUTO:
+	}
+	return tlsv3.TlsParameters_TLS_AUTO
+}
+
+// knownCiphers leaves out ciphers for which Envoy would refuse the listener, and
+// what is written twice.
+func knownCiphers(names []string) []string {
+	return known(names, serverCiphers)
+}
+
+func knownCurves(names []string) []string {
+	return known(names, " X25519 P-256 P-384 P-521 X25519MLKEM768 ")
+}
+
+func known(names []string, all string) []string {
+	var out []string
+	for _, name := range names {
+		if name != "" && strings.Contains(all, " "+name+" ") && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import (
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// Target is a cluster and its share of the connections.
+type Target struct {
+	Cluster string
+	Weight  uint32
+}
+
+// Stream says how connections are handed on as they are.
+type Stream struct {
+	// StatPrefix names the counters.
+	StatPrefix string
+	// Targets are where connections go; several share them by weight. Not empty.
+	Targets []Target
+	// Idle ends connections on which nothing comes; nil leaves it to Envoy, 0
+	// never does.
+	Idle *durationpb.Duration
+	// BySource sends connections of one address to one endpoint.
+	BySource bool
+	// Tunnel asks the endpoint for a tunnel first; may be nil.
+	Tunnel *tcpproxyv3.TcpProxy_TunnelingConfig
+}
+
+// TCPProxy is the network filter that hands connections on.
+func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
+	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: s.Idle, TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}
+	if len(s.Targets) == 1 {
+		out.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: s.Targets[0].Cluster}
+	} else {
+		split := &tcpproxyv3.TcpProxy_WeightedCluster{}
+		for _, t := range s.Targets {
+			split.Clusters = append(split.Clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: t.Cluster, Weight: t.Weight})
+		}
+		out.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: split}
+	}
+	if s.BySource {
+		out.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
+	}
+	return &listenerv3.Filter{Name: "envoy.filters.network.tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(out)}}
+}
+
+// TLSInspector is the listener filter that finds out whether a connection is
+// TLS, and what it asks for.
+func TLSInspector() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
+}
+
+// HTTPInspector is the listener filter that finds out whether a plaintext
+// connection is HTTP.
+func HTTPInspector() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
+}
+
+// OriginalDst is the listener filter that finds out where a connection that was
+// redirected was going.
+func OriginalDst() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
+}
+
+// OriginalSrc is the listener filter that makes connections to the application
+// come from the address of the caller. The mark leads the answers back to Envoy.
+func OriginalSrc(mark uint32) *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: mark})
+}
+
+func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: Pack(config)}}
+}
+
+// MeshHTTPALPN are the names that say that mutual TLS of the mesh carries
+// requests.
+func MeshHTTPALPN() []string { return []string{"istio-http/1.0", ALPNMeshHTTP1, ALPNMeshHTTP2} }

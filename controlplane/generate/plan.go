@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// plan are the outbound listeners of a scope before they are messages: the
+// listeners and the routes that they name are both made of it.
+type plan struct {
+	listeners []*outboundListener // sorted by bind and port
+	problems  []model.Problem
+}
+
+// planKey decides the plan, together with the snapshot.
+type planKey struct {
+	outbound outboundKey
+	route    routeKey
+	// sidecar is the one whose egress listeners count; empty if they only import.
+	sidecar model.Key
+	// loopback is where listeners are that the application connects to.
+	loopback string
+	// own is the address of the proxy if it is one of a headless service.
+	own string
+}
+
+// egress are the services that some listeners serve.
+type egress struct {
+	// spec is the listener of the Sidecar; nil serves every port.
+	spec     *networkingv1alpha3.IstioEgressListener
+	services []*model.Service
+}
+
+// outboundListener takes connections to one port, at one address or all.
+type outboundListener struct {
+	// bind is an address, [anyAddress], or "unix://" and a path.
+	bind string
+	port uint32
+	// bound is true if the application connects to the listener itself.
+	bound bool
+	// routes is the name of the routes of requests; empty if requests are not
+	// looked for.
+	routes string
+	// host is set if the routes are those of this host alone.
+	host string
+	// services are those whose requests the routes serve.
+	services []*model.Service
+	// detect is true if a service did not say what its port speaks.
+	detect bool
+	// locked is true for a listener that the Sidecar names: others leave it alone.
+	locked bool
+	chains []streamChain
+	// from is the object that the listener is for, the first one of several.
+	from model.Key
+}
+
+// anyAddress stands for all addresses.
+const anyAddress = ""
+
+// streamChain says where connections go that nobody reads.
+type streamChain struct {
+	serverNames []string
+	prefixes    []netip.Prefix
+	stream      parts.Stream
+	from        model.Key
+}
+
+// key is equal for chains that match the same connections.
+func (c *streamChain) key() string {
+	var b strings.Builder
+	for _, name := range c.serverNames {
+		b.WriteString(name + ",")
+	}
+	b.WriteByte('|')
+	for _, p := range c.prefixes {
+		b.WriteString(p.String() + ",")
+	}
+	return b.String()
+}
+
+// planner makes the plan of a scope.
+type planner struct {
+	*scope
+	view  *view
+	byKey map[listenerKey]*outboundListener
+	plan  *plan
+}
+
+type listenerKey struct {
+	bind string
+	port uint32
+}
+
+// planOf gives the outbound listeners of a proxy. Without interception they are
+// those that its Sidecar names: everything else goes through the HTTP proxy.
+func (g *Generator) planOf(s *scope) *plan {
+	v := g.view(s)
+	key := planKey{outbound: s.outbound, route: s.routeKey()}
+	explicit := s.namesListeners()
+	if !s.intercepts() && !explicit {
+		return &noPlan
+	}
+	if explicit {
+		key.sidecar, key.loopback = s.sidecar.Config.Key, httpProxyAddress(s)
+	}
+	from := sources{v, s.mesh.VirtualServices, s.sidecar, s.mesh.DestinationRules}
+	if v.headless && s.intercepts() {
+		key.own = s.headlessAddress()
+		from[4] = s.mesh.Endpoints
+	}
+	return g.plans.get(key, s.mesh.Sequence, from, func(*plan) *plan {
+		p := &planner{scope: s, view: v, byKey: make(map[listenerKey]*outboundListener), plan: &plan{}}
+		return p.make(key.own)
+	})
+}
+
+var noPlan plan
+
+// namesListeners reports whether the Sidecar names outbound listeners.
+func (s *scope) namesListeners() bool {
+	return slices.ContainsFunc(s.sidecar.Egress(), func(l *snapshot.EgressListener) bool { return l.Spec.GetPort() != nil })
+}
+
+// headlessAddress is the address at which the proxy is an endpoint of a
+// headless service; empty if it is not.
+func (s *scope) headlessAddress() string {
+	for _, i := range s.mesh.Instances.At(s.proxy.IPs) {
+		if i.Service.Headless {
+			return i.Endpoint.Address
+		}
+	}
+	return ""
+}
+
+func (p *planner) make(own string) *plan {
+	for _, e := range p.egress() {
+		for _, svc := range e.services {
+			for _, port := range svc.Ports {
+				if e.spec != nil {
+					p.named(e, svc, port)
+				} else if p.intercepts() {
+					p.anywhere(svc, port, own)
+				}
+			}
+		}
+	}
+	for _, l := range p.byKey {
+		p.plan.listeners = append(p.plan.listeners, l)
+	}
+	slices.SortFunc(p.plan.listeners, func(a, b *outboundListener) int {
+		return cmp.Or(strings.Compare(a.bind, b.bind), cmp.Compare(a.port, b.port))
+	})
+	return p.plan
+}
+
+// egress divides what the proxy sees by listener: those of the Sidecar that
+// have a port, then everything else.
+func (p *planner) egress() []egress {
+	var named []egress
+	rest, all := egress{}, true
+	for _, l := range p.sidecar.Egress() {
+		var seen []*model.Service
+		for _, svc := range p.view.services {
+			if l.Imports(svc.Namespace, svc.Hostname) {
+				seen = append(seen, svc)
+			}
+		}
+		if l.Spec.GetPort() != nil {
+			named = append(named, egress{spec: l.Spec, services: seen})
+			continue
+		}
+		all = false
+		rest.services = append(rest.services, seen...)
+	}
+	if len(named) == 0 {
+		all = true
+	}
+	switch {
+	case all && len(named) > 0:
+		return named // the Sidecar names every listener that there is
+	case all:
+		rest.services = p.view.services
+	default:
+		slices.SortFunc(rest.services, func(a, b *model.Service) int { return a.Compare(b.ServiceKey) })
+		rest.services = slices.Compact(rest.services)
+	}
+	return append(named, rest)
+}
+
+// named adds a port of a service to the listener that the Sidecar names.
+func (p *planner) named(e egress, svc *model.Service, port model.Port) {
+	number := e.spec.GetPort().GetNumber()
+	path, unix := parts.UnixPath(e.spec.GetBind())
+	if number != 0 && number != port.Number || number == 0 && !unix || port.Protocol == model.ProtocolUDP {
+		return
+	}
+	bound := unix || !p.intercepts() || e.spec.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
+	bind := e.spec.GetBind()
+	if bind == "" && bound {
+		bind = httpProxyAddress(p.scope)
+	}
+	if bind == "0.0.0.0" || bind == "::" {
+		bind = anyAddress
+	}
+	l := p.at(bind, number, svc)
+	l.bound, l.locked = bound, true
+	protocol := model.ParseProtocol(cmp.Or(e.spec.GetPort().GetProtocol(), e.spec.GetPort().GetName()))
+	routes := parts.Number(number)
+	if unix {
+		routes = path
+	}
+	switch {
+	case protocol.IsHTTP():
+		l.serve(routes, "", svc)
+	case protocol.Sniffed():
+		l.detect = true
+		l.serve(routes, "", svc)
+		p.stream(l, svc, port, nil)
+	default:
+		p.stream(l, svc, port, nil)
+	}
+}
+
+// anywhere adds a port of a service to the listeners that catch what the
+// application sends to its addresses.
+func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
+	switch {
+	case port.Protocol == model.ProtocolUDP:
+		return
+	case port.Protocol.IsHTTP():
+		if l := p.open(anyAddress, port.Number, svc); l != nil {
+			l.serve(parts.Number(port.Number), "", svc)
+		}
+		return
+	}
+	var single []string
+	var ranges []netip.Prefix
+	for _, address := range svc.AddressesFor(p.proxy) {
+		if ip, err := netip.ParseAddr(address); err == nil && !ip.IsUnspecified() {
+			single = append(single, ip.String())
+		} else if prefix, err := netip.ParsePrefix(address); err == nil {
+			ranges = append(ranges, prefix.Masked())
+		}
+	}
+	if svc.Headless {
+		single = p.headless(svc, port, own)
+		if len(single) == 0 {
+			return
+		}
+	}
+	for _, address := range single {
+		p.stream4(address, svc, port, nil)
+	}
+	if len(ranges) > 0 || len(single) == 0 {
+		p.stream4(anyAddress, svc, port, ranges)
+	}
+}
+
+// stream4 adds a port of a service that is no HTTP to the listener of an
+// address.
+func (p *planner) stream4(bind string, svc *model.Service, port model.Port, ranges []netip.Prefix) {
+	l := p.open(bind, port.Number, svc)
+	if l == nil {
+		return
+	}
+	if port.Protocol.Sniffed() {
+		l.detect = true
+		if bind == anyAddress {
+			l.serve(parts.Number(port.Number), "", svc)
+		} else {
+			l.serve(parts.HostPort(svc.Hostname, port.Number), svc.Hostname, svc)
+		}
+	}
+	p.stream(l, svc, port, ranges)
+}
+
+// maxHeadless bounds the listeners that one port of one headless service gets;
+// connections to further endpoints pass through.
+const maxHeadless = 1000
+
+// headless gives the addresses of the endpoints of a service, but for that of
+// the proxy itself.
+func (p *planner) headless(svc *model.Service, port model.Port, own string) []string {
+	set := p.mesh.Endpoints.Of(svc.ServiceKey)
+	if set == nil {
+		return nil
+	}
+	var out []string
+	for _, ep := range set.List {
+		if ep.ServicePort == port.Number && ep.Address != own && parts.IsIP(ep.Address) {
+			out = append(out, ep.Address)
+		}
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	if len(out) > maxHeadless {
+		out = out[:maxHeadless]
+	}
+	return out
+}
+
+// at gives the listener of an address and port, a new one if there is none.
+func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundListener {
+	key := listenerKey{bind, port}
+	if p.byKey[key] == nil {
+		p.byKey[key] = &outboundListener{bind: bind, port: port, from: svc.Source}
+	}
+	return p.byKey[key]
+}
+
+// open is at for listeners that the Sidecar does not name; nil if it does.
+func (p *planner) open(bind string, port uint32, svc *model.Service) *outboundListener {
+	if l := p.byKey[listenerKey{bind, port}]; l != nil && l.locked {
+		return nil
+	}
+	return p.at(bind, port, svc)
+}
+
+// serve makes the listener look for requests.
+func (l *outboundListener) serve(routes, host string, svc *model.Service) {
+	if l.routes != "" && l.routes != routes {
+		// Two hosts have one address: their requests are told apart by host.
+		routes, host = parts.HostPort(l.bind, l.port), ""
+	}
+	l.routes, l.host = routes, host
+	if !slices.Contains(l.services, svc) {
+		l.services = append(l.services, svc)
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"net/netip"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// intercepts reports whether the traffic of the workload is redirected to the
+// proxy, so that it listens for all addresses.
+func (s *scope) intercepts() bool {
+	return s.proxy.Interception == model.InterceptionRedirect || s.proxy.Interception == model.InterceptionTProxy
+}
+
+// families are the kinds of address that a proxy has.
+type families struct{ four, six bool }
+
+func familiesOf(proxy *model.Proxy) families {
+	var f families
+	for _, ip := range proxy.IPs {
+		addr, err := netip.ParseAddr(ip)
+		if err != nil {
+			continue
+		}
+		if addr.Unmap().Is4() {
+			f.four = true
+		} else {
+			f.six = true
+		}
+	}
+	return f
+}
+
+// wildcards are the addresses that stand for all of a proxy: the first one
+// names the listeners, others are taken too.
+func (f families) wildcards() []string {
+	switch {
+	case f.four && f.six:
+		return []string{"0.0.0.0", "::"}
+	case f.six:
+		return []string{"::"}
+	}
+	return []string{"0.0.0.0"}
+}
+
+// String is a part of keys.
+func (f families) String() string {
+	switch {
+	case f.four && f.six:
+		return "46"
+	case f.six:
+		return "6"
+	}
+	return "4"
+}
+
+// sees gives what of a proxy, beside its namespace, decides how it sees
+// addresses. Proxies that are sent nothing by address share one.
+func sees(proxy *model.Proxy) string {
+	key := proxy.ClusterID + "/" + familiesOf(proxy).String()
+	if proxy.AutoAllocate {
+		key += "/auto"
+	}
+	if proxy.Role == "sidecar" && proxy.Interception != model.InterceptionNone && !proxy.Proxyless {
+		key += "/redirected"
+	}
+	return key
+}
