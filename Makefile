@@ -10,7 +10,7 @@ BIN      ?= bin
 ifndef VERSION
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 endif
-PROGRAMS := $(BIN)/outrigger $(BIN)/outrigger-agent $(BIN)/outrigger-control $(BIN)/shop
+PROGRAMS := $(BIN)/outrigger $(BIN)/outrigger-agent $(BIN)/outrigger-control $(BIN)/shop $(BIN)/bookinfo
 SOURCES  := $(shell find . -path ./$(BIN) -prune -o -path './.*' -prune -o -name '*.go' ! -name '*_test.go' -print -o -name go.mod -print -o -name go.sum -print)
 # grpcnotrace leaves out gRPC's /debug/requests pages; with them go the template
 # packages, which keep the linker from dropping unused methods: 5 MB a program.
@@ -29,7 +29,7 @@ build: $(PROGRAMS) ## build the programs to bin/
 # One go build makes all programs; it runs only when a source file or the
 # version changed.
 $(PROGRAMS) &: $(SOURCES) $(BIN)/.version
-	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control ./examples/shop
+	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control ./examples/shop ./examples/bookinfo
 	@touch $(PROGRAMS)
 
 $(BIN)/.version: FORCE

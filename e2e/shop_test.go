@@ -80,12 +80,18 @@ func startShop(t *testing.T, wrap ...string) *shop {
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
+	return newExample(t, "shop")
+}
+
+// newExample copies an example and the programs that it needs.
+func newExample(t *testing.T, name string) *shop {
+	t.Helper()
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
 	base := t.TempDir()
 	s := &shop{
-		t: t, dir: filepath.Join(base, "examples", "shop"), bin: filepath.Join(base, "bin"),
+		t: t, dir: filepath.Join(base, "examples", name), bin: filepath.Join(base, "bin"),
 		tmp: filepath.Join(base, "tmp"), home: filepath.Join(base, "home"),
 	}
 	for _, dir := range []string{s.dir, s.bin, s.tmp, s.home} {
@@ -95,7 +101,7 @@ func newShop(t *testing.T) *shop {
 	}
 	// outrigger looks for its companions beside itself, so it is a copy; the
 	// others are links.
-	for _, program := range []string{"outrigger-agent", "outrigger-control", "envoy", "shop"} {
+	for _, program := range []string{"outrigger-agent", "outrigger-control", "envoy", name} {
 		err := os.Symlink(filepath.Join(repository(t), "bin", program), filepath.Join(s.bin, program))
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +114,7 @@ func newShop(t *testing.T) *shop {
 	if err := os.WriteFile(filepath.Join(s.bin, "outrigger"), b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(s.dir, os.DirFS(filepath.Join(repository(t), "examples", "shop"))); err != nil {
+	if err := os.CopyFS(s.dir, os.DirFS(filepath.Join(repository(t), "examples", name))); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -63,7 +63,7 @@ func (s *server) newCredentials(env credentialEnvironment, reg prometheus.Regist
 	default:
 		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q, it must be fs:///directory or k8s://", env.source)
 	}
-	config.Source = s.credentials
+	config.Source, config.Granted = s.credentials, s.granted
 	return config, err
 }
 

@@ -32,7 +32,11 @@ type environment struct {
 	remotes           remoteEnvironment
 	credentials       credentialEnvironment
 	status            statusEnvironment
+	gatewayAPI        gatewayAPIEnvironment
+	register          registerEnvironment
 	mcpReaders        []string
+	replicas          []string
+	debugHTTP         bool
 	keepaliveInterval time.Duration
 	keepaliveTimeout  time.Duration
 	gogc              string
@@ -100,7 +104,7 @@ func variables() []variable {
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables())
+	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables())
 }
 
 // readEnvironment reads every variable of the table.

@@ -30,6 +30,7 @@ type flags struct {
 	grpcAddr, secureGRPCAddr, httpAddr, httpsAddr, monitoringAddr string
 	tls                                                           tlsFlags
 	keepaliveInterval, keepaliveTimeout, maxAge                   time.Duration
+	shutdown                                                      time.Duration
 
 	stateDir  string
 	logLevel  string
@@ -52,13 +53,14 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.IntVar(&f.burst, "kubernetesApiBurst", 160, "requests at once to the API server")
 	fs.StringVar(&f.secureGRPCAddr, "secureGRPCAddr", ":15012", "address for ADS and certificate signing over TLS; empty turns it off")
 	fs.StringVar(&f.grpcAddr, "grpcAddr", "127.0.0.1:15010", "address for ADS in plaintext, unauthenticated; empty turns it off")
-	fs.StringVar(&f.httpAddr, "httpAddr", ":8080", "address for /ready")
+	fs.StringVar(&f.httpAddr, "httpAddr", ":8080", "address for /ready and /debug")
 	fs.StringVar(&f.httpsAddr, "httpsAddr", ":15017", "with Kubernetes: address for /validate, which the API server asks; empty puts it on httpAddr")
-	fs.StringVar(&f.monitoringAddr, "monitoringAddr", "127.0.0.1:15014", "address for /metrics and /version; empty puts them on httpAddr")
+	fs.StringVar(&f.monitoringAddr, "monitoringAddr", "127.0.0.1:15014", "address for /metrics, /version and /debug; empty puts them on httpAddr")
 	f.tls.add(fs)
 	fs.DurationVar(&f.keepaliveInterval, "keepaliveInterval", 0, "how long a connection is silent before it is probed (default: GRPC_KEEPALIVE_INTERVAL)")
 	fs.DurationVar(&f.keepaliveTimeout, "keepaliveTimeout", 0, "how long a probe may take (default: GRPC_KEEPALIVE_TIMEOUT)")
 	fs.DurationVar(&f.maxAge, "keepaliveMaxServerConnectionAge", 0, "proxies are asked to connect anew after this time, so that replicas share them; 0 means never")
+	fs.DurationVar(&f.shutdown, "shutdownDuration", 10*time.Second, "how long the stop may take: streams end one after the other in half of it, or sooner if they are few; calls that are under way have the rest")
 	fs.StringVar(&f.stateDir, "stateDir", "", "directory of the self-signed certificate authority; objects in their last good version are kept in last-good beside it (default: OUTRIGGER_STATE_DIR, else ./var/lib/outrigger/ca)")
 	fs.BoolVar(&f.profile, "profile", false, "pprof under /debug/pprof on monitoringAddr, for loopback peers")
 	fs.BoolVar(&f.logAsJSON, "log_as_json", false, "write the log as JSON")
@@ -80,7 +82,6 @@ func unservedFlags() []unservedFlag {
 	return []unservedFlag{
 		{name: "networksConfig", kind: "string", value: "./etc/istio/config/meshNetworks"},
 		{name: "clusterRegistriesNamespace", kind: "string"},
-		{name: "shutdownDuration", kind: "duration", value: "10s"},
 		{name: "ctrlz_address", kind: "string", value: "localhost"},
 		{name: "ctrlz_port", kind: "int", value: "9876"},
 		{name: "log_caller", kind: "string"},
@@ -175,6 +176,9 @@ func (f *flags) logger() (*slog.Logger, error) {
 func (f *flags) check() error {
 	if err := f.checkRegistries(); err != nil {
 		return err
+	}
+	if f.shutdown < 0 {
+		return fmt.Errorf("--shutdownDuration %s: write a time that is not below 0, such as 10s", f.shutdown)
 	}
 	if f.secureGRPCAddr == "" && f.grpcAddr == "" {
 		return errors.New("--secureGRPCAddr and --grpcAddr are both empty: no proxy could connect")

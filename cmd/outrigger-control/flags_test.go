@@ -55,7 +55,7 @@ func TestDropInFlags(t *testing.T) {
 			t.Errorf("cluster %q: %v", name, got)
 		}
 	}
-	want := []string{"--networksConfig", "--clusterRegistriesNamespace", "--shutdownDuration", "--ctrlz_port", "--log_target", "--vklog"}
+	want := []string{"--networksConfig", "--clusterRegistriesNamespace", "--ctrlz_port", "--log_target", "--vklog"}
 	if !slices.Equal(f.ineffects, want) {
 		t.Errorf("without effect %q, want %q", f.ineffects, want)
 	}

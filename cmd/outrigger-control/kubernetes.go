@@ -55,6 +55,7 @@ func kubernetesVariables() []variable {
 		}},
 		{"CLUSTER_ID", "Kubernetes", "name of the cluster, as agents give it with a token; --clusterID wins", text(func(e *environment) *string { return &e.kube.clusterID })},
 		{"POD_NAME", "", "name of this replica in elections (default: host name and process)", func(e *environment, s string) error {
+			e.register.podName = s
 			if e.kube.podName = s; s != "" {
 				return nil
 			}

@@ -94,8 +94,12 @@ func (s *server) loaded() bool {
 
 // waits are closed when what a snapshot is made of was read once.
 func (s *server) waits() []<-chan struct{} {
-	if s.platform == nil {
-		return []<-chan struct{}{s.store.Synced()}
+	out := []<-chan struct{}{s.store.Synced()}
+	if s.platform != nil {
+		out = append(out, s.platform.Synced())
 	}
-	return []<-chan struct{}{s.store.Synced(), s.platform.Synced()}
+	if s.conversion != nil && s.conversion.namespaces != nil {
+		out = append(out, s.conversion.namespaces.Synced())
+	}
+	return out
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 )
 
 // loadMesh reads the mesh config file over the defaults. A missing file is
@@ -90,6 +92,7 @@ const (
 func newGRPCServer(f flags, env environment, tlsConfig *tls.Config, d *drain) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.StreamInterceptor(d.intercept),
+		grpc.UnaryInterceptor(d.interceptCall),
 		grpc.ForceServerCodecV2(discovery.Codec()),
 		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
 		grpc.ReadBufferSize(4 << 10),  // of each connection; requests are small but for the first
@@ -122,12 +125,19 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 	}
 	s.http = newHTTPServer(health)
 	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if s.stopping.Load() {
+			http.Error(w, "shutting down", http.StatusServiceUnavailable)
+			return
+		}
 		if !s.discovery.Ready() {
 			http.Error(w, s.loading(), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ready") // a client that is gone needs no answer
 	})
+	if s.replicas != nil {
+		health.Handle("GET "+replicas.Path, s.replicas)
+	}
 	if s.validator != nil && s.webhooks == nil {
 		health.Handle("/validate", s.validator)
 		health.Handle("/validate/", s.validator)
@@ -136,6 +146,7 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 	monitor.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, version) // as above
 	})
+	s.serveDebug(health, monitor)
 	if f.profile {
 		monitor.Handle("/debug/pprof/", fromLoopback(pprof.Index))
 		monitor.Handle("/debug/pprof/profile", fromLoopback(pprof.Profile))
@@ -203,18 +214,24 @@ func (l *listeners) String() string {
 	return strings.Join(out, " ")
 }
 
-// serveGRPC runs a server that may be off, until ctx ends. Streams do not end
-// by themselves, so they are ended: proxies keep what they have.
-func serveGRPC(ctx context.Context, g *errgroup.Group, server *grpc.Server, l net.Listener, d *drain) {
-	if server == nil {
-		return
+// serveGRPC runs a server that may be off, until it is stopped.
+func serveGRPC(g *errgroup.Group, server *grpc.Server, l net.Listener) {
+	if server != nil {
+		g.Go(func() error { return server.Serve(tracked{l}) })
 	}
-	g.Go(func() error { return server.Serve(l) })
-	g.Go(func() error {
-		<-ctx.Done()
-		d.stop(server, drainTime)
-		return nil
-	})
+}
+
+// drain begins the end: it ends the gRPC servers. Streams do not end by themselves, so they are
+// ended: proxies keep what they have.
+func (s *server) drain() {
+	s.stopping.Store(true)
+	var all sync.WaitGroup
+	for server, d := range map[*grpc.Server]*drain{s.secure: &s.drains.secure, s.plaintext: &s.drains.plaintext} {
+		if server != nil {
+			all.Go(func() { d.stop(server, s.shutdown) })
+		}
+	}
+	all.Wait()
 }
 
 // serveHTTP runs a server that may be off, until ctx ends.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/autoregister"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
@@ -25,6 +27,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
+	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -39,22 +42,37 @@ type server struct {
 	health    *health.Table
 	healthOn  bool // what agents say counts
 	status    *objectstatus.Writer
-	skipped   *prometheus.CounterVec // events that make no push
-	kube      *kube.Client           // nil if no cluster is used
-	platform  *kube.Registry         // nil if no services come from it
+	// registration is what makes the entries of machines; if registers is
+	// false, it only knows what the store has.
+	registration *autoregister.Controller
+	registers    bool
+	skipped      *prometheus.CounterVec // events that make no push
+	kube         *kube.Client           // nil if no cluster is used
+	platform     *kube.Registry         // nil if no services come from it
 	// credentials are the certificates of gateways; nil if there are none.
 	credentials credentialSource
-	authority   *ca.Authority // nil without the TLS server
+	authority   *ca.Authority       // nil without the TLS server
+	auth        authn.Authenticator // of callers; nil without the TLS server
+	people      *people             // what is remembered for people
+	debugHTTP   bool                // their questions are answered over HTTP, too
 	// What runs beside the authority; empty or nil if nothing asks for it.
 	tokens    []*authn.JWT
 	roots     *kube.Roots
 	rootFiles []*rootFile
+	// conversion is of the Gateway API and of Ingresses; nil if it is off.
+	conversion *conversion
 	// built is the newest snapshot; only the debouncer's goroutine uses it.
 	built *snapshot.Mesh
 
+	replicas *replicas.Balancer // nil if no others are known
+
 	secure, plaintext *grpc.Server // nil when off
 	// drains are of the streams of these.
-	drains           struct{ secure, plaintext drain }
+	drains struct{ secure, plaintext drain }
+	// stopping is true from when the end has begun; shutdown is how long that may
+	// take.
+	stopping         atomic.Bool
+	shutdown         time.Duration
 	http, monitoring *http.Server // monitoring is nil when merged into http
 	// webhooks answers the API server on a port of its own; validator is what
 	// it serves. Nil without a cluster.
@@ -86,7 +104,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 		log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
 	}
 	reg := newRegistry()
-	s := &server{log: log, mesh: mesh, domain: f.domain, healthOn: env.status.health}
+	s := &server{log: log, mesh: mesh, domain: f.domain, healthOn: env.status.health, shutdown: f.shutdown}
 	if s.kube, err = s.connect(f, env, reg); err != nil {
 		return nil, err
 	}
@@ -107,15 +125,24 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
+	if err := s.newRegistration(f, env, reg); err != nil {
+		return nil, err
+	}
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, CanaryPush: env.canaryPush, NoVHDS: !env.vhds, Secrets: secrets,
-		OnHealth: s.reports(), OnGone: s.health.Gone, OnProgress: func() { s.status.Wake() }, MCP: s.newMCP(env),
+		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, MCP: s.newMCP(env),
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
 		return nil, err
 	}
+	if err := s.newReplicas(env, reg); err != nil {
+		return nil, err
+	}
 	if err := s.newStatus(f, env, reg); err != nil {
+		return nil, err
+	}
+	if err := s.newGatewayAPI(f, env); err != nil {
 		return nil, err
 	}
 	if err := s.newGRPC(ctx, f, env, reg); err != nil {
@@ -127,21 +154,35 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if s.webhooks == nil {
 		f.httpsAddr = "" // nobody asks there
 	}
+	s.newDebug(env, reg)
 	s.newHTTP(f, reg)
 	return s, s.listeners.bind(f)
 }
 
-// run serves until ctx ends. Each line reads as the picture in ARCHITECTURE.md.
-func (s *server) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.store.Run(ctx) })     // reads files, feeds changes
-	g.Go(func() error { return s.debounce.Run(ctx) })  // reads changes, feeds build: snapshot -> queue
-	g.Go(func() error { return s.discovery.Run(ctx) }) // reads the queue, feeds the streams
-	g.Go(func() error { return s.firstBuild(ctx) })    // reads the loaded store, feeds the first change
-	g.Go(func() error { return s.status.Run(ctx) })    // reads events, problems and what proxies have acknowledged, feeds the stores
+// run serves until a context ends. Each line reads as the picture in ARCHITECTURE.md.
+// At the end nobody new is sent here, then the streams end, and then what they are
+// served from.
+func (s *server) run(until context.Context) error {
+	g, until := errgroup.WithContext(until)
+	ctx, end := context.WithCancel(context.WithoutCancel(until))
+	g.Go(func() error {
+		defer end()
+		<-until.Done()
+		s.drain()
+		return nil
+	})
+	g.Go(func() error { return s.store.Run(ctx) })      // reads files, feeds changes
+	g.Go(func() error { return s.debounce.Run(ctx) })   // reads changes, feeds build: snapshot -> queue
+	g.Go(func() error { return s.discovery.Run(ctx) })  // reads the queue, feeds the streams
+	g.Go(func() error { return s.conversion.run(ctx) }) // reads namespaces and conversions, feeds changes and the stores
+	g.Go(func() error { return s.firstBuild(ctx) })     // reads the loaded store, feeds the first change
+	g.Go(func() error { return s.status.Run(ctx) })     // reads events, problems and what proxies have acknowledged, feeds the stores
 	if s.authority != nil {
 		g.Go(func() error { return s.authority.Run(ctx) }) // reads plugged-in files and the store, feeds signing and handshakes
 		g.Go(func() error { return s.followRoots(ctx) })   // reads the authority's roots, feeds changes
+	}
+	if s.registers {
+		g.Go(func() error { return s.registration.Run(ctx) }) // reads who is connected, groups and entries, feeds the store
 	}
 	if s.platform != nil {
 		g.Go(func() error { return s.platform.Run(ctx) }) // reads services and pods, feeds changes
@@ -161,8 +202,12 @@ func (s *server) run(ctx context.Context) error {
 	for _, file := range s.rootFiles {
 		g.Go(func() error { return file.run(ctx) }) // reads roots of others, feeds the authority
 	}
-	serveGRPC(ctx, g, s.secure, s.listeners.secure, &s.drains.secure)
-	serveGRPC(ctx, g, s.plaintext, s.listeners.plaintext, &s.drains.plaintext)
+	g.Go(func() error { return s.people.run(ctx, s.store.Problems) }) // reads problems of the stores, feeds answers to people
+	if s.replicas != nil {
+		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
+	}
+	serveGRPC(g, s.secure, s.listeners.secure)
+	serveGRPC(g, s.plaintext, s.listeners.plaintext)
 	serveHTTP(ctx, g, s.http, s.listeners.http)
 	serveHTTP(ctx, g, s.webhooks, s.listeners.webhooks)
 	serveHTTP(ctx, g, s.monitoring, s.listeners.monitoring)
@@ -191,12 +236,12 @@ func (s *server) build(change model.Change) {
 		return // firstBuild covers what is coming in
 	}
 	start := time.Now()
-	list := func(kind model.Kind) []*model.Config { return s.store.List(kind, "") }
+	change = s.convert(change)
 	s.status.Building(change)
 	if s.healthOn && change.Touches(model.WorkloadEntry) {
-		s.health.Update(list(model.WorkloadEntry))
+		s.health.Update(s.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: list, Get: s.store.Get, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
+	in := snapshot.Input{List: s.list, Get: s.get, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
 	if s.authority != nil {
 		in.Roots = s.authority.RootPEM()
 	}
@@ -204,6 +249,8 @@ func (s *server) build(change model.Change) {
 		in.Platform = s.platform
 	}
 	next := snapshot.Build(s.built, in, change)
+	s.people.built(next, change, time.Since(start))
+	s.conclude(next)
 	s.logProblems(next)
 	s.built = next
 	s.discovery.Push(next, change)
@@ -254,6 +301,7 @@ func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *pro
 	if err != nil {
 		return err
 	}
+	s.auth = auth
 	tlsConfig, err := s.newTLS(f, env)
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ type environment struct {
 	envoy string
 	// store is OUTRIGGER_STORE: the config store of the commands that use one.
 	store string
+	// control is OUTRIGGER_CONTROL: the control planes that are asked.
+	control string
 	// kubeconfig is KUBECONFIG, home is HOME, inPod tells whether
 	// KUBERNETES_SERVICE_HOST is set: where the cluster of the user is.
 	kubeconfig, home string
@@ -27,6 +29,7 @@ func readEnvironment() environment {
 	return environment{
 		envoy:      os.Getenv("ENVOY"),
 		store:      os.Getenv("OUTRIGGER_STORE"),
+		control:    os.Getenv("OUTRIGGER_CONTROL"),
 		kubeconfig: os.Getenv("KUBECONFIG"),
 		home:       os.Getenv("HOME"),
 		inPod:      os.Getenv("KUBERNETES_SERVICE_HOST") != "",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/cmd/outrigger/inspect"
 	"github.com/outrigger-mesh/outrigger/cmd/outrigger/objects"
 )
 
@@ -64,12 +65,16 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 			"writes the configuration of any mesh.\n" +
 			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.",
 		Example: "  outrigger up -f examples/shop/mesh.yaml\n  outrigger validate -f config/\n" +
-			"  outrigger apply -f route.yaml\n  outrigger get virtualservices -A",
+			"  outrigger apply -f route.yaml\n  outrigger get virtualservices -A\n" +
+			"  outrigger status\n  outrigger explain vs/catalog",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.AddCommand(newUpCommand(env, kill), newVersionCommand())
 	root.AddCommand(objects.Commands(objects.Config{Open: env.openStore, Default: env.defaultStore, In: os.Stdin})...)
+	root.AddCommand(inspect.Commands(inspect.Config{
+		Default: env.defaultControls, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} },
+	})...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
 	return root
 }

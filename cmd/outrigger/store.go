@@ -46,6 +46,29 @@ func (e environment) defaultStore() (string, error) {
 	return "", errors.New("no config store: no outrigger up with a config directory runs here, and there is no kubeconfig; name one with --store, for example --store fs:///etc/mesh")
 }
 
+// localControl is where a control plane answers questions unless it is told
+// otherwise, and where kubectl port-forward puts that of a pod.
+const localControl = "127.0.0.1:15014"
+
+// defaultControls gives the control planes that are asked when none is named:
+// those of OUTRIGGER_CONTROL, that of the one mesh that runs here, or the one of
+// this machine.
+func (e environment) defaultControls() ([]string, error) {
+	if e.control != "" {
+		return strings.Split(e.control, ","), nil
+	}
+	running, err := up.RunningControls(os.TempDir())
+	switch {
+	case err != nil:
+		return nil, err
+	case len(running) > 1:
+		return nil, fmt.Errorf("several meshes run on this machine: choose one with --control %s", strings.Join(running, ", or --control "))
+	case len(running) == 0:
+		running = []string{localControl}
+	}
+	return running, nil
+}
+
 // kubeconfigPath gives the kubeconfig of the user, as kubectl finds it.
 func (e environment) kubeconfigPath() (path string, inCluster bool) {
 	candidates := filepath.SplitList(e.kubeconfig)

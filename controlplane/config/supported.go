@@ -10,11 +10,16 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // withoutEffect warns of fields that are set and change nothing in this
 // version, so that nothing a person writes is silently without effect.
 func (c *checker) withoutEffect(spec any, schema Schema) {
+	if convertedKinds[schema.Kind] {
+		return
+	}
 	message, ok := spec.(proto.Message)
 	if ok {
 		_, ok = supportedTable[message.ProtoReflect().Descriptor().FullName()]
@@ -30,6 +35,13 @@ func (c *checker) withoutEffect(spec any, schema Schema) {
 	c.unserved(message.ProtoReflect(), "spec")
 }
 
+// convertedKinds are converted to Istio's, of which the fields are known here; it
+// is never written to. What of them has no effect the conversion says.
+var convertedKinds = map[model.Kind]bool{
+	model.BackendTLSPolicy: true, model.GatewayClass: true, model.GRPCRoute: true, model.HTTPRoute: true, model.KubernetesGateway: true,
+	model.ReferenceGrant: true, model.TCPRoute: true, model.TLSRoute: true, model.Ingress: true, model.IngressClass: true,
+}
+
 // supportedFields names, for each message that can stand in a spec, the
 // fields that have an effect, by their names in YAML.
 func supportedFields(message protoreflect.FullName) (fields []string, known bool) {
@@ -40,8 +52,8 @@ func supportedFields(message protoreflect.FullName) (fields []string, known bool
 // supportedTable is never written to.
 var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.VirtualService":           "hosts gateways http exportTo",
-	"istio.networking.v1alpha3.HTTPRoute":                "name match route redirect directResponse rewrite timeout retries headers mirror mirrors mirrorPercentage mirrorPercent",
-	"istio.networking.v1alpha3.HTTPMatchRequest":         "name uri scheme method authority headers port sourceLabels gateways queryParams ignoreUriCase withoutHeaders sourceNamespace",
+	"istio.networking.v1alpha3.HTTPRoute":                "name match route redirect directResponse delegate rewrite timeout retries fault mirror mirrors mirrorPercentage mirrorPercent corsPolicy headers",
+	"istio.networking.v1alpha3.HTTPMatchRequest":         "name uri scheme method authority headers port sourceLabels gateways queryParams ignoreUriCase withoutHeaders sourceNamespace statPrefix",
 	"istio.networking.v1alpha3.StringMatch":              "exact prefix regex",
 	"istio.networking.v1alpha3.HTTPRouteDestination":     "destination weight headers",
 	"istio.networking.v1alpha3.Destination":              "host subset port",
@@ -56,18 +68,36 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.HTTPRetry":                "attempts perTryTimeout retryOn retryRemoteLocalities retryIgnorePreviousHosts backoff",
 	"istio.networking.v1alpha3.HTTPMirrorPolicy":         "destination percentage",
 	"istio.networking.v1alpha3.Percent":                  "value",
+	"istio.networking.v1alpha3.Delegate":                 "name namespace",
+	"istio.networking.v1alpha3.CorsPolicy":               "allowOrigin allowOrigins allowMethods allowHeaders exposeHeaders maxAge allowCredentials unmatchedPreflights",
+	"istio.networking.v1alpha3.HTTPFaultInjection":       "delay abort",
+	"istio.networking.v1alpha3.HTTPFaultInjection.Delay": "percent fixedDelay percentage",
+	"istio.networking.v1alpha3.HTTPFaultInjection.Abort": "httpStatus grpcStatus percentage",
 
-	"istio.networking.v1alpha3.DestinationRule":                                 "host trafficPolicy subsets exportTo workloadSelector",
-	"istio.networking.v1alpha3.Subset":                                          "name labels trafficPolicy",
-	"istio.networking.v1alpha3.TrafficPolicy":                                   "loadBalancer connectionPool outlierDetection tls portLevelSettings",
-	"istio.networking.v1alpha3.TrafficPolicy.PortTrafficPolicy":                 "port loadBalancer connectionPool outlierDetection tls",
-	"istio.networking.v1alpha3.LoadBalancerSettings":                            "simple",
-	"istio.networking.v1alpha3.ConnectionPoolSettings":                          "tcp http",
-	"istio.networking.v1alpha3.ConnectionPoolSettings.TCPSettings":              "maxConnections connectTimeout tcpKeepalive maxConnectionDuration",
-	"istio.networking.v1alpha3.ConnectionPoolSettings.HTTPSettings":             "http1MaxPendingRequests http2MaxRequests maxRequestsPerConnection maxRetries idleTimeout h2UpgradePolicy useClientProtocol maxConcurrentStreams",
-	"istio.networking.v1alpha3.ConnectionPoolSettings.TCPSettings.TcpKeepalive": "probes time interval",
-	"istio.networking.v1alpha3.OutlierDetection":                                "consecutive5xxErrors consecutiveGatewayErrors splitExternalLocalOriginErrors consecutiveLocalOriginFailures interval baseEjectionTime maxEjectionPercent minHealthPercent",
-	"istio.networking.v1alpha3.ClientTLSSettings":                               "mode sni subjectAltNames",
+	"istio.networking.v1alpha3.DestinationRule":                                            "host trafficPolicy subsets exportTo workloadSelector",
+	"istio.networking.v1alpha3.Subset":                                                     "name labels trafficPolicy",
+	"istio.networking.v1alpha3.TrafficPolicy":                                              "loadBalancer connectionPool outlierDetection tls portLevelSettings tunnel proxyProtocol retryBudget",
+	"istio.networking.v1alpha3.TrafficPolicy.PortTrafficPolicy":                            "port loadBalancer connectionPool outlierDetection tls",
+	"istio.networking.v1alpha3.TrafficPolicy.TunnelSettings":                               "protocol targetHost targetPort",
+	"istio.networking.v1alpha3.TrafficPolicy.ProxyProtocol":                                "version",
+	"istio.networking.v1alpha3.TrafficPolicy.RetryBudget":                                  "percent minRetryConcurrency budgetInterval",
+	"istio.networking.v1alpha3.LoadBalancerSettings":                                       "simple consistentHash localityLbSetting warmupDurationSecs warmup",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB":                      "httpHeaderName httpCookie useSourceIp httpQueryParameterName ringHash maglev minimumRingSize",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie":           "name path ttl attributes",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.Attribute": "name value",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.RingHash":             "minimumRingSize",
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.MagLev":               "tableSize",
+	"istio.networking.v1alpha3.WarmupConfiguration":                                        "duration minimumPercent aggression",
+	"istio.networking.v1alpha3.LocalityLoadBalancerSetting":                                "distribute failover failoverPriority enabled",
+	"istio.networking.v1alpha3.LocalityLoadBalancerSetting.Distribute":                     "from to",
+	"istio.networking.v1alpha3.LocalityLoadBalancerSetting.Failover":                       "from to",
+	"istio.networking.v1alpha3.ConnectionPoolSettings":                                     "tcp http",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.TCPSettings":                         "maxConnections connectTimeout tcpKeepalive maxConnectionDuration idleTimeout",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.HTTPSettings":                        "http1MaxPendingRequests http2MaxRequests maxRequestsPerConnection maxRetries idleTimeout h2UpgradePolicy useClientProtocol maxConcurrentStreams http2KeepAlive",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.HTTPSettings.ConnectionKeepalive":    "interval timeout",
+	"istio.networking.v1alpha3.ConnectionPoolSettings.TCPSettings.TcpKeepalive":            "probes time interval",
+	"istio.networking.v1alpha3.OutlierDetection":                                           "consecutive5xxErrors consecutiveGatewayErrors splitExternalLocalOriginErrors consecutiveLocalOriginFailures interval baseEjectionTime maxEjectionPercent minHealthPercent outlierDetectionHttpErrorCodes",
+	"istio.networking.v1alpha3.ClientTLSSettings":                                          "mode clientCertificate privateKey caCertificates credentialName sni subjectAltNames insecureSkipVerify caCrl",
 
 	"istio.networking.v1alpha3.ServiceEntry":     "hosts addresses ports location resolution endpoints workloadSelector exportTo subjectAltNames",
 	"istio.networking.v1alpha3.ServicePort":      "number protocol name targetPort",
@@ -76,9 +106,15 @@ var supportedTable = map[protoreflect.FullName]string{
 
 	"istio.networking.v1alpha3.Sidecar":               "workloadSelector ingress egress outboundTrafficPolicy",
 	"istio.networking.v1alpha3.IstioIngressListener":  "port bind captureMode defaultEndpoint",
-	"istio.networking.v1alpha3.IstioEgressListener":   "hosts",
+	"istio.networking.v1alpha3.IstioEgressListener":   "port bind captureMode hosts",
 	"istio.networking.v1alpha3.SidecarPort":           "number protocol name",
-	"istio.networking.v1alpha3.OutboundTrafficPolicy": "mode",
+	"istio.networking.v1alpha3.OutboundTrafficPolicy": "mode egressProxy",
+
+	"istio.networking.v1alpha3.Gateway":                          "servers selector",
+	"istio.networking.v1alpha3.Server":                           "port bind hosts tls name",
+	"istio.networking.v1alpha3.Port":                             "number protocol name",
+	"istio.networking.v1alpha3.ServerTLSSettings":                "httpsRedirect mode serverCertificate privateKey caCertificates caCrl credentialName credentialNames caCertCredentialName tlsCertificates subjectAltNames verifyCertificateSpki verifyCertificateHash minProtocolVersion maxProtocolVersion cipherSuites",
+	"istio.networking.v1alpha3.ServerTLSSettings.TLSCertificate": "serverCertificate privateKey",
 
 	"istio.security.v1beta1.PeerAuthentication":           "selector mtls portLevelMtls",
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",

@@ -84,7 +84,9 @@ func (c *checker) trafficPolicy(p *networkingv1alpha3.TrafficPolicy, path string
 		if v := b.GetPercent().GetValue(); !(v >= 0 && v <= 100) {
 			c.errorf(path+".retryBudget.percent", "is %v: a percentage is between 0 and 100", v)
 		}
-		c.duration(b.GetBudgetInterval(), path+".retryBudget.budgetInterval")
+		if b.GetBudgetInterval().AsDuration() != 0 { // 0s is the default
+			c.duration(b.GetBudgetInterval(), path+".retryBudget.budgetInterval")
+		}
 	}
 }
 
@@ -107,7 +109,6 @@ func (c *checker) clientTLS(tls *networkingv1alpha3.ClientTLSSettings, path stri
 	}
 	switch mode := tls.GetMode(); mode {
 	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		c.warnf(path+".mode", "is %s, which is not served in this version: requests there are answered with 503 and never sent as plaintext; write DISABLE or ISTIO_MUTUAL", mode)
 		mutual := mode == networkingv1alpha3.ClientTLSSettings_MUTUAL
 		for i, f := range files {
 			switch {
@@ -149,7 +150,9 @@ func (c *checker) connectionPool(p *networkingv1alpha3.ConnectionPoolSettings, p
 	c.notNegative(t.GetMaxConnections(), path+".tcp.maxConnections")
 	c.duration(t.GetConnectTimeout(), path+".tcp.connectTimeout")
 	c.duration(t.GetMaxConnectionDuration(), path+".tcp.maxConnectionDuration")
-	c.duration(t.GetIdleTimeout(), path+".tcp.idleTimeout")
+	if t.GetIdleTimeout().AsDuration() != 0 { // 0s is for ever
+		c.duration(t.GetIdleTimeout(), path+".tcp.idleTimeout")
+	}
 	for _, f := range []struct {
 		name string
 		span interface{ AsDuration() time.Duration }
@@ -170,8 +173,13 @@ func (c *checker) connectionPool(p *networkingv1alpha3.ConnectionPoolSettings, p
 	c.notNegative(h.GetHttp2MaxRequests(), path+".http.http2MaxRequests")
 	c.notNegative(h.GetMaxRequestsPerConnection(), path+".http.maxRequestsPerConnection")
 	c.notNegative(h.GetMaxRetries(), path+".http.maxRetries")
-	c.duration(h.GetHttp2KeepAlive().GetInterval(), path+".http.http2KeepAlive.interval")
-	c.duration(h.GetHttp2KeepAlive().GetTimeout(), path+".http.http2KeepAlive.timeout")
+	if k := h.GetHttp2KeepAlive(); k != nil {
+		c.duration(k.GetInterval(), path+".http.http2KeepAlive.interval")
+		c.duration(k.GetTimeout(), path+".http.http2KeepAlive.timeout")
+		if k.GetInterval() == nil || k.GetTimeout() == nil {
+			c.errorf(path+".http.http2KeepAlive", "needs both interval and timeout: write the missing one")
+		}
+	}
 }
 
 func (c *checker) outlierDetection(o *networkingv1alpha3.OutlierDetection, path string) {
@@ -182,6 +190,11 @@ func (c *checker) outlierDetection(o *networkingv1alpha3.OutlierDetection, path 
 	c.duration(o.GetBaseEjectionTime(), path+".baseEjectionTime")
 	c.wholePercent(o.GetMaxEjectionPercent(), path+".maxEjectionPercent")
 	c.wholePercent(o.GetMinHealthPercent(), path+".minHealthPercent")
+	for i, code := range o.GetOutlierDetectionHttpErrorCodes() {
+		if code < 100 || code > 599 {
+			c.errorf(index(path+".outlierDetectionHttpErrorCodes", i), "is %d: a status code is between 100 and 599", code)
+		}
+	}
 	if o.GetConsecutiveLocalOriginFailures().GetValue() > 0 && !o.GetSplitExternalLocalOriginErrors() {
 		c.errorf(path+".consecutiveLocalOriginFailures", "has no effect without splitExternalLocalOriginErrors: write that too, or remove it")
 	}

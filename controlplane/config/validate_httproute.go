@@ -22,7 +22,6 @@ func (c *checker) httpRoute(r *networkingv1alpha3.HTTPRoute, path string) {
 		if ns := d.GetNamespace(); ns != "" {
 			c.fault(path+".delegate.namespace", labelNameFault(ns))
 		}
-		c.warnf(path+".delegate", "is not served in this version: requests of the route are answered with 503; write the routes of the delegate here")
 	}
 	c.duration(r.GetTimeout(), path+".timeout")
 	c.retries(r.GetRetries(), path+".retries")
@@ -51,7 +50,7 @@ func (c *checker) httpActions(r *networkingv1alpha3.HTTPRoute, path string) {
 	}
 	switch {
 	case len(actions) == 0:
-		c.errorf(path, "does nothing: write one of route, redirect or directResponse")
+		c.errorf(path, "does nothing: write one of route, redirect, directResponse or delegate")
 	case len(actions) > 1:
 		c.errorf(path, "has %s: only one of them is allowed in a route", strings.Join(actions, " and "))
 	}

@@ -20,7 +20,7 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	}
 	switch lb.GetSimple() {
 	case networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH:
-		c.warnf(path+".simple", "is PASSTHROUGH, which has no effect in this version: LEAST_REQUEST is used; write ROUND_ROBIN, LEAST_REQUEST or RANDOM")
+		c.warnf(path+".simple", "is PASSTHROUGH, which has an effect only where traffic is redirected to the proxy: gateways and proxies with the interception mode NONE use LEAST_REQUEST")
 	//lint:ignore SA1019 people still write it
 	case networkingv1alpha3.LoadBalancerSettings_LEAST_CONN:
 		c.warnf(path+".simple", "is LEAST_CONN, the form of old versions: write LEAST_REQUEST")
@@ -30,6 +30,9 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	c.locality(lb.GetLocalityLbSetting(), outlier, path+".localityLbSetting")
 	c.duration(lb.GetWarmupDurationSecs(), path+".warmupDurationSecs")
 	w := lb.GetWarmup()
+	if w != nil && lb.GetWarmupDurationSecs() != nil {
+		c.errorf(path+".warmupDurationSecs", "and warmup exclude each other: remove warmupDurationSecs, the form of old versions")
+	}
 	c.duration(w.GetDuration(), path+".warmup.duration")
 	if v := w.GetMinimumPercent().GetValue(); !(v >= 0 && v <= 100) {
 		c.errorf(path+".warmup.minimumPercent", "is %v: a percentage is between 0 and 100", v)

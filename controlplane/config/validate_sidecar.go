@@ -42,9 +42,6 @@ func validateSidecar(c *checker, cfg *model.Config) {
 }
 
 func (c *checker) outboundTrafficPolicy(p *networkingv1alpha3.OutboundTrafficPolicy, path string) {
-	if p.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
-		c.warnf(path+".mode", "is ALLOW_ANY, which has no effect in this version: without interception, hosts that are not in the mesh are not reached through it; write REGISTRY_ONLY")
-	}
 	if p.GetEgressProxy() == nil {
 		return
 	}
@@ -81,9 +78,6 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 	}
 	if b := in.GetBind(); b != "" && !isIP(b) {
 		c.errorf(path+".bind", "is %s: it has to be an IP address", quote(b))
-	}
-	if in.GetCaptureMode() == networkingv1alpha3.CaptureMode_IPTABLES {
-		c.warnf(path+".captureMode", "is IPTABLES, which has no effect in this version: the port is listened on; write DEFAULT or NONE")
 	}
 	c.defaultEndpoint(in.GetDefaultEndpoint(), path+".defaultEndpoint")
 	c.connectionPool(in.GetConnectionPool(), path+".connectionPool")
@@ -176,7 +170,6 @@ func (c *checker) egressListeners(list []*networkingv1alpha3.IstioEgressListener
 			ports[n] = i
 		}
 		c.sidecarPort(e.GetPort(), path+".port")
-		c.warnf(path+".port", "has no effect in this version: the sidecar listens on no port of its own, and the hosts are reached through its HTTP proxy")
 	}
 }
 

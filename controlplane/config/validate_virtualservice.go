@@ -57,7 +57,6 @@ func validateVirtualService(c *checker, cfg *model.Config) {
 // delegate checks an object without hosts, which only lends its routes to
 // others.
 func (c *checker) delegate(vs *networkingv1alpha3.VirtualService) {
-	c.warnf("spec.hosts", "is empty, so the object is a delegate: that has no effect in this version; write hosts")
 	for _, f := range []struct {
 		name string
 		set  bool

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -41,8 +42,19 @@ const (
 type debugger struct {
 	*Server
 	mesh  *snapshot.Mesh
-	asks  *stream
 	query url.Values
+	asker asker
+}
+
+// asker is who asks, and what of the mesh it sees.
+type asker struct {
+	name string // for messages
+	// all is true for one that sees all of the mesh; others see namespace.
+	all       bool
+	namespace string
+	// stream is that on which the question came, nil for none: without another
+	// name it is about its proxy.
+	stream *stream
 }
 
 // answerOf is an answer: messages, or what becomes JSON.
@@ -57,22 +69,38 @@ type answerOf struct {
 type debugAnswer struct {
 	wide   bool
 	answer func(debugger) (answerOf, error)
+	about  string // for people
 }
 
 // debugAnswers are what can be asked for, by name. The names and their content
 // are those of Istio's control plane where it has them.
 func debugAnswers() map[string]debugAnswer {
 	return map[string]debugAnswer{
-		"list":        {false, func(debugger) (answerOf, error) { return answerOf{json: slices.Sorted(maps.Keys(debugAnswers()))}, nil }},
-		"syncz":       {false, debugger.syncz},
-		"connections": {false, debugger.connections},
-		"config_dump": {false, debugger.configDump},
-		"ndsz":        {false, debugger.ndsz},
-		"edsz":        {false, debugger.edsz},
-		"registryz":   {true, func(d debugger) (answerOf, error) { return answerOf{json: d.mesh.Services.Sorted}, nil }},
-		"push_status": {true, func(d debugger) (answerOf, error) { return answerOf{json: orEmpty(d.mesh.Problems)}, nil }},
-		"mesh":        {true, func(d debugger) (answerOf, error) { return answerOf{json: asJSON{d.mesh.Config}}, nil }},
+		"list":                {false, debugger.list, "the names of these answers"},
+		"syncz":               {false, debugger.syncz, "whether each proxy has what it was sent"},
+		"connections":         {false, debugger.connections, "the streams"},
+		"adsz":                {false, debugger.adsz, "the streams, and what they ask for; ?push=true sends everything anew"},
+		"proxies":             {false, debugger.proxies, "the proxies, how far they are with each type, since when; ?proxyID="},
+		"explain":             {false, debugger.explain, "what became of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
+		"config_dump":         {false, debugger.configDump, "what a proxy is given, with what is held back from it; ?proxyID="},
+		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy is given; ?proxyID="},
+		"sidecarz":            {false, debugger.sidecarz, "the Sidecar object of a proxy, and the services that it sees; ?proxyID="},
+		"instancesz":          {false, debugger.instancesz, "the services that each proxy belongs to"},
+		"ndsz":                {false, debugger.ndsz, "the name table of a proxy; ?proxyID="},
+		"edsz":                {false, debugger.edsz, "the endpoints that a proxy may ask for; ?proxyID="},
+		"config_distribution": {true, debugger.distribution, "the version of an object that each proxy has acknowledged; ?resource=KIND/NAMESPACE/NAME"},
+		"registryz":           {true, func(d debugger) (answerOf, error) { return answerOf{json: d.mesh.Services.Sorted}, nil }, "the services"},
+		"endpointz":           {true, debugger.endpointz, "the endpoints of all services"},
+		"configz":             {true, debugger.configz, "the objects of the stores; ?kind="},
+		"push_status":         {true, func(d debugger) (answerOf, error) { return answerOf{json: orEmpty(d.mesh.Problems)}, nil }, "what is wrong between objects"},
+		"pushcontext":         {true, debugger.pushContext, "the newest snapshot in numbers"},
+		"mesh":                {true, func(d debugger) (answerOf, error) { return answerOf{json: asJSON{d.mesh.Config}}, nil }, "the mesh wide settings"},
 	}
+}
+
+// list gives the names of the answers.
+func (d debugger) list() (answerOf, error) {
+	return answerOf{json: slices.Sorted(maps.Keys(debugAnswers()))}, nil
 }
 
 // isDebug reports whether a request is a question of people.
@@ -135,19 +163,31 @@ func (s *stream) debug(typeURL string, names []string) (answerOf, error) {
 		}
 		what, query = strings.Trim(u.Path, "/"), u.Query()
 	}
-	d, ok := debugAnswers()[what]
-	if !ok {
-		return answerOf{}, fmt.Errorf("%q is not known here, ask for one of: %s", what, strings.Join(slices.Sorted(maps.Keys(debugAnswers())), ", "))
-	}
-	q := debugger{Server: s.server, mesh: s.mesh.Mesh, asks: s, query: query}
-	if d.wide && !q.mayAll() {
-		return answerOf{}, fmt.Errorf("%s is for callers of the namespace %s, and this is %s", what, q.root(), s.caller.ID)
-	}
-	answer, err := d.answer(q)
+	who := s.server.askerOf(s.mesh.Mesh, s.caller)
+	who.stream = s
+	answer, err := debugger{Server: s.server, mesh: s.mesh.Mesh, query: query, asker: who}.ask(what)
 	if err == nil && !typed {
 		answer.messages, err = nil, answer.fillJSON()
 	}
 	return answer, err
+}
+
+// Why a question has no answer; what is none of these is the asker's mistake.
+var (
+	errUnknown   = errors.New("not known here")
+	errForbidden = errors.New("not allowed")
+)
+
+// ask gives the answer of a name.
+func (d debugger) ask(what string) (answerOf, error) {
+	a, ok := debugAnswers()[what]
+	if !ok {
+		return answerOf{}, fmt.Errorf("%q is %w, ask for one of: %s", what, errUnknown, strings.Join(slices.Sorted(maps.Keys(debugAnswers())), ", "))
+	}
+	if a.wide && !d.asker.all {
+		return answerOf{}, fmt.Errorf("%w: %s is for callers of the namespace %s, and this is %s", errForbidden, what, rootOf(d.mesh), d.asker.name)
+	}
+	return a.answer(d)
 }
 
 // fillJSON makes JSON of messages.
@@ -193,18 +233,22 @@ func rawAny(typeURL string, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), value)
 }
 
-func (d debugger) root() string { return cmp.Or(d.mesh.Config.GetRootNamespace(), "istio-system") }
+// rootOf is the namespace whose callers see all of the mesh.
+func rootOf(mesh *snapshot.Mesh) string {
+	return cmp.Or(mesh.Config.GetRootNamespace(), "istio-system")
+}
 
-// mayAll reports whether the caller sees all of the mesh.
-func (d debugger) mayAll() bool { return d.asks.caller.ID.Namespace == d.root() }
+// askerOf says what a caller sees.
+func (s *Server) askerOf(mesh *snapshot.Mesh, caller *authn.Caller) asker {
+	return asker{name: caller.ID.String(), namespace: caller.ID.Namespace, all: caller.ID.Namespace == rootOf(mesh)}
+}
 
 // visible are the streams that the caller sees, by proxy.
 func (d debugger) visible() []*stream {
-	all, own := d.mayAll(), d.asks.caller.ID.Namespace
 	var out []*stream
 	d.mu.Lock()
 	for st := range d.streams {
-		if all || st.proxy.Namespace == own {
+		if d.asker.all || st.proxy.Namespace == d.asker.namespace {
 			out = append(out, st)
 		}
 	}
@@ -215,12 +259,15 @@ func (d debugger) visible() []*stream {
 	return out
 }
 
-// proxy is who a question is about: the proxyID of the query, or who asks. Of
+// subject is who a question is about: the proxyID of the query, or who asks. Of
 // several streams of a proxy it is the newest.
-func (d debugger) proxy() (*model.Proxy, error) {
+func (d debugger) subject() (*stream, error) {
 	id := d.query.Get("proxyID")
+	if id == "" && d.asker.stream != nil {
+		return d.asker.stream, nil
+	}
 	if id == "" {
-		return d.asks.proxy, nil
+		return nil, errors.New("name the proxy, as in ?proxyID=catalog-1.shop")
 	}
 	var found *stream
 	for _, st := range d.visible() {
@@ -229,9 +276,18 @@ func (d debugger) proxy() (*model.Proxy, error) {
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("no proxy %q is connected that %s may ask about", id, d.asks.caller.ID)
+		return nil, fmt.Errorf("%w: no proxy %q is connected that %s may ask about", errUnknown, id, d.asker.name)
 	}
-	return found.proxy, nil
+	return found, nil
+}
+
+// proxy is that of the subject.
+func (d debugger) proxy() (*model.Proxy, error) {
+	st, err := d.subject()
+	if err != nil {
+		return nil, err
+	}
+	return st.proxy, nil
 }
 
 func orEmpty[T any](list []T) []T {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
@@ -95,58 +94,6 @@ func (d debugger) connections() (answerOf, error) {
 		list = append(list, c)
 	}
 	return answerOf{json: map[string]any{"totalClients": len(list), "clients": list}}, nil
-}
-
-// configDump is what a proxy should have, in the form in which Envoy's admin
-// port shows what it has. Keys are no part of it.
-func (d debugger) configDump() (answerOf, error) {
-	proxy, err := d.proxy()
-	if err != nil {
-		return answerOf{}, err
-	}
-	clusters, listeners, routes, endpoints := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{}, &adminv3.EndpointsConfigDump{}
-	add := map[string]func(*generate.Resource, *anypb.Any){
-		generate.TypeCluster: func(_ *generate.Resource, a *anypb.Any) {
-			clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters, &adminv3.ClustersConfigDump_DynamicCluster{Cluster: a})
-		},
-		generate.TypeListener: func(r *generate.Resource, a *anypb.Any) {
-			listeners.DynamicListeners = append(listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{
-				Name: r.Name, ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{Listener: a},
-			})
-		},
-		generate.TypeRoute: func(_ *generate.Resource, a *anypb.Any) {
-			routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{RouteConfig: a})
-		},
-		generate.TypeEndpoint: func(_ *generate.Resource, a *anypb.Any) {
-			endpoints.DynamicEndpointConfigs = append(endpoints.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{EndpointConfig: a})
-		},
-	}
-	for _, typeURL := range generate.Types {
-		set := d.generate(d.mesh, proxy, typeURL)
-		if typeURL == generate.TypeVirtualHost {
-			if err := addHosts(routes, set); err != nil {
-				return answerOf{}, err
-			}
-			continue
-		}
-		for _, r := range set.Resources {
-			a := &anypb.Any{}
-			if err := proto.Unmarshal(r.Any, a); err != nil {
-				return answerOf{}, fmt.Errorf("read %s %s: %w", shortType(typeURL), r.Name, err)
-			}
-			add[typeURL](r, a)
-		}
-		switch typeURL {
-		case generate.TypeCluster:
-			clusters.VersionInfo = set.Version
-		case generate.TypeListener:
-			listeners.VersionInfo = set.Version
-		}
-	}
-	return answerOf{
-		messages: []proto.Message{clusters, listeners, routes, endpoints},
-		names:    []string{"clusters", "listeners", "routes", "endpoints"},
-	}, nil
 }
 
 // ndsz is the name table of a proxy.

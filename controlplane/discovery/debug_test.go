@@ -210,8 +210,9 @@ func TestDebugAccess(t *testing.T) {
 		root := h.join(t, "op", "istio-system")
 		for name, want := range map[string]string{
 			"config_dump?proxyID=vault.bank": "no proxy", "ndsz?proxyID=vault.bank": "no proxy", "edsz?proxyID=vault.bank": "no proxy",
-			"registryz": "for callers of the namespace istio-system", "mesh": "istio-system", "push_status": "istio-system",
-			"nonsense": "ask for one of: config_dump, connections", "": "ask for one of", "%zz": "cannot be read",
+			"registryz": "for callers of the namespace istio-system", "mesh": "istio-system", "configz": "istio-system", "endpointz": "istio-system",
+			"adsz?push=true": "a push is for callers", "explain?kind=VirtualService&namespace=bank&name=x": "the object is of the namespace", "explain?proxyID=vault.bank": "no proxy", "push_status": "istio-system",
+			"nonsense": "ask for one of: adsz, config_distribution", "": "ask for one of", "%zz": "cannot be read",
 			strings.Repeat("x", maxDebug+1): "at most 1024 are read",
 		} {
 			if got := p.body(name); !strings.Contains(got, `"error": `) || !strings.Contains(got, want) {

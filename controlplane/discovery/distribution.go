@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
@@ -128,6 +129,8 @@ type standing struct {
 	follows bool
 	settled uint64
 	types   []typeStanding // in the order of generate.Types; nil before the first response
+	// gives is what the proxy was given in the last round; nil before the first.
+	gives atomic.Pointer[sets]
 }
 
 // typeStanding is the last response of a type: the snapshot that it came from,
@@ -210,6 +213,10 @@ func (s *standing) settle(sequence uint64) bool {
 // noteProgress is called when the stream has sent what it can: it tells those
 // who follow the distribution when the proxy has answered all of it.
 func (s *stream) noteProgress() {
+	if g := s.standing.gives.Load(); s.given.sets != (sets{}) && (g == nil || *g != s.given.sets) {
+		gives := s.given.sets
+		s.standing.gives.Store(&gives)
+	}
 	if s.given.open {
 		return
 	}

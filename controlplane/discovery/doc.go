@@ -29,7 +29,9 @@
 //
 // Questions of people, types that begin with istio.io/debug, are answered on the
 // stream that they come on, if it has shown who it is: about all of the mesh to
-// the root namespace, to others about their own namespace. Keys are in no answer.
+// the root namespace, to others about their own namespace. DebugHandler answers
+// the same over HTTP. Keys are in no answer. Which objects are behind a resource
+// is worked out when somebody asks; nothing is kept for it.
 //
 // Other control planes, whose node metadata says GENERATOR=api, get the objects
 // of a config store instead, as Istio's control plane gives them (MCP): types are

@@ -330,14 +330,32 @@ func (p *peer) word(res *anypb.Any) string {
 	return string(res.Value)
 }
 
-// quiet asserts that nothing is on its way: the answer to a fresh
-// subscription comes next.
+// quiet asserts that nothing is on its way: the answer to a question, which is
+// always answered, comes next. Before it the stream looks for what there is to
+// send, as it does for each request.
 func (p *peer) quiet() {
 	p.t.Helper()
-	const probe = "type.googleapis.com/none.of.this.exists"
-	typeURL := fmt.Sprintf("%s.%d", probe, time.Now().UnixNano())
-	p.subscribe(typeURL)
-	p.want("other")
+	probe := fmt.Sprintf("type.googleapis.com/none.of.this.exists.%d", time.Now().UnixNano())
+	p.subscribe(probe)
+	p.subscribe(debugType, "list")
+	for {
+		select {
+		case m, ok := <-p.got:
+			if !ok {
+				p.t.Fatalf("stream ended with %v", p.err.Load())
+			}
+			switch m.(interface{ GetTypeUrl() string }).GetTypeUrl() {
+			case debugType:
+				return
+			case probe: // other control planes are told that there are none
+			default:
+				_, got := p.describe(m)
+				p.t.Fatalf("got response %q, want none", got)
+			}
+		case <-time.After(10 * time.Second):
+			p.t.Fatal("no response within 10 s")
+		}
+	}
 }
 
 // each runs a test for both kinds of stream.

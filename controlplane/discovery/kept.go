@@ -198,19 +198,24 @@ func (k *keeper) leave(st *stream) {
 }
 
 // give gives a stream what it gives out in this round, of the snapshot that it
-// works with.
-func (k *keeper) give(st *stream) {
+// works with. Where that cannot be generated it goes on with what it had; one
+// that had nothing yet ends.
+func (k *keeper) give(st *stream) error {
 	c := st.place.circle
 	if c == nil || st.objects != nil {
-		return
+		return nil
 	}
 	g := &st.given
 	if g.mesh == st.mesh && !g.undecided && g.epoch == c.epoch.Load() {
-		return // as most times: what was made for a snapshot does not change
+		return nil // as most times: what was made for a snapshot does not change
 	}
-	var made sets
-	for i, typeURL := range generate.Types {
-		made[i] = st.server.generate(st.mesh.Mesh, st.proxy, typeURL)
+	made, ok := st.server.made(st.mesh.Mesh, st.view())
+	if !ok && g.mesh == nil {
+		return errNotGenerated
+	} else if !ok {
+		k.fallBehind(st)
+		g.mesh, g.open, g.trying = st.mesh, true, false
+		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -229,6 +234,17 @@ func (k *keeper) give(st *stream) {
 	}
 	*g = given{mesh: st.mesh, epoch: c.epoch.Load(), sets: view.sets, open: view.open, undecided: view.undecided, spared: view.spared, trying: st.place.claim != nil}
 	st.place.open = view.open
+	return nil
+}
+
+// fallBehind takes a stream out of its scope: what it goes on with is older than
+// what others have, and must not be what is good for them when it comes back.
+func (k *keeper) fallBehind(st *stream) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := st.place.circle
+	c.drop(st.place.claim, claimGone)
+	c.move(st, nil)
 }
 
 // sweep forgets what nobody needs any more. It is called for each push.

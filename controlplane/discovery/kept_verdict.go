@@ -233,7 +233,9 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 		sub.prior = prior{}
 		return
 	}
-	s.server.kept.give(s)
+	if s.server.kept.give(s) != nil {
+		return // the stream ends before the next response
+	}
 	now := s.given.sets[r.typ]
 	sub.refused = false
 	for _, res := range last.changed {

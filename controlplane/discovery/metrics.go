@@ -3,16 +3,26 @@
 
 package discovery
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
 
 // metrics are the server's. Names with pilot_ are those of Istio's control
 // plane, which dashboards know.
 type metrics struct {
 	connected   prometheus.Gauge
 	pushes      *prometheus.CounterVec
-	bytes       *prometheus.CounterVec
+	bytes       sentBytes
 	rejects     *prometheus.CounterVec
 	staleNonces *prometheus.CounterVec
+	unserved    prometheus.Counter
+	panics      *prometheus.CounterVec
 	canaries    *prometheus.CounterVec
 	// refusedSecrets are by the labels of a refusal.
 	refusedSecrets *prometheus.CounterVec
@@ -25,11 +35,20 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})
 	}
 	m := &metrics{
-		connected:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Proxies that are connected."}),
-		pushes:      byType("pilot_xds_pushes", "Responses sent, by type."),
-		bytes:       byType("outrigger_control_xds_sent_bytes_total", "Bytes of the responses sent, by type."),
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Proxies that are connected."}),
+		pushes:    byType("pilot_xds_pushes", "Responses sent, by type."),
+		bytes: sentBytes{
+			total: byType("outrigger_control_xds_sent_bytes_total", "Bytes of the responses sent, by type."),
+			sizes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+				Name: "pilot_xds_config_size_bytes", Help: "Bytes of one response, by type.", Buckets: []float64{1, 1e4, 1e6, 4e6, 1e7, 4e7},
+			}, []string{"type"}),
+		},
 		rejects:     byType("pilot_total_xds_rejects", "Responses that a proxy rejected, by type."),
 		staleNonces: byType("pilot_xds_expired_nonce", "Requests that answered an older response than the last one, by type."),
+		unserved: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "outrigger_control_xds_unserved_requests_total", Help: "Requests for types that are not served, which are not answered.",
+		}),
+		panics: byType("outrigger_control_xds_panics_total", "Faults of the program met while generating for a proxy, by type; other for those met while serving its stream."),
 		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_canary_pushes", Help: "Changes that one proxy tried for others, by result.",
 		}, []string{"result"}),
@@ -46,9 +65,86 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes, m.rejects, m.staleNonces, m.canaries, m.refusedSecrets, m.convergence, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.canaries, m.refusedSecrets, m.convergence, m.queued)
 	}
 	return m
+}
+
+// sentBytes are the bytes of responses: all of them, and those of each.
+type sentBytes struct {
+	total *prometheus.CounterVec
+	sizes *prometheus.HistogramVec
+}
+
+// WithLabelValues gives those of a type.
+func (b sentBytes) WithLabelValues(label string) sentBytesOf {
+	return sentBytesOf{b.total.WithLabelValues(label), b.sizes.WithLabelValues(label)}
+}
+
+type sentBytesOf struct {
+	total prometheus.Counter
+	sizes prometheus.Observer
+}
+
+// Add takes the size of a response.
+func (b sentBytesOf) Add(size float64) {
+	b.total.Add(size)
+	b.sizes.Observe(size)
+}
+
+// watchMesh shows what the newest snapshot holds, and what proxies reject of it.
+// It is counted when somebody asks.
+func (s *Server) watchMesh(reg prometheus.Registerer) {
+	if reg == nil {
+		return
+	}
+	gauge := func(name, help string, value func() float64) prometheus.GaugeFunc {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	mesh := func(count func(*snapshot.Mesh) int) func() float64 {
+		return func() float64 {
+			if m := s.mesh.Load(); m != nil && m.Services != nil {
+				return float64(count(m.Mesh))
+			}
+			return 0
+		}
+	}
+	rejects := func(typeURL string) func() float64 {
+		return func() float64 { return float64(s.rejecting(typeURL)) }
+	}
+	reg.MustRegister(
+		gauge("pilot_services", "Services of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Services.Sorted) })),
+		gauge("pilot_virt_services", "VirtualServices of the newest snapshot that apply to sidecars.", mesh(func(m *snapshot.Mesh) int { return len(m.VirtualServices.All) })),
+		gauge("pilot_eds_no_instances", "Services without an endpoint that takes requests.", mesh(withoutEndpoints)),
+		gauge("outrigger_control_snapshot_problems", "Things that are wrong between objects of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Problems) })),
+		gauge("pilot_xds_cds_reject", "Proxies without the newest clusters because they, or others like them, rejected them.", rejects(generate.TypeCluster)),
+		gauge("pilot_xds_eds_reject", "Proxies without the newest endpoints because they, or others like them, rejected them.", rejects(generate.TypeEndpoint)),
+		gauge("pilot_xds_lds_reject", "Proxies without the newest listeners because they, or others like them, rejected them.", rejects(generate.TypeListener)),
+		gauge("pilot_xds_rds_reject", "Proxies without the newest routes because they, or others like them, rejected them.", rejects(generate.TypeRoute)),
+	)
+}
+
+// rejecting counts the proxies that have not what was made of a type, because
+// they or others of their kind rejected it.
+func (s *Server) rejecting(typeURL string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.progress.of(typeURL).state() == report.Rejected || slices.ContainsFunc(s.kept.rejections(st), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// withoutEndpoints counts the services that nobody answers for.
+func withoutEndpoints(m *snapshot.Mesh) (n int) {
+	for _, svc := range m.Services.Sorted {
+		if m.Endpoints.Of(svc.ServiceKey) == nil && m.NamedEndpoints.Of(svc.ServiceKey) == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // watchRejected shows how many resources a keeper holds back.

@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"sync"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -12,9 +13,15 @@ import (
 // problems remembers what was logged, so that each problem is logged once and
 // not for each proxy. It holds what the last two snapshots showed, no more.
 type problems struct {
-	mu sync.Mutex // guards told
-	// told is the newest snapshot, by its sequence, in which each was seen.
-	told map[model.Problem]uint64
+	mu   sync.Mutex // guards told
+	told map[model.Problem]told
+}
+
+// told is the newest snapshot, by its sequence, in which a problem was seen, and
+// when it was seen first.
+type told struct {
+	sequence uint64
+	since    time.Time
 }
 
 // fresh gives those that are new, and notes that all were seen.
@@ -25,15 +32,17 @@ func (p *problems) fresh(list []model.Problem, sequence uint64) []model.Problem 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.told == nil {
-		p.told = map[model.Problem]uint64{}
+		p.told = map[model.Problem]told{}
 	}
 	var out []model.Problem
 	for _, problem := range list {
 		seen, known := p.told[problem]
 		if !known {
+			seen.since = time.Now()
 			out = append(out, problem)
 		}
-		p.told[problem] = max(seen, sequence)
+		seen.sequence = max(seen.sequence, sequence)
+		p.told[problem] = seen
 	}
 	return out
 }
@@ -44,8 +53,17 @@ func (p *problems) forget(sequence uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for problem, seen := range p.told {
-		if seen+1 < sequence {
+		if seen.sequence+1 < sequence {
 			delete(p.told, problem)
 		}
+	}
+}
+
+// each calls for the problems that there are, and when each was seen first.
+func (p *problems) each(call func(model.Problem, time.Time)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for problem, seen := range p.told {
+		call(problem, seen.since)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 )
@@ -23,6 +24,8 @@ type progress struct {
 type typeProgress struct {
 	sent, acked, rejected uint64
 	reason                string // of the last rejection
+	// since is when the last of these happened.
+	since time.Time
 }
 
 // at gives the entry of a type, nil for types that are not served. The caller
@@ -42,7 +45,7 @@ func (p *progress) sent(typeURL string, nonce uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t := p.at(typeURL); t != nil {
-		t.sent = nonce
+		t.sent, t.since = nonce, time.Now()
 	}
 }
 
@@ -55,9 +58,9 @@ func (p *progress) answered(typeURL, reason string) {
 	switch {
 	case t == nil:
 	case reason == "":
-		t.acked, t.reason = t.sent, ""
+		t.acked, t.reason, t.since = t.sent, "", time.Now()
 	default:
-		t.rejected, t.reason = t.sent, clip(reason)
+		t.rejected, t.reason, t.since = t.sent, clip(reason), time.Now()
 	}
 }
 

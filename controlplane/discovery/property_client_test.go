@@ -187,6 +187,13 @@ func (v *viewer) leave() {
 // new view names.
 func (v *viewer) apply(m proto.Message) {
 	v.t.Helper()
+	if r := m.(interface {
+		GetTypeUrl() string
+		GetNonce() string
+	}); r.GetTypeUrl() == debugType {
+		v.nonce[debugType] = r.GetNonce() // the answer to a question is none to acknowledge
+		return
+	}
 	var typeURL string
 	before := maps.Clone(v.have[generate.TypeCluster])
 	v.came = nil

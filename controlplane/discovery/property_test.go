@@ -49,7 +49,6 @@ type propertyRun struct {
 	// present and ruled say which services there are and have rules.
 	present, ruled [propertyServices]bool
 	changes        []string // what was done, for people
-	probes         int
 	// at is the address of the proxy, if it is not that of shopNode. plain leaves
 	// out what a proxy without an agent, on a machine without DNS, cannot have.
 	at    string
@@ -158,18 +157,19 @@ func (r *propertyRun) agrees() {
 // question that comes after all others.
 func (r *propertyRun) quiet() bool {
 	r.t.Helper()
-	r.probes++
-	probe := fmt.Sprint("type.googleapis.com/none.of.this.exists.", r.probes)
-	if r.v.kind.delta {
-		_ = r.v.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: probe})
-	} else {
-		_ = r.v.send(&discoveryv3.DiscoveryRequest{TypeUrl: probe})
+	delete(r.v.nonce, debugType)
+	for _, typeURL := range []string{"type.googleapis.com/none.of.this.exists", debugType} { // the first has it look for what there is to send
+		if r.v.kind.delta {
+			_ = r.v.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL})
+		} else {
+			_ = r.v.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL})
+		}
 	}
 	for n := 0; ; n++ {
 		if !r.receive(10 * time.Second) {
 			r.t.Fatal("the server does not answer")
 		}
-		if r.v.nonce[probe] != "" {
+		if r.v.nonce[debugType] != "" {
 			return n == 0
 		}
 	}

@@ -158,7 +158,7 @@ func (s *stream) asksOwn() bool {
 
 func (s *stream) granted(ref credentials.Reference) bool {
 	granted := s.server.secrets.cfg.Granted
-	return granted != nil && granted(s.mesh.Mesh, s.proxy, ref)
+	return granted != nil && granted(s.mesh.Mesh, s.view(), ref)
 }
 
 func (s *stream) grantedToGateway(ref credentials.Reference) bool {
@@ -262,7 +262,7 @@ func (s *stream) answered(err error) error {
 	a := &s.secrets.access
 	a.asking, a.answers, a.known, a.err = false, nil, time.Now(), err
 	s.secrets.stale = true
-	s.mesh = s.server.mesh.Load()
+	s.take()
 	return s.push()
 }
 
@@ -270,7 +270,7 @@ func (s *stream) answered(err error) error {
 func (s *stream) lookAgain() error {
 	v := &s.secrets
 	v.again, v.stale, v.access.known = nil, true, time.Time{}
-	s.mesh = s.server.mesh.Load()
+	s.take()
 	return s.push()
 }
 

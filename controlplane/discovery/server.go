@@ -43,6 +43,9 @@ var shortTypes = map[string]string{
 	generate.TypeProxyConfig: "pcds",
 }
 
+// isServed reports whether proxies are given a type.
+func isServed(typeURL string) bool { _, ok := shortTypes[typeURL]; return ok }
+
 // Generator makes the resources of one type for one proxy. It must be pure
 // and quick for what it has made before: every stream calls it.
 type Generator interface {
@@ -70,6 +73,8 @@ type Config struct {
 	// OnGone takes a proxy whose stream has ended, after its last report; nil
 	// for nobody. It must not wait.
 	OnGone func(proxy *model.Proxy)
+	// Presence is who hears of proxies that come, and knows their labels.
+	Presence PresenceConfig
 	// OnProgress hears that [Server.Distribution] may have changed; nil for
 	// nobody. It must not wait.
 	OnProgress func()
@@ -93,6 +98,7 @@ type Server struct {
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
 	onGone   func(proxy *model.Proxy) // may be nil
+	presence PresenceConfig
 	// onProgress may be nil.
 	onProgress func()
 	// secretRetry is when a refused proxy is looked at again.
@@ -109,6 +115,8 @@ type Server struct {
 	count    atomic.Uint64 // streams so far, for their ids
 
 	spoilt problems
+	// people is what answers questions of people; nil before Debug.
+	people atomic.Pointer[DebugConfig]
 }
 
 // published is a snapshot and when its push began.
@@ -133,7 +141,7 @@ func New(cfg Config) (*Server, error) {
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
-		onHealth: cfg.OnHealth, onGone: cfg.OnGone, onProgress: cfg.OnProgress, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.admission = make(chan struct{}, cfg.Workers)
@@ -202,25 +210,13 @@ func (s *Server) Run(ctx context.Context) error {
 			st.notify() // objects are the same for all who take them
 			return
 		}
-		mesh := s.mesh.Load()
-		for _, typeURL := range generate.Types {
-			s.generate(mesh.Mesh, st.proxy, typeURL)
-		}
+		mesh, proxy := s.mesh.Load(), st.relabelled()
+		s.made(mesh.Mesh, proxy)
 		if st.named.Load() {
-			s.generate(mesh.Mesh, st.proxy, generate.TypeNameTable)
+			s.generate(mesh.Mesh, proxy, generate.TypeNameTable)
 		}
 		st.notify()
 	})
-}
-
-// generate gives what the generator makes, and logs what it could not make.
-func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
-	set := s.gen.Generate(mesh, proxy, typeURL)
-	for _, p := range s.spoilt.fresh(set.Problems, mesh.Sequence) {
-		s.log.Warn("an object does not take full effect", "source", p.Source,
-			"kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
-	}
-	return set
 }
 
 // Register offers ADS on a gRPC server made with [Codec]. A nil auth takes
@@ -262,14 +258,18 @@ func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (
 }
 
 // serve runs one stream.
-func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, error)) error {
+func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, error)) (err error) {
 	ctx := g.Context()
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = s.server.fault(cause, "other")
+		}
+	}()
 	if !s.server.Ready() {
 		return status.Error(codes.Unavailable, "server is not ready to serve discovery information: configuration is still loading")
 	}
 	var caller *authn.Caller
 	if s.auth != nil {
-		var err error
 		if caller, err = s.auth.Authenticate(ctx); err != nil {
 			s.server.log.Warn("refused a stream", "err", err)
 			if errors.Is(err, authn.ErrUnavailable) {
@@ -292,10 +292,14 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		if err := s.server.admit(ctx, proxy); err != nil {
 			return err
 		}
+		if err := s.server.presented(ctx, proxy, caller, first.node); err != nil {
+			return err
+		}
 	}
 	// The header says that the stream is accepted: a proxy that has what is
 	// current gets no response for a long time.
 	if err := g.SendHeader(nil); err != nil {
+		s.server.gone(proxy)
 		return err
 	}
 	if report != nil && objects == nil {
@@ -304,12 +308,20 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta = delta
 	if objects == nil {
+		st.labels.given(first.node)
 		s.server.kept.join(st, programOf(first.node))
 	}
 	defer s.server.remove(st)
 	requests := make(chan *request) // unbuffered: flow control reaches the proxy
 	ended := make(chan error, 1)
-	go func() { ended <- read(ctx, first, recv, requests) }()
+	go func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				ended <- s.server.fault(cause, "other")
+			}
+		}()
+		ended <- read(ctx, first, recv, requests)
+	}()
 	return st.loop(ctx, requests, ended)
 }
 
@@ -324,9 +336,8 @@ func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	defer func() { <-s.admission }()
-	mesh := s.mesh.Load()
-	for _, typeURL := range generate.Types {
-		s.generate(mesh.Mesh, proxy, typeURL)
+	if _, ok := s.made(s.mesh.Load().Mesh, proxy); !ok {
+		return errNotGenerated
 	}
 	return nil
 }
@@ -388,6 +399,7 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 		number: s.count.Add(1), connected: time.Now(),
 	}
 	st.log = s.log.With("proxy", proxy.ID, "stream", st.id())
+	st.verbose = st.log.Enabled(g.Context(), slog.LevelDebug)
 	objects.opened()
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
@@ -417,9 +429,7 @@ func (s *Server) remove(st *stream) {
 	s.queue.Remove(st)
 	s.kept.leave(st)
 	st.objects.closed()
-	if s.onGone != nil {
-		s.onGone(st.proxy)
-	}
+	s.gone(st.proxy)
 	s.progressed()
 	s.metrics.connected.Dec()
 	st.log.Info("proxy disconnected")

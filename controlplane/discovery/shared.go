@@ -186,6 +186,7 @@ func (s *shared) update(key updateKey) update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.updates) < maxUpdates {
+		u.common = true
 		s.updates[key] = u
 	}
 	return u
@@ -213,18 +214,27 @@ func (s *shared) union(from, to *generate.Set) *generate.Set {
 // holds all of a set is encoded once for all.
 const longAnswer = 32
 
+// bodyKey is a list of resources that many streams send: by where it stands, for
+// as long as the list is remembered it is no other's place.
 type bodyKey struct {
-	set   *generate.Set
+	first **generate.Resource
+	count int
 	delta bool
 }
 
-// body gives the encoded resources of an answer, shared if it holds all of a
-// set.
-func (s *shared) body(set *generate.Set, resources []*generate.Resource, delta bool) mem.BufferSlice {
-	if len(resources) < longAnswer || !slices.Equal(resources, set.Resources) {
+// body gives the encoded resources of an answer. It is encoded once for all where
+// it is a difference that many have, which common says, or all of a set.
+func (s *shared) body(set *generate.Set, resources []*generate.Resource, common, delta bool) mem.BufferSlice {
+	if len(resources) == 0 {
+		return nil
+	}
+	key := bodyKey{&resources[0], len(resources), delta}
+	if len(resources) >= longAnswer && slices.Equal(resources, set.Resources) {
+		key.first, common = &set.Resources[0], true
+	}
+	if !common {
 		return encode(resources, delta)
 	}
-	key := bodyKey{set, delta}
 	s.mu.Lock()
 	b, ok := s.bodies[key]
 	s.mu.Unlock()
@@ -236,13 +246,13 @@ func (s *shared) body(set *generate.Set, resources []*generate.Resource, delta b
 		}
 		s.mu.Unlock()
 	}
-	return mem.BufferSlice{b}
+	return append(make(mem.BufferSlice, 0, 2), b) // room for the tail
 }
 
 // encode gives the resources as they stand in a response: only the few bytes
 // around each are new.
 func encode(resources []*generate.Resource, delta bool) mem.BufferSlice {
-	out := make(mem.BufferSlice, 0, 2*len(resources)+2) // room for head and tail
+	out := make(mem.BufferSlice, 0, 2*len(resources)+1) // room for the tail
 	var heads []byte
 	for _, res := range resources {
 		start := len(heads)

@@ -35,11 +35,13 @@ type stream struct {
 	delta   bool
 	sendMsg func(any) error
 	log     *slog.Logger
+	verbose bool // the log takes each message
 	subs    map[string]*subscription
 	nonces  uint64
 	// mesh is the snapshot that the loop works with: all types of one round
 	// come from the same one.
-	mesh *published
+	mesh   *published
+	labels labels
 	// pushed is when the push began that was worked off last.
 	pushed time.Time
 	// wake has room for one token: a token means that there may be a newer
@@ -49,6 +51,9 @@ type stream struct {
 	secrets secretView
 	// named is true once the proxy asked for names: workers prepare them.
 	named atomic.Bool
+	// leaving is true once the proxy is to go to another replica, as soon as it
+	// owes no answer.
+	leaving atomic.Bool
 	// progress is for questions of people; questions bounds those of this
 	// stream, and is nil before the first.
 	progress progress
@@ -62,6 +67,8 @@ type stream struct {
 	questions *rate.Limiter
 	// claimed are the routes that the proxy came back with.
 	claimed map[string]string
+	// refused are types that it asked for in vain.
+	refused map[string]struct{}
 	// number and connected are of the stream for people.
 	number    uint64
 	connected time.Time
@@ -92,16 +99,19 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 		case err := <-ended:
 			return err
 		case q := <-requests:
-			s.mesh = s.server.mesh.Load()
+			s.take()
 			err = s.handle(q)
 			q.free()
 		case <-s.wake:
-			s.mesh = s.server.mesh.Load()
+			s.take()
 			err = s.push()
 		case no := <-s.secrets.access.answers:
 			err = s.answered(no)
 		case <-s.secrets.again:
 			err = s.lookAgain()
+		}
+		if err == nil && s.leaving.Load() && !s.waiting() && !s.given.open {
+			err = errMoved
 		}
 		if err != nil {
 			return err
@@ -109,9 +119,29 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 	}
 }
 
-// maxAsked bounds the types that one stream asks for. Those that nobody serves
-// are answered with nothing, and cost memory.
-const maxAsked = 1000
+// errMoved ends the stream of a proxy that is to come to another replica.
+var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: connect again")
+
+// maxRefused bounds the types of a stream that are remembered, and logged, as not
+// served.
+const maxRefused = 16
+
+// refuse takes a request for a type that is not served here: it is not answered,
+// and nothing is kept of it but that it was told. The stream goes on, for the
+// proxy's other types are not to suffer. "There are none" would be no answer: it
+// is not known here, and a proxy that has some from elsewhere would drop them.
+func (s *stream) refuse(typeURL string) {
+	s.server.metrics.unserved.Inc()
+	typeURL = clip(typeURL)
+	if _, told := s.refused[typeURL]; told || len(s.refused) == maxRefused {
+		return
+	}
+	if s.refused == nil {
+		s.refused = map[string]struct{}{}
+	}
+	s.refused[typeURL] = struct{}{}
+	s.log.Warn("a proxy asks for a type that is not served here, and is not answered", "type_url", typeURL)
+}
 
 // handle takes one request: a subscription, an answer to a response, or both.
 func (s *stream) handle(q *request) error {
@@ -129,10 +159,11 @@ func (s *stream) handle(q *request) error {
 			return err
 		}
 	}
-	sub := s.subs[q.typeURL]
-	if sub == nil && len(s.subs) >= maxAsked {
-		return status.Errorf(codes.InvalidArgument, "proxy %s asks for more than %d types on one stream; open a stream for each proxy", s.proxy.ID, maxAsked)
+	if s.objects == nil && !isServed(q.typeURL) {
+		s.refuse(q.typeURL)
+		return s.push() // a request may be the first that hears of a snapshot
 	}
+	sub := s.subs[q.typeURL]
 	if q.rejected != "" {
 		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
 		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", q.rejected)
@@ -151,8 +182,10 @@ func (s *stream) handle(q *request) error {
 		}
 	}
 	s.returned = s.returned || q.nonce == "" && (q.version != "" || len(q.versions) > 0)
-	s.server.kept.give(s)
-	var err error
+	err := s.server.kept.give(s)
+	if err != nil {
+		return err
+	}
 	if s.delta {
 		err = s.subscribeDelta(sub, q)
 	} else if current { // a rejection, too, may name more than before
@@ -292,7 +325,9 @@ func namesClusters(typeURL string) bool {
 // removed when no route names it any more. The answer to each response brings
 // push here again.
 func (s *stream) push() error {
-	s.server.kept.give(s)
+	if err := s.server.kept.give(s); err != nil {
+		return err
+	}
 	return s.round()
 }
 
@@ -398,31 +433,37 @@ func (s *stream) generate(typeURL string) *generate.Set {
 	if i := slices.Index(generate.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
 		return s.given.sets[i]
 	}
-	return s.server.generate(s.mesh.Mesh, s.proxy, typeURL)
+	set, ok := s.server.try(s.mesh.Mesh, s.view(), typeURL)
+	if sub := s.subs[typeURL]; !ok && sub != nil {
+		return sub.base // as it was
+	}
+	return set
 }
 
 // send sends an update and notes it.
 func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	s.nonces++
-	resources, removed := u.changed, u.removed
+	resources, removed, common := u.changed, u.removed, u.common
 	if !s.delta {
 		removed = nil // what is not in the response of a wildcard is gone
 		switch {
 		case sub.wildcard:
-			resources = set.Resources
+			resources, common = set.Resources, false // shared if it is long
 		case wholeState(sub.typeURL):
-			resources = sub.ofNames(set)
+			resources, common = sub.ofNames(set), false
 		}
 	}
 	r := &response{
 		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36), version: sub.version(set),
-		body: sub.body(set, resources, s.delta), removed: removed,
+		body: sub.body(set, resources, common, s.delta), removed: removed,
 	}
 	out := r.frame()
 	label := shortType(sub.typeURL)
 	s.server.metrics.pushes.WithLabelValues(label).Inc()
 	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
-	s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
+	if s.verbose {
+		s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
+	}
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}

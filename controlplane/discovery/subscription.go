@@ -146,6 +146,8 @@ type update struct {
 	// kept is what is gone and the subscriber keeps, because it need not, or
 	// must not yet, be told.
 	kept []string
+	// common is true if others are told the same, from the same list.
+	common bool
 }
 
 func (u update) empty() bool { return len(u.changed) == 0 && len(u.removed) == 0 }
@@ -360,11 +362,11 @@ func (s *subscription) resume(versions map[string]string) {
 
 // body gives the encoded resources of an answer that brings the subscriber to
 // a set.
-func (s *subscription) body(set *generate.Set, resources []*generate.Resource, delta bool) mem.BufferSlice {
+func (s *subscription) body(set *generate.Set, resources []*generate.Resource, common, delta bool) mem.BufferSlice {
 	if s.private() || s.own && (set == s.base || set == s.ownUnion) {
 		return encode(resources, delta)
 	}
-	return s.shared.body(set, resources, delta)
+	return s.shared.body(set, resources, common, delta)
 }
 
 // keeping gives the resources of a set and those that the subscriber has and

@@ -65,22 +65,22 @@ const (
 
 // frame encodes the response. The bytes of the resources are not copied.
 func (r *response) frame() *frame {
-	head := protowire.AppendTag(nil, fieldVersion, protowire.BytesType)
-	head = protowire.AppendString(head, r.version)
-	tail := r.tail()
+	size := len(r.version) + len(r.typeURL) + len(r.nonce) + 16
+	for _, name := range r.removed {
+		size += len(name) + 4
+	}
+	tail := make([]byte, 0, size)
+	tail = protowire.AppendTag(tail, fieldVersion, protowire.BytesType)
+	tail = protowire.AppendString(tail, r.version)
+	tail = protowire.AppendTag(tail, fieldTypeURL, protowire.BytesType)
+	tail = protowire.AppendString(tail, r.typeURL)
+	tail = protowire.AppendTag(tail, fieldNonce, protowire.BytesType)
+	tail = protowire.AppendString(tail, r.nonce)
 	for _, name := range r.removed {
 		tail = protowire.AppendTag(tail, fieldRemoved, protowire.BytesType)
 		tail = protowire.AppendString(tail, name)
 	}
-	return &frame{data: append(append(r.body, mem.SliceBuffer(head)), mem.SliceBuffer(tail))}
-}
-
-// tail encodes type_url and nonce.
-func (r *response) tail() []byte {
-	b := protowire.AppendTag(nil, fieldTypeURL, protowire.BytesType)
-	b = protowire.AppendString(b, r.typeURL)
-	b = protowire.AppendTag(b, fieldNonce, protowire.BytesType)
-	return protowire.AppendString(b, r.nonce)
+	return &frame{data: append(r.body, mem.SliceBuffer(tail))}
 }
 
 // versionOf gives the version of a resource on the wire: its hash.

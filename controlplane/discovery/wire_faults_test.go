@@ -24,17 +24,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
 
-// wantEnd waits for the end of a stream, as a request that cannot be read.
-func wantEnd(t *testing.T, p *peer, says string) {
-	t.Helper()
-	for range p.got { // until it ends
-	}
-	err, _ := p.err.Load().(error)
-	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), says) {
-		t.Errorf("the stream ended with %v, want InvalidArgument that says %q", err, says)
-	}
-}
-
 // A proxy that never acknowledges costs nothing but itself: others are served,
 // and what it gets when it wakes up is the newest.
 func TestNeverAcknowledges(t *testing.T) {

@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"fmt"
 	"slices"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -18,17 +19,69 @@ import (
 // clusterSource is everything that an outbound cluster is built from.
 type clusterSource struct {
 	cluster.Source
-	// endpoints and peers are nil unless Envoy resolves the endpoints.
+	// The others are of no value unless Envoy resolves the endpoints.
 	endpoints *snapshot.EndpointSet
 	peers     *snapshot.PeerAuthentications
+	locality  cluster.Locality
+}
+
+// named reports whether endpoints are part of the cluster, as Envoy resolves
+// their names.
+func (src clusterSource) named() bool {
+	r := src.Resolution()
+	return r == model.ResolutionDNS || r == model.ResolutionDNSRoundRobin
 }
 
 // assignment are the endpoints that Envoy resolves; nil for others.
 func (src clusterSource) assignment(name string) *endpointv3.ClusterLoadAssignment {
-	if src.Service.Resolution != model.ResolutionDNS {
+	if !src.named() {
 		return nil
 	}
-	return loadAssignment(name, src.Port.Number, endpointsOf(src.endpoints, src.Rule, src.Subset), src.peers)
+	list := endpointsOf(src.endpoints, src.Rule, src.Subset)
+	cla := loadAssignment(name, src.Port.Number, list, src.peers)
+	prefer(cla, list, src.Port.Number, src.locality)
+	if src.Service.Resolution == model.ResolutionDNSRoundRobin {
+		oneName(cla)
+	}
+	return cla
+}
+
+// oneName leaves the first endpoint: Envoy takes no more where it resolves one
+// name for new connections.
+func oneName(cla *endpointv3.ClusterLoadAssignment) {
+	if len(cla.GetEndpoints()) == 0 {
+		return
+	}
+	group := cla.GetEndpoints()[0]
+	group.LbEndpoints, group.Priority = group.GetLbEndpoints()[:1], 0
+	cla.Endpoints = cla.GetEndpoints()[:1]
+}
+
+// source gives what the cluster of a reference is built from.
+func (s *scope) source(ref clusterRef) clusterSource {
+	src := clusterSource{Source: ref.source(s)}
+	switch {
+	case src.named():
+		src.endpoints, src.peers = endpointSetOf(s.mesh, ref.service), s.mesh.PeerAuthentications
+		src.locality = ref.locality(s)
+	case src.Resolution() == model.ResolutionPassthrough:
+		src.Secured = allSecured(endpointsOf(endpointSetOf(s.mesh, ref.service), ref.rule, ref.subset), s.mesh.PeerAuthentications, ref.port.Number)
+	}
+	return src
+}
+
+// allSecured reports whether a port has endpoints, and all speak mutual TLS.
+func allSecured(list []*model.Endpoint, peers *snapshot.PeerAuthentications, port uint32) bool {
+	found := false
+	for _, ep := range list {
+		if ep.ServicePort != port {
+			continue
+		}
+		if found = true; !secured(ep, peers) {
+			return false
+		}
+	}
+	return found
 }
 
 // clusters gives the CDS resources of a proxy.
@@ -54,15 +107,18 @@ func (g *Generator) clusters(s *scope) *Set {
 func (g *Generator) outboundClusters(s *scope) *part {
 	v := g.view(s)
 	from := sources{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config}
+	if v.passthrough {
+		from[5] = s.mesh.Endpoints // whether they are secured
+	}
 	return g.outbound.get(s.outbound, s.mesh.Sequence, from, func(prev *part) *part {
 		p := &part{resources: make([]*Resource, 0, len(v.clusters)+1)}
 		for _, ref := range v.clusters {
-			if !ref.policy().ServesTLS() {
-				continue // the snapshot reports it
-			}
-			src := clusterSource{Source: ref.source(s)}
-			if ref.service.Resolution == model.ResolutionDNS {
-				src.endpoints, src.peers = s.mesh.NamedEndpoints.Of(ref.service.ServiceKey), s.mesh.PeerAuthentications
+			src := s.source(ref)
+			if src.named() && !hasPort(endpointsOf(src.endpoints, src.Rule, src.Subset), ref.port.Number) {
+				if ref.subset == "" { // the snapshot reports subsets
+					p.problems = append(p.problems, withoutNames(ref))
+				}
+				continue
 			}
 			p.add(ref, func() (*Resource, error) {
 				return g.table.get(src, TypeCluster, ref.name, func() proto.Message { return cluster.Outbound(ref.name, src.Source, src.assignment(ref.name)) })
@@ -76,6 +132,16 @@ func (g *Generator) outboundClusters(s *scope) *part {
 		}
 		return p
 	})
+}
+
+func hasPort(list []*model.Endpoint, port uint32) bool {
+	return slices.ContainsFunc(list, func(ep *model.Endpoint) bool { return ep.ServicePort == port })
+}
+
+// withoutNames is the problem of a service that has no name to resolve.
+func withoutNames(ref clusterRef) model.Problem {
+	return model.Problem{Object: ref.service.Source, Reason: fmt.Sprintf(
+		"port %d of %s has no endpoint, so there is nothing to resolve: requests there are answered with 503; add an endpoint with the port", ref.port.Number, ref.service.Hostname)}
 }
 
 // add appends a resource, or the problem of the object that spoils it.

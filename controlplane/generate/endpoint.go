@@ -27,32 +27,59 @@ type endpointSource struct {
 	rule      *snapshot.DestinationRule
 	endpoints *snapshot.EndpointSet
 	peers     *snapshot.PeerAuthentications
+	from      viewpoint
+	locality  cluster.Locality
+}
+
+// list gives the endpoints as they are sent: with peers, which say whether they
+// speak mutual TLS; nil peers if the endpoints say so themselves.
+func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthentications) {
+	all := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset))
+	if src.from.networks == nil {
+		return onlyIP(all), src.peers
+	}
+	return onlyIP(src.from.route(all, src.port, src.peers)), nil
 }
 
 // endpoints gives the EDS resources of a proxy: one for each EDS cluster, also
 // where it is empty, because Envoy waits for it.
 func (g *Generator) endpoints(s *scope) *Set {
 	v := g.view(s)
+	at := viewpointOf(s)
 	key := setKey{typeURL: TypeEndpoint, outbound: s.outbound}
-	from := sources{v, s.mesh.Endpoints, s.mesh.PeerAuthentications}
+	key.outbound.rules += at.String()
+	from := sources{v, s.mesh.Endpoints, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Networks, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
 		p := &part{resources: make([]*Resource, 0, len(v.clusters))}
 		for _, ref := range v.clusters {
-			if ref.service.Resolution != model.ResolutionStatic || !ref.policy().ServesTLS() {
+			if ref.found != model.ResolutionStatic {
 				continue
 			}
 			src := endpointSource{
 				name: ref.name, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
-				endpoints: s.mesh.Endpoints.Of(ref.service.ServiceKey), peers: s.mesh.PeerAuthentications,
+				endpoints: endpointSetOf(s.mesh, ref.service), peers: s.mesh.PeerAuthentications,
+				locality: ref.locality(s),
 			}
+			src.from = at.of(s, ref, src.endpoints)
 			p.add(ref, func() (*Resource, error) {
 				return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
-					return loadAssignment(ref.name, src.port, onlyIP(endpointsOf(src.endpoints, src.rule, src.subset)), src.peers)
+					list, peers := src.list()
+					cla := loadAssignment(ref.name, src.port, list, peers)
+					prefer(cla, list, src.port, src.locality)
+					return cla
 				})
 			})
 		}
 		return newSet(prev, p.resources, p.problems)
 	})
+}
+
+// endpointSetOf gives the endpoints of a service; nil if it has none.
+func endpointSetOf(mesh *snapshot.Mesh, svc *model.Service) *snapshot.EndpointSet {
+	if svc.Resolution.ByName() {
+		return mesh.NamedEndpoints.Of(svc.ServiceKey)
+	}
+	return mesh.Endpoints.Of(svc.ServiceKey)
 }
 
 // NoEndpoints is the resource of a cluster that has no endpoints; nil when no
@@ -96,12 +123,14 @@ func onlyIP(list []*model.Endpoint) []*model.Endpoint {
 }
 
 // loadAssignment groups the endpoints of a service port by locality. The
-// endpoints come sorted by locality and stay in their order.
+// endpoints come sorted by locality and stay in their order. Nil peers switch
+// mutual TLS off nowhere.
 func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.ClusterLoadAssignment {
 	cla := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	divisor := weightDivisor(list, port)
 	var group *endpointv3.LocalityLbEndpoints
 	var locality string
-	var weight uint64
+	var weight uint32
 	for _, ep := range list {
 		if ep.ServicePort != port {
 			continue
@@ -111,33 +140,56 @@ func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *sna
 			group = &endpointv3.LocalityLbEndpoints{Locality: localityOf(locality)}
 			cla.Endpoints = append(cla.Endpoints, group)
 		}
-		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(ep, peers))
-		weight = min(weight+uint64(max(ep.Weight, 1)), math.MaxUint32)
-		group.LoadBalancingWeight = wrapperspb.UInt32(uint32(weight))
+		one := max(uint32(uint64(ep.Weight)/divisor), 1)
+		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(ep, one, peers))
+		weight += one
+		group.LoadBalancingWeight = wrapperspb.UInt32(weight)
 	}
 	return cla
 }
 
-func lbEndpoint(ep *model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
+// weightDivisor gives what weights are divided by: Envoy refuses endpoints whose
+// weights are more than 32 bits together.
+func weightDivisor(list []*model.Endpoint, port uint32) uint64 {
+	var total, count uint64
+	for _, ep := range list {
+		if ep.ServicePort == port {
+			total += uint64(max(ep.Weight, 1))
+			count++
+		}
+	}
+	if total <= math.MaxUint32 {
+		return 1
+	}
+	return total/(math.MaxUint32-count) + 1 // what is rounded up to 1 fits too
+}
+
+func lbEndpoint(ep *model.Endpoint, weight uint32, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
 	address := parts.SocketAddress(ep.Address, ep.Port)
 	if path, ok := parts.UnixPath(ep.Address); ok {
 		address = parts.PipeAddress(path)
 	}
 	out := &endpointv3.LbEndpoint{
 		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
-		LoadBalancingWeight: wrapperspb.UInt32(max(ep.Weight, 1)),
+		LoadBalancingWeight: wrapperspb.UInt32(weight),
 	}
-	if ep.MutualTLS && peers.Mode(ep.Namespace, ep.Labels, ep.Port) != snapshot.MutualTLSDisabled {
+	if ep.Draining {
+		out.HealthStatus = corev3.HealthStatus_DRAINING
+	}
+	if secured(ep, peers) {
 		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": cluster.TLSModeIstio()}}
 	}
 	return out
 }
 
-// localityOf splits "region/zone/subzone"; nil when nothing is known.
+// secured reports whether an endpoint speaks mutual TLS.
+func secured(ep *model.Endpoint, peers *snapshot.PeerAuthentications) bool {
+	return ep.MutualTLS && (peers == nil || peers.Mode(ep.Namespace, ep.Labels, ep.Port) != snapshot.MutualTLSDisabled)
+}
+
+// localityOf splits "region/zone/subzone". Envoy counts the weight only of a
+// locality that is there, be it the unknown one.
 func localityOf(s string) *corev3.Locality {
-	if s == "" {
-		return nil
-	}
 	region, rest, _ := strings.Cut(s, "/")
 	zone, subzone, _ := strings.Cut(rest, "/")
 	return &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}

@@ -5,6 +5,7 @@ package generate
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -29,19 +30,20 @@ func (g *Generator) nameTable(s *scope) *Set {
 	if v.headless {
 		from[1] = s.mesh.Endpoints // changes often, and matters to nobody else
 	}
-	return g.sets.get(setKey{typeURL: TypeNameTable, outbound: s.outbound}, s.mesh.Sequence, from, func(prev *Set) *Set {
-		r := g.table.putBytes(TypeNameTable, nameTableName, tableOf(v.services, s.mesh.Endpoints).Marshal())
+	key := setKey{typeURL: TypeNameTable, outbound: s.outbound}
+	key.outbound.rules += " " + strconv.Quote(sees(s.proxy)) + " " + strconv.Quote(s.proxy.Network)
+	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
+		r := g.table.putBytes(TypeNameTable, nameTableName, tableOf(s.proxy, v.services, s.mesh.Endpoints).Marshal())
 		return newSet(prev, []*Resource{r}, nil)
 	})
 }
 
 // isHeadless reports whether the endpoints of a service are what its name
 // stands for.
-func isHeadless(svc *model.Service) bool {
-	return svc.Registry == model.RegistryKubernetes && len(svc.Addresses) == 0 && svc.Resolution == model.ResolutionStatic
-}
+func isHeadless(svc *model.Service) bool { return svc.Headless }
 
-func tableOf(services []*model.Service, endpoints *snapshot.Endpoints) *nds.Table {
+// tableOf gives the names of services as a proxy sees their addresses.
+func tableOf(proxy *model.Proxy, services []*model.Service, endpoints *snapshot.Endpoints) *nds.Table {
 	t := &nds.Table{Hosts: make(map[string]nds.Host, len(services))}
 	for _, svc := range services {
 		if !utf8.ValidString(svc.Hostname) {
@@ -49,9 +51,9 @@ func tableOf(services []*model.Service, endpoints *snapshot.Endpoints) *nds.Tabl
 		}
 		host := hostOf(svc)
 		if isHeadless(svc) {
-			host.IPs = podsOf(t, svc, endpoints.Of(svc.ServiceKey))
+			host.IPs = podsOf(t, proxy, svc, endpoints.Of(svc.ServiceKey))
 		} else {
-			for _, a := range svc.Addresses {
+			for _, a := range svc.AddressesFor(proxy) {
 				if parts.IsIP(a) { // and not a range
 					host.IPs = append(host.IPs, a)
 				}
@@ -80,26 +82,31 @@ func hostOf(svc *model.Service) nds.Host {
 }
 
 // podsOf gives the addresses of a headless service, and enters the pods that
-// have a name of their own, as the DNS server of Kubernetes does.
-func podsOf(t *nds.Table, svc *model.Service, set *snapshot.EndpointSet) []string {
+// have a name of their own, as the DNS server of Kubernetes does. Pods of another
+// network cannot be reached at their addresses. Of pods of the same name the one
+// in the cluster of the proxy is meant.
+func podsOf(t *nds.Table, proxy *model.Proxy, svc *model.Service, set *snapshot.EndpointSet) []string {
 	if set == nil {
 		return nil
 	}
 	_, domain, _ := strings.Cut(svc.Hostname, ".")
+	own := map[string]bool{} // names of pods in the cluster of the proxy
 	var all []string
 	for _, ep := range set.List {
-		if !parts.IsIP(ep.Address) {
+		if !parts.IsIP(ep.Address) || ep.Draining || ep.Network != "" && proxy.Network != "" && ep.Network != proxy.Network {
 			continue
 		}
 		all = append(all, ep.Address)
 		if ep.Hostname == "" || domain == "" {
 			continue
 		}
-		name := ep.Hostname + "." + domain
+		name, near := ep.Hostname+"."+domain, ep.Cluster == proxy.ClusterID
 		switch there, ok := t.Hosts[name]; {
 		case ok && there.Registry == nds.Kubernetes && there.Shortname != ep.Hostname: // the name of a service
 		case ok && there.Registry == nds.Kubernetes && slices.Contains(there.IPs, ep.Address): // one more port
+		case own[name] && !near:
 		default:
+			own[name] = own[name] || near
 			t.Hosts[name] = nds.Host{IPs: []string{ep.Address}, Registry: nds.Kubernetes, Shortname: ep.Hostname, Namespace: svc.Namespace}
 		}
 	}

@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,7 +18,7 @@ import (
 func kubeService(host, namespace string, addresses ...string) *model.Service {
 	return &model.Service{
 		ServiceKey: model.ServiceKey{Hostname: host, Namespace: namespace}, Registry: model.RegistryKubernetes, Addresses: addresses,
-		Ports: []model.Port{{Name: "http", Number: 80, Protocol: model.ProtocolHTTP}},
+		Headless: len(addresses) == 0, Ports: []model.Port{{Name: "http", Number: 80, Protocol: model.ProtocolHTTP}},
 	}
 }
 
@@ -47,7 +48,7 @@ func TestHostOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.want, tableOf(tc.services, &snapshot.Endpoints{}).Hosts); diff != "" {
+			if diff := cmp.Diff(tc.want, tableOf(&model.Proxy{}, tc.services, &snapshot.Endpoints{}).Hosts); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -68,7 +69,7 @@ func TestHeadless(t *testing.T) {
 		pod("10.1.0.1", "mysql-0.mysql", 81), pod("10.1.0.2", "mysql-1.mysql", 81),
 	}}
 	table := &nds.Table{Hosts: map[string]nds.Host{"mysql-1.mysql.shop.svc.cluster.local": {IPs: []string{"192.0.2.1"}, Registry: "External"}}}
-	ips := podsOf(table, svc, set)
+	ips := podsOf(table, &model.Proxy{}, svc, set)
 	if diff := cmp.Diff([]string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, ips); diff != "" {
 		t.Errorf("addresses of the service (-want +got):\n%s", diff)
 	}
@@ -87,7 +88,7 @@ func TestNameOfPodAndServiceEntry(t *testing.T) {
 	pod := kubeService("a-0.a.shop.svc.cluster.local", "shop", "10.0.0.1")
 	entry := &model.Service{ServiceKey: model.ServiceKey{Hostname: pod.Hostname, Namespace: "other"}, Addresses: []string{"192.0.2.1"}}
 	for _, order := range [][]*model.Service{{pod, entry}, {entry, pod}} {
-		if got := tableOf(order, &snapshot.Endpoints{}).Hosts[pod.Hostname].IPs; len(got) != 1 || got[0] != "10.0.0.1" {
+		if got := tableOf(&model.Proxy{}, order, &snapshot.Endpoints{}).Hosts[pod.Hostname].IPs; len(got) != 1 || got[0] != "10.0.0.1" {
 			t.Errorf("got %v", got)
 		}
 	}
@@ -132,5 +133,73 @@ spec: {mtls: {mode: STRICT}}
 	router.Role = "router"
 	if n := len(g.Generate(mesh, router, TypeNameTable).Resources); n != 0 {
 		t.Errorf("a router gets %d name tables", n)
+	}
+}
+
+// What was allocated to a service is for proxies whose agents answer DNS and
+// that want it, in the kinds of address that they have.
+func TestAllocatedNames(t *testing.T) {
+	t.Parallel()
+	in := inputOf(decode(t, `
+kind: ServiceEntry
+metadata: {name: a, namespace: default}
+spec: {hosts: [a.example.com], resolution: DNS, ports: [{number: 5432, name: tcp}]}
+---
+kind: ServiceEntry
+metadata: {name: b, namespace: default}
+spec: {hosts: [b.example.com, "*.wild.example.com"], resolution: NONE, ports: [{number: 5432, name: tcp}]}
+`), meshconfig.Default())
+	mesh := snapshot.Build(nil, in, model.Change{All: true})
+	g := New(Config{})
+	for name, c := range map[string]struct {
+		auto bool
+		ips  []string
+		want int
+	}{
+		"not wanted": {false, []string{"10.0.0.1"}, 0}, "IPv4": {true, []string{"10.0.0.1"}, 1},
+		"IPv6": {true, []string{"fd00::1"}, 1}, "both": {true, []string{"10.0.0.1", "fd00::1"}, 2},
+	} {
+		proxy := proxyAt(c.ips[0])
+		proxy.AutoAllocate, proxy.IPs = c.auto, c.ips
+		table := nameTableOf(t, g.Generate(mesh, proxy, TypeNameTable))
+		got := table.Hosts["a.example.com"].IPs
+		if len(got) != c.want || len(table.Hosts) != min(c.want, 1) {
+			t.Errorf("%s: %v of %v", name, got, table.Hosts)
+		}
+		again := nameTableOf(t, New(Config{}).Generate(snapshot.Build(nil, in, model.Change{All: true}), proxy, TypeNameTable))
+		if diff := cmp.Diff(table.Hosts, again.Hosts); diff != "" {
+			t.Errorf("%s: another process gives others:\n%s", name, diff)
+		}
+	}
+}
+
+// A proxy is told the address of the service in its own cluster, and pods that it
+// can reach; of those of one name the one in its cluster.
+func TestNamesOfClusters(t *testing.T) {
+	t.Parallel()
+	svc := kubeService("reviews.shop.svc.cluster.local", "shop", "10.0.0.7")
+	svc.ClusterAddresses = map[string][]string{"c2": {"10.2.0.7"}, "c3": nil}
+	for cluster, want := range map[string]string{"c1": "10.0.0.7", "c2": "10.2.0.7", "c3": "10.0.0.7"} {
+		got := tableOf(&model.Proxy{ClusterID: cluster}, []*model.Service{svc}, &snapshot.Endpoints{}).Hosts[svc.Hostname].IPs
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %v, want %s", cluster, got, want)
+		}
+	}
+	headless := kubeService("db.shop.svc.cluster.local", "shop")
+	pod := func(address, cluster, network string) *model.Endpoint {
+		return &model.Endpoint{Address: address, Hostname: "db-0.db", Cluster: cluster, Network: network, ServicePort: 80}
+	}
+	set := &snapshot.EndpointSet{List: []*model.Endpoint{pod("10.1.0.1", "c1", "one"), pod("10.1.0.2", "c2", "one"), pod("10.1.0.3", "c3", "two"), pod("10.1.0.4", "c1", "")}}
+	for _, c := range []struct{ cluster, network, pod, all string }{
+		{"c1", "one", "10.1.0.4", "[10.1.0.1 10.1.0.2 10.1.0.4]"},
+		{"c2", "one", "10.1.0.2", "[10.1.0.1 10.1.0.2 10.1.0.4]"},
+		{"c3", "two", "10.1.0.3", "[10.1.0.3 10.1.0.4]"},
+		{"c2", "", "10.1.0.2", "[10.1.0.1 10.1.0.2 10.1.0.3 10.1.0.4]"},
+	} {
+		table := &nds.Table{Hosts: map[string]nds.Host{}}
+		all := podsOf(table, &model.Proxy{ClusterID: c.cluster, Network: c.network}, headless, set)
+		if got := table.Hosts["db-0.db.shop.svc.cluster.local"].IPs; fmt.Sprint(all) != c.all || len(got) != 1 || got[0] != c.pod {
+			t.Errorf("%+v: %v %v", c, all, got)
+		}
 	}
 }

@@ -61,6 +61,7 @@ type outboundListener struct {
 	// locked is true for a listener that the Sidecar names: others leave it alone.
 	locked bool
 	chains []streamChain
+	byKey  map[string]int // chains by what they match
 	// from is the object that the listener is for, the first one of several.
 	from model.Key
 }
@@ -314,7 +315,7 @@ func (p *planner) headless(svc *model.Service, port model.Port, own string) []st
 func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundListener {
 	key := listenerKey{bind, port}
 	if p.byKey[key] == nil {
-		p.byKey[key] = &outboundListener{bind: bind, port: port, from: svc.Source}
+		p.byKey[key] = &outboundListener{bind: bind, port: port, from: svc.Source, byKey: make(map[string]int)}
 	}
 	return p.byKey[key]
 }
@@ -334,7 +335,7 @@ func (l *outboundListener) serve(routes, host string, svc *model.Service) {
 		routes, host = parts.HostPort(l.bind, l.port), ""
 	}
 	l.routes, l.host = routes, host
-	if !slices.Contains(l.services, svc) {
+	if n := len(l.services); n == 0 || l.services[n-1] != svc { // they come in order
 		l.services = append(l.services, svc)
 	}
 }

@@ -73,7 +73,7 @@ func servesHTTP(svc *model.Service, port uint32) bool {
 // dialed.
 func (g *Generator) proxylessListeners(s *scope, prev *Set) *Set {
 	hosts := proxylessHosts(newRouteBuilder(s, g.view(s)))
-	claimDomains(hosts, s.domain())
+	claimDomains(hosts, s, true)
 	p := &part{}
 	for _, h := range hosts {
 		for _, name := range h.domains {
@@ -136,9 +136,6 @@ type proxylessSource struct {
 func (g *Generator) proxylessClusters(s *scope, prev *Set) *Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
-		if !ref.policy().ServesTLS() {
-			continue // the snapshot reports it
-		}
 		src := proxylessSource{typeURL: TypeCluster, clusterSource: clusterSource{Source: ref.source(s)}}
 		if ref.service.Resolution == model.ResolutionDNS {
 			src.endpoints = s.mesh.NamedEndpoints.Of(ref.service.ServiceKey)
@@ -206,7 +203,7 @@ func proxylessTLS(sni string, names []string) *corev3.TransportSocket {
 func (g *Generator) proxylessEndpoints(s *scope, prev *Set) *Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
-		if ref.service.Resolution != model.ResolutionStatic || !ref.policy().ServesTLS() {
+		if ref.service.Resolution != model.ResolutionStatic {
 			continue
 		}
 		src := proxylessSource{typeURL: TypeEndpoint, clusterSource: clusterSource{Source: ref.source(s), endpoints: s.mesh.Endpoints.Of(ref.service.ServiceKey)}}

@@ -38,7 +38,7 @@ func (g *Generator) routes(s *scope) *Set {
 		return g.empty
 	}
 	key := setKey{typeURL: TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}}
-	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.Config}
+	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	if s.proxy.VHDS {
 		key.outbound, key.route = outboundKey{}, routeKey{}
 		if p != &noPlan {
@@ -129,18 +129,19 @@ func (s *scope) routesName(l *outboundListener) string {
 // port makes the virtual hosts of an outbound listener: one for each service,
 // and an answer for everything else.
 func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
+	served := make(map[*model.Service]bool, len(l.services))
+	for _, svc := range l.services {
+		served[svc] = true
+	}
 	var hosts []*virtualHost
-	for _, h := range b.hosts() {
-		if l.port != 0 && h.Port != l.port {
-			continue
-		}
+	for _, h := range b.hostsOf(l.port) {
 		switch {
 		case l.host != "":
 			if h.Name == l.host {
 				h.domains = []string{"*"}
 				hosts = append(hosts, h)
 			}
-		case h.Service == nil || slices.Contains(l.services, h.Service):
+		case h.Service == nil || served[h.Service]:
 			hosts = append(hosts, h)
 		}
 	}
@@ -148,6 +149,22 @@ func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
 		claimDomains(hosts, b.scope, l.port == 0)
 	}
 	return b.virtualHosts(hosts, b.unknown())
+}
+
+// hostsOf gives the hosts with a port, all for 0. They have no domains yet.
+func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
+	if b.byPort == nil {
+		b.byPort = map[uint32][]*virtualHost{}
+		for _, h := range b.hosts() {
+			b.byPort[0] = append(b.byPort[0], h)
+			b.byPort[h.Port] = append(b.byPort[h.Port], h)
+		}
+	}
+	out := make([]*virtualHost, 0, len(b.byPort[port]))
+	for _, h := range b.byPort[port] {
+		out = append(out, &virtualHost{Host: h.Host})
+	}
+	return out
 }
 
 // unknown answers for hosts that nobody knows: it sends the requests to where
@@ -174,8 +191,9 @@ func (b *routeBuilder) unknown() *routev3.VirtualHost {
 // routeBuilder makes the routes of one scope.
 type routeBuilder struct {
 	route.Builder
-	scope *scope
-	view  *view
+	scope  *scope
+	view   *view
+	byPort map[uint32][]*virtualHost // see hostsOf
 }
 
 func newRouteBuilder(s *scope, v *view) *routeBuilder {
@@ -194,7 +212,7 @@ type virtualHost struct {
 // service and port, and an answer for everything else; sorted by name, but for
 // that answer.
 func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
-	hosts := b.hosts()
+	hosts := b.hostsOf(0)
 	claimDomains(hosts, b.scope, true)
 	return b.virtualHosts(hosts, blockAll())
 }
@@ -226,7 +244,7 @@ func (b *routeBuilder) hosts() []*virtualHost {
 	var out []*virtualHost
 	namespace, rules := b.scope.proxy.Namespace, b.scope.mesh.VirtualServices
 	for _, svc := range b.view.services {
-		vs := rules.For(svc.Hostname, namespace)
+		vs := rules.ForSidecar(svc.Hostname, namespace, b.scope.sidecar)
 		seen := make(map[uint32]bool)
 		for _, port := range svc.Ports {
 			if !seen[port.Number] {
@@ -238,7 +256,7 @@ func (b *routeBuilder) hosts() []*virtualHost {
 	seen := make(map[string]bool)
 	for _, vs := range rules.All {
 		for _, host := range vs.Hosts {
-			if seen[host] || !vs.VisibleFrom(namespace) || len(vs.Spec.GetHttp()) == 0 || b.servedBy(host) {
+			if seen[host] || !vs.VisibleFrom(namespace) || !vs.ImportedBy(b.scope.sidecar) || len(vs.Spec.GetHttp()) == 0 || b.servedBy(host) {
 				continue
 			}
 			seen[host] = true

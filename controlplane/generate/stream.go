@@ -19,7 +19,7 @@ import (
 // VirtualService says, otherwise they go to the service.
 func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Port, ranges []netip.Prefix) {
 	var chains []streamChain
-	if vs := p.mesh.VirtualServices.For(svc.Hostname, p.proxy.Namespace); vs != nil {
+	if vs := p.mesh.VirtualServices.ForSidecar(svc.Hostname, p.proxy.Namespace, p.sidecar); vs != nil {
 		chains = p.routed(vs, svc, port, ranges)
 	}
 	if len(chains) == 0 || !port.Protocol.IsTLS() && !takesEverything(chains, ranges) {
@@ -34,8 +34,9 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		chains = append(chains, chain)
 	}
 	for _, chain := range chains {
-		same := slices.IndexFunc(l.chains, func(c streamChain) bool { return c.key() == chain.key() })
-		if same < 0 {
+		key := chain.key()
+		if same, ok := l.byKey[key]; !ok {
+			l.byKey[key] = len(l.chains)
 			l.chains = append(l.chains, chain)
 		} else if l.chains[same].from != chain.from {
 			p.conflict(l, chain, l.chains[same])

@@ -6,7 +6,6 @@ package health
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -63,19 +62,17 @@ func canonical(address string) (string, bool) {
 	return ip.Unmap().String(), true
 }
 
-// of gives the entries for which a proxy may speak: the one that it names; or
-// the one that registration would have made for it; or those that have one of
-// its addresses. All are of its own namespace and service account.
+// of gives the entries for which a proxy may speak: the one that registration
+// made for it, or would have made; or the one that it names; or those that have
+// one of its addresses. All are of its own namespace and service account.
 func (x index) of(proxy *model.Proxy) []*entry {
+	for _, name := range RegisteredNames(proxy) {
+		if found := x.named(proxy, name); len(found) > 0 {
+			return found
+		}
+	}
 	if proxy.WorkloadEntry != "" {
 		return x.named(proxy, proxy.WorkloadEntry)
-	}
-	if proxy.AutoRegisterGroup != "" && len(proxy.IPs) > 0 {
-		for _, name := range registered(proxy) {
-			if found := x.named(proxy, name); len(found) > 0 {
-				return found
-			}
-		}
 	}
 	var out []*entry
 	for _, ip := range proxy.IPs {
@@ -103,20 +100,3 @@ func (x index) named(proxy *model.Proxy, name string) []*entry {
 
 // concerns reports whether a proxy may speak for an entry.
 func (x index) concerns(proxy *model.Proxy, e *entry) bool { return slices.Contains(x.of(proxy), e) }
-
-// maxName is the length of the name of a Kubernetes object.
-const maxName = 253
-
-// registered gives the names that Istio's registration gives the entry of a
-// proxy of a group: with its network, which not all proxies name, or without.
-func registered(proxy *model.Proxy) []string {
-	name := proxy.AutoRegisterGroup + "-" + strings.ReplaceAll(proxy.IPs[0], ":", "-")
-	names := []string{name}
-	if proxy.Network != "" {
-		names = []string{name + "-" + proxy.Network, name}
-	}
-	for i, n := range names {
-		names[i] = n[max(len(n)-maxName, 0):]
-	}
-	return names
-}

@@ -18,9 +18,9 @@ const (
 	ConditionType = "Healthy"
 	// ConditionReason marks the conditions that [Table] is the source of.
 	ConditionReason = "AgentReport"
-	// checksAnnotation says of an entry that its condition counts; without the
+	// ChecksAnnotation says of an entry that its condition counts; without the
 	// condition it is out of service. Registration sets it.
-	checksAnnotation = "proxy.istio.io/health-checks-enabled"
+	ChecksAnnotation = "proxy.istio.io/health-checks-enabled"
 )
 
 // told is what the status of an entry says.
@@ -39,7 +39,7 @@ func toldBy(c *model.Config) *told {
 	if isDeaf(c) {
 		return nil
 	}
-	checks, err := strconv.ParseBool(c.Annotations[checksAnnotation])
+	checks, err := strconv.ParseBool(c.Annotations[ChecksAnnotation])
 	checks = checks && err == nil
 	condition := conditionOf(c)
 	switch {
@@ -59,7 +59,7 @@ func toldBy(c *model.Config) *told {
 
 // isDeaf reports whether an entry is asked not to mind its status.
 func isDeaf(c *model.Config) bool {
-	on, err := strconv.ParseBool(c.Annotations[checksAnnotation])
+	on, err := strconv.ParseBool(c.Annotations[ChecksAnnotation])
 	return err == nil && !on
 }
 

@@ -21,7 +21,7 @@ func stored(annotation, status, reason string, generation int64, at time.Time) *
 		Spec: &networkingv1alpha3.WorkloadEntry{Address: "10.0.0.1", ServiceAccount: "web"},
 	}
 	if annotation != "" {
-		c.Annotations = map[string]string{checksAnnotation: annotation}
+		c.Annotations = map[string]string{ChecksAnnotation: annotation}
 	}
 	if status != "" {
 		c.Status = &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{{

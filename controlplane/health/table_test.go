@@ -124,7 +124,8 @@ func TestWhomAProxySpeaksFor(t *testing.T) {
 		"a group, IPv6":                {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "2001:db8::9"), "shop/group-2001-db8--9"},
 		"a group that registers not":   {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "10.0.0.2"), "shop/web-2"},
 		"a group with a very long net": {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", strings.Repeat("n", 300) }, "10.0.0.2"), "shop/web-2"},
-		"a name goes before a group":   {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.9"), "shop/web-1"},
+		"a group goes before a name":   {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.9"), "shop/group-10.0.0.9"},
+		"a name and an unused group":   {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.2"), "shop/web-1"},
 	} {
 		b := newBench(t, entries...)
 		b.want(t, name+", at the start", "")

@@ -42,9 +42,9 @@ type RegistryConfig struct {
 // kubeconfigs are in Secrets of it: their Services, EndpointSlices and Pods. A
 // service that several clusters have is one, with the endpoints of all.
 //
-// It needs the rights to list and watch Services, EndpointSlices, Pods and Nodes,
-// and the control plane's namespace. What may not be read keeps the registry from
-// syncing, so that a missing right never takes endpoints from the proxies.
+// It needs the rights to list and watch Services, EndpointSlices, Pods, Nodes and
+// Namespaces. What may not be read keeps the registry from syncing, so that a
+// missing right never takes endpoints from the proxies.
 type Registry struct {
 	cfg     RegistryConfig
 	log     *slog.Logger
@@ -59,6 +59,8 @@ type Registry struct {
 	merged map[types.NamespacedName]*registry.PlatformService
 	// pending is what changed under the mutex and was not told yet.
 	pending map[model.Key]struct{}
+	// selects says which namespaces count, by their labels; nil means all.
+	selects func(labels map[string]string) bool
 }
 
 var _ registry.Platform = (*Registry)(nil)
@@ -111,7 +113,7 @@ func (r *Registry) join(id string) *following {
 	m.service = func(n types.NamespacedName) { r.mark(m, model.KubernetesService, n) }
 	m.endpoints = func(n types.NamespacedName) { r.mark(m, model.KubernetesEndpoints, n) }
 	m.pod = func(n types.NamespacedName) bool {
-		selected := r.cfg.SelectsPods != nil && r.cfg.SelectsPods(n.Namespace)
+		selected := m.selected(n.Namespace) && r.cfg.SelectsPods != nil && r.cfg.SelectsPods(n.Namespace)
 		if selected {
 			r.mark(m, model.KubernetesPod, n)
 		}
@@ -125,7 +127,7 @@ func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
 	if kind != model.KubernetesPod {
 		delete(r.merged, n)
 	}
-	if m.ready {
+	if m.ready && m.selected(n.Namespace) {
 		r.pending[model.Key{Kind: kind, Namespace: n.Namespace, Name: n.Name}] = struct{}{}
 	}
 }
@@ -163,7 +165,9 @@ func (r *Registry) Services() []*registry.PlatformService {
 	for _, m := range r.members {
 		if m.ready {
 			for n := range m.services {
-				names[n] = true
+				if m.selected(n.Namespace) {
+					names[n] = true
+				}
 			}
 		}
 	}
@@ -187,6 +191,9 @@ func (r *Registry) Pods(namespace, name string) []*registry.Workload {
 	defer r.mu.Unlock()
 	var out []*registry.Workload
 	for _, m := range r.order() {
+		if !m.selected(namespace) {
+			continue
+		}
 		if name != "" {
 			if w := m.workload(types.NamespacedName{Namespace: namespace, Name: name}); w != nil {
 				out = append(out, w)
@@ -233,14 +240,18 @@ func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 	}
 	var first *serviceRecord
 	var all []*model.Endpoint
+	var in []*member
+	var gateways []model.NetworkGateway
 	for _, m := range r.order() {
 		record := m.services[n]
-		if record == nil {
+		if record == nil || !m.selected(n.Namespace) {
 			continue
 		}
 		if first == nil || m.id != r.cfg.Cluster && r.own(n) == nil && record.service.Created.Before(first.service.Created) {
 			first = record
 		}
+		in = append(in, m)
+		gateways = append(gateways, m.gateways(record)...)
 		shards := m.shards[n]
 		for _, slice := range slices.SortedFunc(maps.Keys(shards), compareNames) {
 			all = append(all, shards[slice]...)
@@ -259,8 +270,8 @@ func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 		}
 	}
 	out := &registry.PlatformService{
-		Name: n.Name, Service: first.service, Targets: first.targets, Selector: first.selector,
-		Endpoints: registry.SortEndpoints(all), Problems: first.problems,
+		Name: n.Name, Service: withClusters(first.service, n, in), Gateways: gateways, Targets: first.targets, Selector: first.selector,
+		Endpoints: registry.SortOfClusters(all), Problems: first.problems,
 	}
 	r.merged[n] = out
 	return out
@@ -268,7 +279,7 @@ func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 
 // own gives the service of the own cluster.
 func (r *Registry) own(n types.NamespacedName) *serviceRecord {
-	if m := r.members[r.cfg.Cluster]; m != nil && m.ready {
+	if m := r.members[r.cfg.Cluster]; m != nil && m.ready && m.selected(n.Namespace) {
 		return m.services[n]
 	}
 	return nil

@@ -32,6 +32,10 @@ type member struct {
 	pods     map[types.NamespacedName]*podRecord
 	nodes    map[string]*nodeRecord
 	network  string
+	// namespaces are their labels. selects says which of them count, by their
+	// labels; nil means all.
+	namespaces map[string]*namespaceRecord
+	selects    func(labels map[string]string) bool
 	// shards are the endpoints of each slice, by service.
 	shards map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint
 	// users are the slices that read a pod, by its name or, where a slice does
@@ -55,7 +59,7 @@ type place struct {
 func newMember(id string) *member {
 	return &member{
 		id: id, services: map[types.NamespacedName]*serviceRecord{}, slices: map[types.NamespacedName]*sliceRecord{},
-		pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{},
+		pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{}, namespaces: map[string]*namespaceRecord{},
 		shards: map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint{},
 		users:  map[user]map[types.NamespacedName]bool{}, byAddress: map[string][]types.NamespacedName{},
 	}
@@ -69,8 +73,9 @@ func (m *member) start() {
 	}
 }
 
-// setService takes a Service; nil means that it is gone.
-func (m *member) setService(name types.NamespacedName, r *serviceRecord) {
+// setService takes a Service; nil means that it is gone. It reports whether
+// somebody needs it.
+func (m *member) setService(name types.NamespacedName, r *serviceRecord) bool {
 	if r == nil {
 		delete(m.services, name)
 	} else {
@@ -80,6 +85,7 @@ func (m *member) setService(name types.NamespacedName, r *serviceRecord) {
 		m.derive(slice)
 	}
 	m.service(name)
+	return m.selected(name.Namespace)
 }
 
 // setSlice takes an EndpointSlice. It reports whether endpoints changed.
@@ -197,14 +203,27 @@ func (m *member) deriveUsers(u user) (changed bool) {
 	return changed
 }
 
-// setNode takes a Node.
+// setNode takes a Node. What its addresses are matters to services that are
+// reached through nodes, where it is to its endpoints.
 func (m *member) setNode(name string, r *nodeRecord) (changed bool) {
+	before := m.nodes[name]
 	if r == nil {
 		delete(m.nodes, name)
 	} else {
 		m.nodes[name] = r
 	}
-	return m.replace(func(node string) bool { return node == name })
+	for n, s := range m.services {
+		if was, is := s.outside.chooses(before), s.outside.chooses(r); was || is {
+			if was != is || !slices.Equal(before.external, r.external) {
+				m.service(n)
+				changed = m.selected(n.Namespace) || changed
+			}
+		}
+	}
+	if before != nil && r != nil && before.locality == r.locality {
+		return changed
+	}
+	return m.replace(func(node string) bool { return node == name }) || changed
 }
 
 // setNetwork takes the network of all pods that name none.
@@ -265,6 +284,7 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	if service.external() {
 		return nil
 	}
+	persistent := service.service.Persistent()
 	type servedPort struct{ service, number uint32 }
 	var ports []servedPort
 	for _, p := range service.service.Ports {
@@ -278,10 +298,11 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	for i := range slice.endpoints {
 		e := &slice.endpoints[i]
 		base, ok := m.endpoint(of.Namespace, e)
-		if !ok {
+		if !ok || e.draining && !persistent {
 			continue
 		}
-		if e.hostname != "" && service.headless() {
+		base.Draining = e.draining
+		if e.hostname != "" && service.service.Headless {
 			base.Hostname = e.hostname + "." + of.Name
 		}
 		for _, p := range ports {
@@ -408,6 +429,6 @@ func sameWorkload(a, b *registry.Workload) bool {
 func sameEndpoint(a, b *model.Endpoint) bool {
 	return a.Address == b.Address && a.Port == b.Port && a.ServicePort == b.ServicePort && a.Namespace == b.Namespace &&
 		a.ServiceAccount == b.ServiceAccount && a.Workload == b.Workload && a.Hostname == b.Hostname && a.Locality == b.Locality &&
-		a.Cluster == b.Cluster && a.Network == b.Network && a.Node == b.Node && a.Weight == b.Weight && a.MutualTLS == b.MutualTLS &&
+		a.Cluster == b.Cluster && a.Network == b.Network && a.Node == b.Node && a.Weight == b.Weight && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining &&
 		maps.Equal(a.Labels, b.Labels)
 }

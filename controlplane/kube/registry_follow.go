@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -64,7 +63,7 @@ func (r *Registry) follow(ctx context.Context, f *following, client *Client) {
 	follow(f, &kind[*corev1.Service, serviceRecord, *serviceRecord]{
 		name: serviceKind, list: anyList(services.List), watch: services.Watch, trim: trimService,
 		read: func(o *corev1.Service) *serviceRecord { return readService(r.cfg.Domain, o) },
-		set:  func(n types.NamespacedName, s *serviceRecord) bool { m.setService(n, s); return true },
+		set:  m.setService,
 	}, &corev1.Service{})
 	endpointSlices := api.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
 	follow(f, &kind[*discoveryv1.EndpointSlice, sliceRecord, *sliceRecord]{
@@ -81,28 +80,13 @@ func (r *Registry) follow(ctx context.Context, f *following, client *Client) {
 		name: nodesKind, list: anyList(nodes.List), watch: nodes.Watch, trim: trimNode,
 		read: readNode, set: func(n types.NamespacedName, o *nodeRecord) bool { return m.setNode(n.Name, o) },
 	}, &corev1.Node{})
-	if r.cfg.Namespace != "" {
-		namespaces := api.CoreV1().Namespaces()
-		only := func(o metav1.ListOptions) metav1.ListOptions {
-			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", r.cfg.Namespace).String()
-			return o
-		}
-		follow(f, &kind[*corev1.Namespace, namespaceRecord, *namespaceRecord]{
-			name: namespacesKind, trim: trimNamespace, read: readNamespace,
-			list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return namespaces.List(ctx, only(o))
-			},
-			watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return namespaces.Watch(ctx, only(o))
-			},
-			set: func(_ types.NamespacedName, o *namespaceRecord) bool {
-				if o == nil {
-					o = &namespaceRecord{}
-				}
-				return m.setNetwork(o.network)
-			},
-		}, &corev1.Namespace{})
-	}
+	namespaces := api.CoreV1().Namespaces()
+	follow(f, &kind[*corev1.Namespace, namespaceRecord, *namespaceRecord]{
+		name: namespacesKind, list: anyList(namespaces.List), watch: namespaces.Watch, trim: trimNamespace,
+		read: readNamespace, set: func(n types.NamespacedName, o *namespaceRecord) bool {
+			return m.setNamespace(n.Name, o, r.cfg.Namespace)
+		},
+	}, &corev1.Namespace{})
 	if f.secrets {
 		r.followSecrets(f, client)
 	}
@@ -169,6 +153,7 @@ func (f *following) seen(kind string) {
 	}
 	if delete(f.missing, kind); len(f.missing) == 0 {
 		f.registry.members[f.member.id] = f.member
+		f.member.selects = f.registry.selects
 		f.member.start()
 		clear(f.registry.pending) // whoever waits for synced tells that all is new
 		clear(f.registry.merged)

@@ -16,13 +16,14 @@ import (
 
 // told counts what a member tells.
 type told struct {
+	services  map[types.NamespacedName]int
 	endpoints map[types.NamespacedName]int
 	pods      map[types.NamespacedName]int
 }
 
 func listen(m *member) *told {
-	t := &told{endpoints: map[types.NamespacedName]int{}, pods: map[types.NamespacedName]int{}}
-	m.service = func(types.NamespacedName) {}
+	t := &told{services: map[types.NamespacedName]int{}, endpoints: map[types.NamespacedName]int{}, pods: map[types.NamespacedName]int{}}
+	m.service = func(n types.NamespacedName) { t.services[n]++ }
 	m.endpoints = func(n types.NamespacedName) { t.endpoints[n]++ }
 	m.pod = func(n types.NamespacedName) bool { t.pods[n]++; return true }
 	return t
@@ -34,14 +35,19 @@ type objectsOf struct {
 	slices   map[types.NamespacedName]*sliceRecord
 	pods     map[types.NamespacedName]*podRecord
 	nodes    map[string]*nodeRecord
-	network  string
+	// namespaces have labels; own is the network in that of the control plane.
+	namespaces map[string]*namespaceRecord
+	selects    func(map[string]string) bool
 }
 
 // whole gives a member that saw all records before it derived anything.
 func (o *objectsOf) whole() *member {
 	m := newMember("c")
 	listen(m)
-	m.setNetwork(o.network)
+	m.selects = o.selects
+	for n, r := range o.namespaces {
+		m.setNamespace(n, r, "own")
+	}
 	for n, r := range o.slices {
 		m.setSlice(n, r)
 	}
@@ -68,7 +74,15 @@ func (o *objectsOf) step(r *rand.Rand, m *member) {
 	switch r.IntN(6) {
 	case 0:
 		record := &serviceRecord{service: &model.Service{Addresses: []string{"10.96.0.1"}, Ports: []model.Port{{Name: pick("http", "tcp"), Number: 80}, {Name: "admin", Number: 81}}}}
-		if record.service.Addresses = record.service.Addresses[:r.IntN(2)]; gone {
+		record.service.Addresses = record.service.Addresses[:r.IntN(2)]
+		record.service.Headless = len(record.service.Addresses) == 0
+		record.service.Labels = map[string]string{pick(model.PersistentSessionLabel, "app"): "x"}
+		record.outside.network, record.outside.port = pick("", "n1"), defaultGatewayPort
+		if r.IntN(2) == 0 {
+			record.outside.nodes = map[string]string{"role": pick("edge", "core")}
+			record.outside.nodePorts = map[uint32]uint32{uint32(15440 + r.IntN(5)): 30443}
+		}
+		if gone {
 			record = nil
 		}
 		set(o.services, name, record)
@@ -77,7 +91,7 @@ func (o *objectsOf) step(r *rand.Rand, m *member) {
 		record := &sliceRecord{service: fmt.Sprint("x", r.IntN(3)), ports: []slicePort{{pick("http", "tcp"), 8080}, {"admin", 9}}}
 		for range r.IntN(4) {
 			record.endpoints = append(record.endpoints, sliceEndpoint{
-				address: fmt.Sprint("10.0.0.", r.IntN(4)), pod: pick("", "x0", "x1", "x2"), uid: pick("", "u"), node: pick("", "n0", "n1"), zone: pick("", "z"), hostname: pick("", "h"),
+				address: fmt.Sprint("10.0.0.", r.IntN(4)), pod: pick("", "x0", "x1", "x2"), uid: pick("", "u"), node: pick("", "n0", "n1"), zone: pick("", "z"), hostname: pick("", "h"), draining: r.IntN(3) == 0,
 			})
 		}
 		if gone {
@@ -96,7 +110,7 @@ func (o *objectsOf) step(r *rand.Rand, m *member) {
 		set(o.pods, name, record)
 		m.setPod(name, record)
 	default:
-		record := &nodeRecord{locality: pick("r/z", "r/y")}
+		record := &nodeRecord{locality: pick("r/z", "r/y"), labels: map[string]string{"role": pick("edge", "core")}, external: []string{pick("192.0.2.1", "192.0.2.2")}[:r.IntN(2)]}
 		node := pick("n0", "n1")
 		if gone {
 			record = nil
@@ -105,10 +119,26 @@ func (o *objectsOf) step(r *rand.Rand, m *member) {
 			o.nodes[node] = record
 		}
 		m.setNode(node, record)
-		if r.IntN(4) == 0 {
-			o.network = pick("", "one", "two")
-			m.setNetwork(o.network)
+		o.stepNamespace(r, m)
+	}
+}
+
+// stepNamespace changes a namespace at random, and which of them count.
+func (o *objectsOf) stepNamespace(r *rand.Rand, m *member) {
+	pick := func(values ...string) string { return values[r.IntN(len(values))] }
+	name := pick("a", "b", "own")
+	record := &namespaceRecord{labels: map[string]string{"mesh": pick("on", "off"), networkLabel: pick("", "one", "two")}}
+	if o.namespaces[name] = record; r.IntN(4) == 0 {
+		record = nil
+		delete(o.namespaces, name)
+	}
+	m.setNamespace(name, record, "own")
+	if r.IntN(3) == 0 {
+		want := pick("", "on", "off")
+		if o.selects = func(labels map[string]string) bool { return labels["mesh"] == want }; want == "" {
+			o.selects = nil
 		}
+		m.setSelects(o.selects)
 	}
 }
 
@@ -132,8 +162,13 @@ func showMember(m *member) map[string]string {
 			out[service.String()+" "+slice.String()] = text
 		}
 	}
+	for n, record := range m.services {
+		if m.selected(n.Namespace) {
+			out["service "+n.String()] = fmt.Sprintf("%+v %v %+v", *withClusters(record.service, n, []*member{m}), record.outside, m.gateways(record))
+		}
+	}
 	for n := range m.pods {
-		if w := m.workload(n); w != nil {
+		if w := m.workload(n); w != nil && m.selected(n.Namespace) {
 			out["pod "+n.String()] = fmt.Sprintf("%+v", *w)
 		}
 	}
@@ -151,13 +186,14 @@ func FuzzMember(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		o := &objectsOf{
 			services: map[types.NamespacedName]*serviceRecord{}, slices: map[types.NamespacedName]*sliceRecord{},
-			pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{},
+			pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{}, namespaces: map[string]*namespaceRecord{},
 		}
 		m := newMember("c")
 		said := listen(m)
 		m.start()
 		before := showMember(m)
 		for range 60 {
+			clear(said.services)
 			clear(said.endpoints)
 			clear(said.pods)
 			o.step(r, m)
@@ -170,6 +206,11 @@ func FuzzMember(f *testing.F) {
 					if key := n.String() + " " + slice.String(); before[key] != after[key] && said.endpoints[n] == 0 {
 						t.Fatalf("the endpoints of %s changed, and it is not told", key)
 					}
+				}
+			}
+			for _, n := range []types.NamespacedName{{Namespace: "a", Name: "x0"}, {Namespace: "a", Name: "x1"}, {Namespace: "b", Name: "x0"}, {Namespace: "b", Name: "x2"}} {
+				if key := "service " + n.String(); before[key] != after[key] && said.services[n] == 0 {
+					t.Fatalf("%s changed, and it is not told:\n%s\n%s", key, before[key], after[key])
 				}
 			}
 			for n := range m.pods {

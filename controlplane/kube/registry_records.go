@@ -33,6 +33,9 @@ const (
 	accountsAnnotation    = "alpha.istio.io/kubernetes-serviceaccounts"
 	canonicalAnnotation   = "alpha.istio.io/canonical-serviceaccounts"
 	clusterSetLabel       = "multicluster.kubernetes.io/service-name"
+	gatewayPortLabel      = "networking.istio.io/gatewayPort"
+	nodeSelector          = "traffic.istio.io/nodeSelector"
+	distribution          = "networking.istio.io/traffic-distribution"
 	serviceKind, podsKind = "Services", "Pods"
 	slicesKind, nodesKind = "EndpointSlice", "Nodes"
 	namespacesKind        = "Namespaces"
@@ -57,13 +60,11 @@ type serviceRecord struct {
 	selector map[string]string
 	// externalName is the host that an ExternalName stands for.
 	externalName string
+	outside      outside
 	problems     []model.Problem
 }
 
 func (r *serviceRecord) equal(o *serviceRecord) bool { return reflect.DeepEqual(r, o) }
-
-// headless tells whether the name stands for the pods themselves.
-func (r *serviceRecord) headless() bool { return !r.external() && len(r.service.Addresses) == 0 }
 
 // external tells whether the name stands for another one.
 func (r *serviceRecord) external() bool { return r.service.Resolution == model.ResolutionDNS }
@@ -72,6 +73,7 @@ func (r *serviceRecord) external() bool { return r.service.Resolution == model.R
 func readService(domain string, o *corev1.Service) *serviceRecord {
 	key := model.Key{Kind: model.KubernetesService, Namespace: o.Namespace, Name: o.Name}
 	r := &serviceRecord{selector: o.Spec.Selector, service: &model.Service{
+		Labels:     o.Labels,
 		ServiceKey: model.ServiceKey{Hostname: strings.ToLower(o.Name + "." + o.Namespace + ".svc." + domain), Namespace: o.Namespace},
 		Registry:   model.RegistryKubernetes, Created: o.CreationTimestamp.Time, Source: key,
 		ServiceAccounts: list(o.Annotations[accountsAnnotation]), SubjectAltNames: list(o.Annotations[canonicalAnnotation]),
@@ -87,6 +89,8 @@ func readService(domain string, o *corev1.Service) *serviceRecord {
 			r.problems = append(r.problems, model.Problem{Object: key, Reason: "spec.externalName is empty: the service has no endpoints; write a host"})
 		}
 	} else {
+		r.service.Headless = o.Spec.ClusterIP == corev1.ClusterIPNone
+		r.service.Passthrough = r.service.Headless
 		for _, ip := range append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...) {
 			if address, err := netip.ParseAddr(ip); err == nil && !slices.Contains(r.service.Addresses, address.String()) {
 				r.service.Addresses = append(r.service.Addresses, address.String())
@@ -95,15 +99,17 @@ func readService(domain string, o *corev1.Service) *serviceRecord {
 	}
 	for _, name := range r.service.ExportTo {
 		if strings.ContainsAny(name, " /\t") {
-			r.problems = append(r.problems, model.Problem{Object: key, Warning: true, Reason: fmt.Sprintf("the annotation %s names %q, which is no namespace: write names, \".\" or \"*\" with commas between", exportToAnnotation, name)})
+			r.warn("the annotation %s names %q, which is no namespace: write names, \".\" or \"*\" with commas between", exportToAnnotation, name)
 		}
 	}
+	r.readDistribution(o)
+	r.readOutside(o)
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP || p.Port <= 0 {
 			continue // Envoy carries streams only
 		}
-		r.service.Ports = append(r.service.Ports, model.Port{Name: p.Name, Number: uint32(p.Port), Protocol: protocolOf(p)})
+		r.service.Ports = append(r.service.Ports, model.Port{Name: p.Name, Number: uint32(p.Port), Protocol: model.ParseKubernetesPort(p.Name, p.AppProtocol, uint32(p.Port))})
 		target := registry.TargetPort{Name: p.TargetPort.StrVal}
 		if target.Name == "" {
 			target.Number = uint32(cmp.Or(max(p.TargetPort.IntVal, 0), p.Port))
@@ -113,19 +119,22 @@ func readService(domain string, o *corev1.Service) *serviceRecord {
 	return r
 }
 
-// protocolOf reads the protocol of a port: appProtocol goes before the name.
-func protocolOf(p *corev1.ServicePort) model.Protocol {
-	if p.AppProtocol != nil {
-		switch text := strings.ToLower(*p.AppProtocol); text {
-		case "kubernetes.io/h2c", "h2c":
-			return model.ProtocolHTTP2
-		case "kubernetes.io/ws":
-			return model.ProtocolHTTP
-		case "http", "http2", "grpc", "grpc-web", "tcp", "https", "tls", "mongo", "mysql", "redis", "kubernetes.io/wss":
-			return model.ParseProtocol(text)
-		}
+// readDistribution reads which endpoints are preferred: the field goes before the
+// annotation.
+func (r *serviceRecord) readDistribution(o *corev1.Service) {
+	text := o.Annotations[distribution]
+	if field := o.Spec.TrafficDistribution; field != nil {
+		text = *field
 	}
-	return model.ParseProtocol(p.Name)
+	var ok bool
+	if r.service.Distribution, ok = model.ParseDistribution(text); !ok {
+		r.warn("the traffic distribution is %q, which prefers nothing: write PreferSameZone, PreferSameNode or PreferClose into spec.trafficDistribution", text)
+	}
+}
+
+// warn tells the author of the service.
+func (r *serviceRecord) warn(format string, args ...any) {
+	r.problems = append(r.problems, model.Problem{Object: r.service.Source, Warning: true, Reason: fmt.Sprintf(format, args...)})
 }
 
 // list reads names with commas between.
@@ -155,6 +164,8 @@ type sliceEndpoint struct {
 	address, hostname string
 	pod, uid          string // empty if it is no pod
 	node, zone        string
+	// draining is true for one that is about to end.
+	draining bool
 }
 
 func (r *sliceRecord) equal(o *sliceRecord) bool {
@@ -183,10 +194,13 @@ func readSlice(o *discoveryv1.EndpointSlice) *sliceRecord {
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		// With publishNotReadyAddresses every endpoint is said to be ready.
-		if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+		c := e.Conditions
+		ready := c.Ready == nil || *c.Ready
+		draining := !ready && (c.Serving == nil || *c.Serving) && c.Terminating != nil && *c.Terminating
+		if !ready && !draining {
 			continue
 		}
-		out := sliceEndpoint{hostname: text(e.Hostname), node: intern(text(e.NodeName)), zone: intern(text(e.Zone))}
+		out := sliceEndpoint{draining: draining, hostname: text(e.Hostname), node: intern(text(e.NodeName)), zone: intern(text(e.Zone))}
 		if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 			out.pod, out.uid = e.TargetRef.Name, string(e.TargetRef.UID)
 		}
@@ -253,29 +267,42 @@ func (r *podRecord) addAddress(text string) {
 	}
 }
 
-// nodeRecord is where a Node is: region/zone/subzone.
-type nodeRecord struct{ locality string }
+// nodeRecord is where a Node is: region/zone/subzone; its labels, and the
+// addresses at which it is reached from outside.
+type nodeRecord struct {
+	locality string
+	labels   map[string]string
+	external []string
+}
 
-func (r *nodeRecord) equal(o *nodeRecord) bool { return *r == *o }
+func (r *nodeRecord) equal(o *nodeRecord) bool {
+	return r.locality == o.locality && maps.Equal(r.labels, o.labels) && slices.Equal(r.external, o.external)
+}
 
 func readNode(o *corev1.Node) *nodeRecord {
 	l := o.Labels
-	return &nodeRecord{locality: intern(joinLocality(
+	r := &nodeRecord{labels: internAll(l), locality: intern(joinLocality(
 		cmp.Or(l[corev1.LabelTopologyRegion], l[corev1.LabelFailureDomainBetaRegion]),
 		cmp.Or(l[corev1.LabelTopologyZone], l[corev1.LabelFailureDomainBetaZone]), l[subzoneLabel]))}
+	for _, a := range o.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeExternalIP {
+			r.external = append(r.external, ip.String())
+		}
+	}
+	return r
 }
 
 func joinLocality(region, zone, subzone string) string {
 	return strings.TrimRight(region+"/"+zone+"/"+subzone, "/")
 }
 
-// namespaceRecord is the network that the label of a namespace names.
-type namespaceRecord struct{ network string }
+// namespaceRecord are the labels of a namespace.
+type namespaceRecord struct{ labels map[string]string }
 
-func (r *namespaceRecord) equal(o *namespaceRecord) bool { return *r == *o }
+func (r *namespaceRecord) equal(o *namespaceRecord) bool { return maps.Equal(r.labels, o.labels) }
 
 func readNamespace(o *corev1.Namespace) *namespaceRecord {
-	return &namespaceRecord{network: o.Labels[networkLabel]}
+	return &namespaceRecord{labels: internAll(o.Labels)}
 }
 
 // The objects of a list are held until all have come; what nobody reads goes at
@@ -283,7 +310,10 @@ func readNamespace(o *corev1.Namespace) *namespaceRecord {
 
 func trimMeta(m *metav1.ObjectMeta) { m.ManagedFields, m.OwnerReferences, m.Finalizers = nil, nil, nil }
 
-func trimService(o *corev1.Service) { trimMeta(&o.ObjectMeta); o.Status = corev1.ServiceStatus{} }
+func trimService(o *corev1.Service) {
+	trimMeta(&o.ObjectMeta)
+	o.Status = corev1.ServiceStatus{LoadBalancer: o.Status.LoadBalancer}
+}
 
 func trimSlice(o *discoveryv1.EndpointSlice) { trimMeta(&o.ObjectMeta); o.Annotations = nil }
 
@@ -296,7 +326,7 @@ func trimPod(o *corev1.Pod) {
 
 func trimNode(o *corev1.Node) {
 	trimMeta(&o.ObjectMeta)
-	o.Annotations, o.Spec, o.Status = nil, corev1.NodeSpec{}, corev1.NodeStatus{}
+	o.Annotations, o.Spec, o.Status = nil, corev1.NodeSpec{}, corev1.NodeStatus{Addresses: o.Status.Addresses}
 }
 
 func trimNamespace(o *corev1.Namespace) { trimMeta(&o.ObjectMeta); o.Annotations = nil }

@@ -41,7 +41,7 @@ func showService(r *serviceRecord) string {
 	for _, mark := range []struct {
 		name string
 		is   bool
-	}{{"headless", r.headless()}, {"dns", r.external()}, {"outside", s.External}, {"local", s.NodeLocal}} {
+	}{{"headless", s.Headless}, {"passthrough", s.Passthrough}, {"dns", r.external()}, {"outside", s.External}, {"local", s.NodeLocal}, {string(s.Distribution), s.Distribution != ""}} {
 		if mark.is {
 			out += " " + mark.name
 		}
@@ -62,13 +62,20 @@ func TestReadService(t *testing.T) {
 	for name, c := range map[string]struct{ spec, annotations, want string }{
 		"ports": {
 			spec: `{clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1, "fd00::1"], ports: [{port: 80}, {name: grpc-x, port: 90, targetPort: api}, {name: x, appProtocol: kubernetes.io/h2c, port: 91, targetPort: 9}, {name: dns, port: 53, protocol: UDP}]}`,
-			want: "a.shop.svc.test [10.96.0.1 fd00::1] :80:TCP>80 grpc-x:90:GRPC>api0 x:91:HTTP2>9",
+			want: "a.shop.svc.test [10.96.0.1 fd00::1] :80:unsupported>80 grpc-x:90:GRPC>api0 x:91:HTTP2>9",
 		},
 		"appProtocol before the name": {
 			spec: `{clusterIP: 10.96.0.1, ports: [{name: http, appProtocol: TCP, port: 1}, {name: http2-x, appProtocol: example.com/own, port: 2}, {name: x, appProtocol: grpc-web, port: 3}, {name: x-ws, appProtocol: kubernetes.io/ws, port: 4}]}`,
-			want: "a.shop.svc.test [10.96.0.1] http:1:TCP>1 http2-x:2:HTTP2>2 x:3:GRPC>3 x-ws:4:HTTP>4",
+			want: "a.shop.svc.test [10.96.0.1] http:1:TCP>1 http2-x:2:unsupported>2 x:3:GRPC-Web>3 x-ws:4:HTTP>4",
 		},
-		"headless":         {spec: `{clusterIP: None, clusterIPs: [None], ports: [{name: http, port: 80}]}`, want: "a.shop.svc.test [] http:80:HTTP>80 headless"},
+		"headless":        {spec: `{clusterIP: None, clusterIPs: [None], ports: [{name: http, port: 80}]}`, want: "a.shop.svc.test [] http:80:HTTP>80 headless passthrough"},
+		"well-known port": {spec: `{clusterIP: 10.96.0.1, ports: [{name: db, port: 3306}]}`, want: "a.shop.svc.test [10.96.0.1] db:3306:TCP>3306"},
+		"distribution":    {spec: `{clusterIP: 10.96.0.1, trafficDistribution: PreferClose}`, annotations: `{networking.istio.io/traffic-distribution: PreferSameNode}`, want: "a.shop.svc.test [10.96.0.1] PreferSameZone"},
+		"annotated":       {spec: `{clusterIP: 10.96.0.1}`, annotations: `{networking.istio.io/traffic-distribution: PreferSameNode}`, want: "a.shop.svc.test [10.96.0.1] PreferSameNode"},
+		"no distribution": {
+			spec: `{clusterIP: 10.96.0.1}`, annotations: `{networking.istio.io/traffic-distribution: PreferFar}`,
+			want: "a.shop.svc.test [10.96.0.1]\nService/shop/a: the traffic distribution is \"PreferFar\", which prefers nothing: write PreferSameZone, PreferSameNode or PreferClose into spec.trafficDistribution",
+		},
 		"internal traffic": {spec: `{clusterIP: 10.96.0.1, internalTrafficPolicy: Local}`, want: "a.shop.svc.test [10.96.0.1] local"},
 		"annotations": {
 			spec: `{clusterIP: 10.96.0.1}`, want: "a.shop.svc.test [10.96.0.1] .,other one,two spiffe://x/y",
@@ -78,8 +85,8 @@ func TestReadService(t *testing.T) {
 			spec: `{clusterIP: 10.96.0.1}`, annotations: `{networking.istio.io/exportTo: "one two"}`,
 			want: "a.shop.svc.test [10.96.0.1] one two\nService/shop/a: the annotation networking.istio.io/exportTo names \"one two\", which is no namespace: write names, \".\" or \"*\" with commas between",
 		},
-		"a wrong address": {spec: `{clusterIP: 10.96.0.300, ports: [{port: -1}, {port: 0}]}`, want: "a.shop.svc.test [] headless"},
-		"a name":          {spec: `{type: ExternalName, externalName: api.example.com., ports: [{port: 443}]}`, want: "a.shop.svc.test [] :443:TCP>443 dns outside api.example.com"},
+		"a wrong address": {spec: `{clusterIP: 10.96.0.300, ports: [{port: -1}, {port: 0}]}`, want: "a.shop.svc.test []"},
+		"a name":          {spec: `{type: ExternalName, externalName: api.example.com., ports: [{port: 443}]}`, want: "a.shop.svc.test [] :443:unsupported>443 dns outside api.example.com"},
 		"no host":         {spec: `{type: ExternalName}`, want: "a.shop.svc.test [] dns outside\nService/shop/a: spec.externalName is empty: the service has no endpoints; write a host"},
 	} {
 		s := parse[corev1.Service](t, "metadata: {name: a, namespace: shop, annotations: "+c.annotations+"}\nspec: "+c.spec)
@@ -97,8 +104,10 @@ func TestReadSlice(t *testing.T) {
 			slice: `{metadata: {labels: {kubernetes.io/service-name: a}}, addressType: IPv4, ports: [{name: http, port: 8080}, {port: 9}, {name: all}, {name: dns, port: 53, protocol: UDP}], endpoints: [
 				{addresses: [10.0.0.1], conditions: {ready: true}, nodeName: nd, zone: z, hostname: h, targetRef: {kind: Pod, name: p, uid: u}},
 				{addresses: [10.0.0.2], conditions: {ready: false, serving: true, terminating: true}},
+				{addresses: [10.0.0.5], conditions: {ready: false, serving: false, terminating: true}},
+				{addresses: [10.0.0.6], conditions: {ready: false, serving: true}},
 				{addresses: [10.0.0.3, 10.0.0.4, x], targetRef: {kind: Node, name: n}}]}`,
-			want: "a [{http 8080} { 9}] [{10.0.0.1 h p u nd z} {10.0.0.3     } {10.0.0.4     }]",
+			want: "a [{http 8080} { 9}] [{10.0.0.1 h p u nd z false} {10.0.0.2      true} {10.0.0.3      false} {10.0.0.4      false}]",
 		},
 		"of no service":       {slice: `{addressType: IPv4, endpoints: [{addresses: [10.0.0.1]}]}`},
 		"of names":            {slice: `{metadata: {labels: {kubernetes.io/service-name: a}}, addressType: FQDN, endpoints: [{addresses: [a.example]}]}`},
@@ -196,7 +205,7 @@ func TestSameEventsAreSkipped(t *testing.T) {
 	slices := &kind[*discoveryv1.EndpointSlice, sliceRecord, *sliceRecord]{name: slicesKind, read: readSlice, set: m.setSlice}
 	services := &kind[*corev1.Service, serviceRecord, *serviceRecord]{
 		name: serviceKind, read: func(o *corev1.Service) *serviceRecord { return readService("test", o) },
-		set: func(n types.NamespacedName, s *serviceRecord) bool { m.setService(n, s); return true },
+		set: m.setService,
 	}
 	pods.following, slices.following, services.following = f, f, f
 	pods.held, slices.held, services.held = map[types.NamespacedName]*podRecord{}, map[types.NamespacedName]*sliceRecord{}, map[types.NamespacedName]*serviceRecord{}

@@ -24,7 +24,7 @@ const slots = 65011
 func (b *builder) allocate() {
 	var wanting []*model.Service
 	for _, s := range b.out.Sorted {
-		if s.Registry == model.RegistryExternal && len(s.Addresses) == 0 && s.Hostname != "" && !strings.HasPrefix(s.Hostname, "*") {
+		if s.Registry == model.RegistryExternal && len(s.Addresses) == 0 && !s.Passthrough && s.Hostname != "" && !strings.HasPrefix(s.Hostname, "*") {
 			wanting = append(wanting, s)
 		}
 	}

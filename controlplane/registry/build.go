@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -22,6 +24,9 @@ type Input struct {
 	Unhealthy map[model.Key]struct{}
 	// Platform may be nil.
 	Platform Platform
+	// Networks says which endpoints are in which network, and how networks are
+	// reached; may be nil.
+	Networks *meshv1alpha1.MeshNetworks
 }
 
 // Services are the services of the mesh and what answers for them. The value is
@@ -32,6 +37,8 @@ type Services struct {
 	Endpoints map[model.ServiceKey][]*model.Endpoint
 	// Sorted holds the services in the order of their keys.
 	Sorted []*model.Service
+	// Networks are those that gateways lead to.
+	Networks *Networks
 	// Problems is what the authors of the objects must hear of.
 	Problems []model.Problem
 
@@ -56,6 +63,8 @@ type shape struct {
 	keys map[string]map[string]bool
 	// pods are the namespaces in which a selector takes pods.
 	pods map[string]bool
+	// networks finds the network of an endpoint that names none.
+	networks *networkFinder
 	// problems are those that endpoints have no part in.
 	problems []model.Problem
 }
@@ -73,6 +82,8 @@ type definition struct {
 	config *model.Config
 	entry  *networkingv1alpha3.ServiceEntry
 	name   objectName
+	// ports are those of entry that are served.
+	ports []*networkingv1alpha3.ServicePort
 	// keys are the services that it has endpoints for.
 	keys []model.ServiceKey
 	// selector is meant if selects is true; pods says that it takes pods.
@@ -95,7 +106,7 @@ func Build(in Input) *Services {
 		ByKey: map[model.ServiceKey]*model.Service{}, Endpoints: map[model.ServiceKey][]*model.Endpoint{}, workloads: workloads{},
 		shape: &shape{
 			behind: map[model.ServiceKey][]int{}, platform: map[objectName]int{}, selecting: map[namespacePair][]int{},
-			keys: map[string]map[string]bool{}, pods: map[string]bool{},
+			keys: map[string]map[string]bool{}, pods: map[string]bool{}, networks: newNetworkFinder(in.Networks),
 		},
 	}}
 	services := b.platform()
@@ -122,6 +133,7 @@ func Build(in Input) *Services {
 	}
 	slices.SortFunc(out.Sorted, func(a, b *model.Service) int { return a.Compare(b.ServiceKey) })
 	b.allocate()
+	b.gateways(services)
 	out.Problems = out.problems()
 	return out
 }
@@ -214,7 +226,7 @@ func (s *Services) combine(key model.ServiceKey) []*model.Endpoint {
 
 func (s *Services) endpointsOf(i int, key model.ServiceKey) []*model.Endpoint {
 	if d := s.shape.definitions[i]; d.hostIsEndpoint() {
-		return hostEndpoints(key, d.entry)
+		return hostEndpoints(key, d.ports)
 	}
 	return s.made[i].endpoints
 }
@@ -231,7 +243,7 @@ func (s *Services) problems() []model.Problem {
 // may be others. Whole means that anything may be: the definitions changed. The
 // input is that of Build; only what the change names is asked for.
 func (s *Services) Update(in Input, change model.Change) (next *Services, endpoints []model.ServiceKey, whole bool) {
-	if change.Touches(model.ServiceEntry, model.KubernetesService) {
+	if change.Touches(model.ServiceEntry, model.KubernetesService) || !proto.Equal(in.Networks, s.shape.networks.from) {
 		return Build(in), nil, true
 	}
 	u := &update{builder: builder{in: in}, from: s, affected: map[int]*PlatformService{}, copied: map[string]bool{}}

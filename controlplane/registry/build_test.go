@@ -79,8 +79,11 @@ func show(s *Services, problems []model.Problem) string {
 		for _, p := range svc.Ports {
 			fmt.Fprintf(&b, " %s:%d:%s", p.Name, p.Number, p.Protocol)
 		}
-		if svc.Resolution == model.ResolutionDNS {
-			b.WriteString(" dns")
+		b.WriteString(map[model.Resolution]string{
+			model.ResolutionDNS: " dns", model.ResolutionDNSRoundRobin: " round robin", model.ResolutionDynamicDNS: " dynamic",
+		}[svc.Resolution])
+		if svc.Passthrough {
+			b.WriteString(" passthrough")
 		}
 		if svc.External {
 			b.WriteString(" external")
@@ -199,9 +202,9 @@ func TestBuildOutsideAndDoubtful(t *testing.T) {
 					addresses: "10.0.0.1/32" addresses: "10.1.0.0/16" subject_alt_names: "a.example"`,
 				"default/c": `hosts: "c.example" resolution: DNS ` + http + `endpoints {address: "c1.example" service_account: "c"}`,
 			},
-			want: `default/a.example tls:443:TCP dns external [10.0.0.1 10.1.0.0/16] [a.example] by a
+			want: `default/a.example tls:443:TLS dns external [10.0.0.1 10.1.0.0/16] [a.example] by a
   443 -> a.example:8443 w1 default/
-default/b.example tls:443:TCP dns external [10.0.0.1 10.1.0.0/16] [a.example] by a
+default/b.example tls:443:TLS dns external [10.0.0.1 10.1.0.0/16] [a.example] by a
   443 -> b.example:8443 w1 default/
 default/c.example http:80:HTTP dns external [] [] by c
   80 -> c1.example:80 w1 default/c mtls

@@ -28,13 +28,20 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 	}
 	ports := make([]model.Port, 0, len(se.GetPorts()))
 	for _, p := range se.GetPorts() {
-		ports = append(ports, model.Port{
-			Name:     p.GetName(),
-			Number:   p.GetNumber(),
-			Protocol: model.ParseProtocol(cmp.Or(p.GetProtocol(), p.GetName())),
-		})
+		protocol := model.ParseProtocol(cmp.Or(p.GetProtocol(), p.GetName()))
+		if protocol == model.ProtocolUDP {
+			continue // Envoy carries streams only
+		}
+		ports = append(ports, model.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: protocol})
+		d.ports = append(d.ports, p)
 	}
 	resolution := resolutionOf(se)
+	distribution, ok := model.ParseDistribution(c.Annotations[distributionAnnotation])
+	if !ok {
+		p := problemf(c, "the annotation %s is %q, which prefers nothing: write PreferSameZone, PreferSameNode or PreferClose", distributionAnnotation, c.Annotations[distributionAnnotation])
+		p.Warning = true
+		sh.problems = append(sh.problems, p)
+	}
 	for _, host := range se.GetHosts() {
 		// Host names have no case; everything else looks them up in small
 		// letters.
@@ -43,8 +50,11 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 		case other == nil:
 			s := &model.Service{
 				ServiceKey:      key,
+				Labels:          c.Labels,
 				Ports:           ports,
 				Resolution:      resolution,
+				Passthrough:     se.GetResolution() == networkingv1alpha3.ServiceEntry_NONE,
+				Distribution:    distribution,
 				Addresses:       addresses(se.GetAddresses()),
 				External:        se.GetLocation() == networkingv1alpha3.ServiceEntry_MESH_EXTERNAL,
 				SubjectAltNames: se.GetSubjectAltNames(),
@@ -72,9 +82,19 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 	b.define(d)
 }
 
+// distributionAnnotation says which endpoints are preferred.
+const distributionAnnotation = "networking.istio.io/traffic-distribution"
+
+// resolutionOf reads a resolution. NONE is that of endpoints which are known to
+// those who do not know the address that was dialled.
 func resolutionOf(se *networkingv1alpha3.ServiceEntry) model.Resolution {
-	if se.GetResolution() == networkingv1alpha3.ServiceEntry_DNS {
+	switch se.GetResolution() {
+	case networkingv1alpha3.ServiceEntry_DNS:
 		return model.ResolutionDNS
+	case networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN:
+		return model.ResolutionDNSRoundRobin
+	case networkingv1alpha3.ServiceEntry_DYNAMIC_DNS:
+		return model.ResolutionDynamicDNS
 	}
 	return model.ResolutionStatic
 }
@@ -82,7 +102,11 @@ func resolutionOf(se *networkingv1alpha3.ServiceEntry) model.Resolution {
 // hostIsEndpoint tells whether the hosts themselves are the endpoints: nothing
 // else is named.
 func (d *definition) hostIsEndpoint() bool {
-	return d.entry != nil && !d.selects && len(d.entry.GetEndpoints()) == 0 && resolutionOf(d.entry) == model.ResolutionDNS
+	if d.entry == nil || d.selects || len(d.entry.GetEndpoints()) > 0 {
+		return false
+	}
+	r := resolutionOf(d.entry)
+	return r == model.ResolutionDNS || r == model.ResolutionDNSRoundRobin
 }
 
 // make gives the endpoints of all ports of a definition; p is the service if it
@@ -93,21 +117,28 @@ func (b *builder) make(d *definition, p *PlatformService) made {
 		return b.platformEndpoints(p, n.selected(d.selector, d.pods), d.selects)
 	}
 	var targets []*Workload
+	if resolutionOf(d.entry) == model.ResolutionDynamicDNS {
+		return made{} // the requests name who answers
+	}
 	if d.selects {
 		targets = n.selected(d.selector, d.pods)
 	}
 	for _, e := range d.entry.GetEndpoints() {
 		targets = append(targets, entryWorkload(e, e.GetLabels(), d.name.namespace))
 	}
-	return b.endpoints(d.config, d.entry, targets)
+	return b.endpoints(d, targets)
 }
 
 // endpoints gives those of a ServiceEntry.
-func (b *builder) endpoints(c *model.Config, se *networkingv1alpha3.ServiceEntry, targets []*Workload) (m made) {
+func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
+	c, resolution := d.config, resolutionOf(d.entry)
 	// One allocation for all of them: a mesh has many.
-	all := make([]model.Endpoint, 0, len(targets)*len(se.GetPorts()))
+	all := make([]model.Endpoint, 0, len(targets)*len(d.ports))
 	for _, w := range targets {
-		base, reason := b.endpoint(w, resolutionOf(se))
+		base, reason := b.endpoint(w, resolution)
+		if reason == "" && resolution == model.ResolutionDNSRoundRobin && len(all) > 0 {
+			reason = "resolution DNS_ROUND_ROBIN takes one endpoint, and there is one; write resolution: DNS"
+		}
 		if reason != "" {
 			at := model.Problem{Object: w.Object, Source: w.Source}
 			if w.Object.Kind == "" {
@@ -117,10 +148,12 @@ func (b *builder) endpoints(c *model.Config, se *networkingv1alpha3.ServiceEntry
 			m.problems = append(m.problems, at)
 			continue
 		}
-		for _, p := range se.GetPorts() {
+		for _, p := range d.ports {
 			e := base
 			e.ServicePort = p.GetNumber()
-			e.Port = cmp.Or(w.Ports[p.GetName()], p.GetTargetPort(), p.GetNumber())
+			if !strings.HasPrefix(e.Address, unixScheme) {
+				e.Port = cmp.Or(w.Ports[p.GetName()], p.GetTargetPort(), p.GetNumber())
+			}
 			all = append(all, e)
 		}
 	}
@@ -148,13 +181,15 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.En
 	address := w.Address
 	if ip, err := netip.ParseAddr(address); err == nil {
 		address = ip.String()
-	} else if reason := unusable(address, resolution); reason != "" {
+	} else if reason := unusable(address, resolution); reason != "" && (address != "" || w.Network == "" || resolution.ByName()) {
+		// Without an address, but in a network: who is elsewhere reaches it
+		// through the gateways of the network.
 		return e, reason
 	}
 	_, unhealthy := b.in.Unhealthy[w.Object]
 	return model.Endpoint{
 		Address: address, Labels: w.Labels, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount,
-		Workload: w.Object.Name, Locality: w.Locality, Cluster: w.Cluster, Network: w.Network, Node: w.Node,
+		Workload: w.Object.Name, Locality: w.Locality, Cluster: w.Cluster, Network: cmp.Or(w.Network, b.out.shape.networks.of(w.Cluster, address)), Node: w.Node,
 		Weight: max(w.Weight, 1), MutualTLS: w.MutualTLS, Unhealthy: unhealthy,
 	}, ""
 }
@@ -162,11 +197,11 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.En
 // platformEndpoints gives the endpoints of a service of the platform, with those
 // of the WorkloadEntry objects that it selects.
 func (b *builder) platformEndpoints(p *PlatformService, targets []*Workload, selects bool) (m made) {
-	m.endpoints = p.Endpoints
+	m.endpoints = b.out.shape.networks.assign(p.Endpoints)
 	if !selects || len(targets) == 0 || p.Service.Resolution != model.ResolutionStatic {
 		return m
 	}
-	all := slices.Clone(p.Endpoints)
+	all := slices.Clone(m.endpoints)
 	for _, w := range targets {
 		base, reason := b.endpoint(w, model.ResolutionStatic)
 		if reason != "" {
@@ -199,15 +234,30 @@ func nameOf(e *model.Endpoint) string {
 	return fmt.Sprintf("%s/%s/%s", model.WorkloadEntry, e.Namespace, e.Workload)
 }
 
+// unixScheme begins the path of a Unix domain socket as an address.
+const unixScheme = "unix://"
+
+// maxUnixPath is the longest path of a socket, in bytes, that Linux takes.
+const maxUnixPath = 107
+
 // unusable says why an address that is no IP cannot be used; empty means it
 // can.
 func unusable(address string, resolution model.Resolution) string {
+	path, unix := strings.CutPrefix(address, unixScheme)
 	switch {
 	case address == "":
 		return "it is empty; write one"
+	case unix && resolution.ByName():
+		return "a socket has no name to resolve; write resolution: STATIC in the ServiceEntry"
+	case unix && (len(path) < 2 || path[0] != '/' && path[0] != '@' || strings.ContainsRune(path, 0)):
+		return "it names no socket; write unix:// and an absolute path, or unix://@ and a name"
+	case unix && len(path) > maxUnixPath:
+		return fmt.Sprintf("a path of a socket has at most %d bytes; write a shorter one", maxUnixPath)
+	case unix:
+		return ""
 	case strings.Contains(address, "://"):
-		return "this version serves no Unix sockets; write an IP address"
-	case resolution != model.ResolutionDNS:
+		return "only unix:// may stand before a path; write an IP address or unix:///path"
+	case !resolution.ByName():
 		return "resolution STATIC takes only IP addresses; write one, or write resolution: DNS in the ServiceEntry"
 	}
 	return ""
@@ -215,9 +265,9 @@ func unusable(address string, resolution model.Resolution) string {
 
 // hostEndpoints is what a DNS service without endpoints has: its own host,
 // which is expected to know nothing of the mesh.
-func hostEndpoints(key model.ServiceKey, se *networkingv1alpha3.ServiceEntry) []*model.Endpoint {
-	out := make([]*model.Endpoint, 0, len(se.GetPorts()))
-	for _, p := range se.GetPorts() {
+func hostEndpoints(key model.ServiceKey, ports []*networkingv1alpha3.ServicePort) []*model.Endpoint {
+	out := make([]*model.Endpoint, 0, len(ports))
+	for _, p := range ports {
 		out = append(out, &model.Endpoint{
 			Address:     key.Hostname,
 			Port:        cmp.Or(p.GetTargetPort(), p.GetNumber()),

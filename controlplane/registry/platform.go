@@ -35,9 +35,11 @@ type PlatformService struct {
 	// Selector chooses WorkloadEntry objects of the namespace; empty chooses
 	// none.
 	Selector map[string]string
-	// Endpoints are sorted by [SortEndpoints].
+	// Endpoints are sorted by [SortOfClusters].
 	Endpoints []*model.Endpoint
-	Problems  []model.Problem
+	// Gateways are the networks that the service is a gateway of.
+	Gateways []model.NetworkGateway
+	Problems []model.Problem
 }
 
 // TargetPort is a port of a workload: a name that the workload has a number for,
@@ -79,6 +81,14 @@ func olderWorkload(a, b *Workload) int {
 func SortEndpoints(list []*model.Endpoint) []*model.Endpoint {
 	slices.SortStableFunc(list, compareEndpoints)
 	return slices.CompactFunc(list, func(a, b *model.Endpoint) bool { return compareEndpoints(a, b) == 0 })
+}
+
+// SortOfClusters is SortEndpoints before it is known which clusters are one
+// network: it keeps equal addresses of several clusters. Those of a cluster come
+// together.
+func SortOfClusters(list []*model.Endpoint) []*model.Endpoint {
+	slices.SortStableFunc(list, compareEndpoints)
+	return slices.CompactFunc(list, func(a, b *model.Endpoint) bool { return compareEndpoints(a, b) == 0 && a.Cluster == b.Cluster })
 }
 
 func compareEndpoints(a, b *model.Endpoint) int {

@@ -34,7 +34,7 @@ func random(r *rand.Rand) (entries, workloads []*model.Config) {
 			return nil
 		}
 		return &networkingv1alpha3.WorkloadEntry{
-			Address: pick("", "10.0.0.1", "10.0.0.2", "unix:///x", "host", "::1"), Labels: labels(), Weight: number(),
+			Address: pick("", "10.0.0.1", "10.0.0.2", "unix:///x", "unix://", "unix://@a", "host", "::1"), Labels: labels(), Weight: number(),
 			Ports: map[string]uint32{pick("http", ""): number()}, ServiceAccount: pick("", "sa"), Locality: pick("", "r/z"),
 		}
 	}
@@ -50,7 +50,7 @@ func random(r *rand.Rand) (entries, workloads []*model.Config) {
 		for range r.IntN(3) {
 			se.Hosts = append(se.Hosts, pick("", "a", "A", "b.example"))
 			se.Ports = append(se.Ports, &networkingv1alpha3.ServicePort{
-				Number: number(), TargetPort: number(), Name: pick("http", ""), Protocol: pick("", "HTTP", "-"),
+				Number: number(), TargetPort: number(), Name: pick("http", ""), Protocol: pick("", "HTTP", "-", "UDP"),
 			}, nil)
 			se.Endpoints = append(se.Endpoints, workload())
 		}

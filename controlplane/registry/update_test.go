@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -25,6 +26,7 @@ type world struct {
 	objects  map[model.Key]*model.Config
 	services map[objectName]*PlatformService
 	pods     map[objectName]*Workload
+	networks *meshv1alpha1.MeshNetworks
 }
 
 func newWorld() *world {
@@ -59,7 +61,7 @@ func (w *world) input() Input {
 			return out
 		},
 		Get:       func(key model.Key) *model.Config { return w.objects[key] },
-		Unhealthy: keysOf("a/w1", "b/w2"), Platform: w,
+		Unhealthy: keysOf("a/w1", "b/w2"), Platform: w, Networks: w.networks,
 	}
 }
 
@@ -74,6 +76,10 @@ func (w *world) step(r *rand.Rand) model.Key {
 		return m
 	}
 	address := func() string { return fmt.Sprintf("10.0.0.%d", r.IntN(6)) }
+	if r.IntN(10) == 0 {
+		// Whoever alters the networks need not say so.
+		w.networks = networksOf(map[string][]string{"one": {pick("10.0.0.0/29", "10.0.0.0/30")}, "two": {pick("10.0.0.4/31", "c")}}, pick("192.0.2.1", "192.0.2.2"))
+	}
 	gone := r.IntN(4) == 0
 	namespace := pick("a", "b")
 	n := objectName{namespace, fmt.Sprint("w", r.IntN(4))}
@@ -87,7 +93,7 @@ func (w *world) step(r *rand.Rand) model.Key {
 		if r.IntN(3) > 0 {
 			se.WorkloadSelector = &networkingv1alpha3.WorkloadSelector{Labels: labels()}
 		} else {
-			se.Resolution = networkingv1alpha3.ServiceEntry_DNS
+			se.Resolution = networkingv1alpha3.ServiceEntry_Resolution(r.IntN(5))
 		}
 		w.objects[key] = &model.Config{Key: key, Spec: se, Created: time.Unix(int64(r.IntN(3)), 0)}
 	case key.Kind == model.WorkloadEntry && !gone:
@@ -109,9 +115,9 @@ func (w *world) step(r *rand.Rand) model.Key {
 			p.Service, p.Selector = before.Service, before.Selector
 		}
 		for range r.IntN(3) {
-			p.Endpoints = append(p.Endpoints, &model.Endpoint{Address: address(), Port: 8080, ServicePort: 80, Namespace: namespace, Weight: 1})
+			p.Endpoints = append(p.Endpoints, &model.Endpoint{Address: address(), Port: 8080, ServicePort: 80, Namespace: namespace, Weight: 1, Cluster: pick("", "c", "d"), Network: pick("", "three")})
 		}
-		p.Endpoints = SortEndpoints(p.Endpoints)
+		p.Endpoints = SortOfClusters(p.Endpoints)
 		w.services[n] = p
 	case key.Kind != model.KubernetesEndpoints:
 		delete(w.objects, key)

@@ -152,9 +152,6 @@ func entryWorkload(we *networkingv1alpha3.WorkloadEntry, labels map[string]strin
 	}
 }
 
-// networkLabel names the network of a workload.
-const networkLabel = "topology.istio.io/network"
-
 // mutualTLS decides whether an endpoint speaks mesh mutual TLS: its label
 // says so, or else an identity of its own does.
 func mutualTLS(labels map[string]string, serviceAccount string) bool {

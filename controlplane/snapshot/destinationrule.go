@@ -6,6 +6,7 @@ package snapshot
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -28,6 +29,9 @@ type DestinationRule struct {
 	selector map[string]string
 }
 
+// Selected reports whether the rule is for certain workloads only.
+func (d *DestinationRule) Selected() bool { return len(d.selector) > 0 }
+
 // Subset gives the subset of a name; nil means that there is none.
 func (d *DestinationRule) Subset(name string) *networkingv1alpha3.Subset {
 	if d == nil {
@@ -46,6 +50,11 @@ type DestinationRules struct {
 	// SelectorLabels are the label keys that workload selectors name,
 	// sorted: proxies that agree in these get the same rules.
 	SelectorLabels []string
+	// Placed is true if one of the rules prefers endpoints by where they are, or
+	// may do so by the settings of the mesh; PlaceLabels are the label keys that
+	// the rules compare for it, sorted.
+	Placed      bool
+	PlaceLabels []string
 
 	root       string
 	namespaces map[string]*hostRules
@@ -77,7 +86,10 @@ func newDestinationRules(old *DestinationRules, objs []*model.Config, set settin
 			labels[k] = true
 		}
 		d.add(obj, spec, set)
+		d.place(spec)
 	}
+	slices.Sort(d.PlaceLabels)
+	d.PlaceLabels = slices.Compact(d.PlaceLabels)
 	d.SelectorLabels = slices.Sorted(maps.Keys(labels))
 	d.keep(old)
 	for _, ns := range d.namespaces {
@@ -124,6 +136,34 @@ func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.Desti
 	for _, s := range spec.GetSubsets() {
 		if rule.Subset(s.GetName()) == nil {
 			rule.Subsets = append(rule.Subsets, s)
+		}
+	}
+}
+
+// balances is what a policy and the settings of one port say about endpoints.
+type balances interface {
+	GetLoadBalancer() *networkingv1alpha3.LoadBalancerSettings
+	GetOutlierDetection() *networkingv1alpha3.OutlierDetection
+}
+
+// place notes whether and how an object prefers endpoints by where they are.
+func (d *DestinationRules) place(spec *networkingv1alpha3.DestinationRule) {
+	policies := []*networkingv1alpha3.TrafficPolicy{spec.GetTrafficPolicy()}
+	for _, s := range spec.GetSubsets() {
+		policies = append(policies, s.GetTrafficPolicy())
+	}
+	for _, p := range policies {
+		all := []balances{p}
+		for _, at := range p.GetPortLevelSettings() {
+			all = append(all, at)
+		}
+		for _, b := range all {
+			setting := b.GetLoadBalancer().GetLocalityLbSetting()
+			d.Placed = d.Placed || setting != nil || b.GetOutlierDetection() != nil
+			for _, label := range setting.GetFailoverPriority() {
+				key, _, _ := strings.Cut(label, "=")
+				d.PlaceLabels = append(d.PlaceLabels, key)
+			}
 		}
 	}
 }

@@ -14,11 +14,14 @@ import (
 // EndpointSet are the endpoints of one service, in a fixed order.
 type EndpointSet struct {
 	List []*model.Endpoint
+	// Networks is true if one of them names its network.
+	Networks bool
 	// from is what the registry gave: the same slice gives the same set.
 	from []*model.Endpoint
 }
 
-// Endpoints is the index of the endpoints of all services of one resolution.
+// Endpoints is the index of the endpoints of all services whose endpoints are
+// sent, or of all whose endpoints Envoy resolves.
 type Endpoints struct {
 	sets map[model.ServiceKey]*EndpointSet
 }
@@ -26,14 +29,14 @@ type Endpoints struct {
 // Of gives the endpoints of a service; nil means that there are none.
 func (e *Endpoints) Of(key model.ServiceKey) *EndpointSet { return e.sets[key] }
 
-func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][]*model.Endpoint, resolution model.Resolution) *Endpoints {
+func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][]*model.Endpoint, byName bool) *Endpoints {
 	e := &Endpoints{sets: make(map[model.ServiceKey]*EndpointSet)}
 	if old == nil {
 		old = &Endpoints{}
 	}
 	same := true
 	for _, svc := range services.Sorted {
-		if svc.Resolution != resolution {
+		if svc.Resolution.ByName() != byName {
 			continue
 		}
 		set := newSet(old.sets[svc.ServiceKey], all[svc.ServiceKey])
@@ -49,8 +52,8 @@ func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][
 	return e
 }
 
-// replace gives the index with other endpoints of some services, which are of
-// its resolution; it is the same index if they are the same endpoints.
+// replace gives the index with other endpoints of some services, which belong
+// into it; it is the same index if they are the same endpoints.
 func (e *Endpoints) replace(keys []model.ServiceKey, all map[model.ServiceKey][]*model.Endpoint) *Endpoints {
 	next := e
 	for _, key := range keys {
@@ -85,7 +88,8 @@ func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 	if prev != nil && slices.EqualFunc(prev.List, list, sameEndpoint) {
 		return prev
 	}
-	return &EndpointSet{List: list, from: from}
+	networks := slices.ContainsFunc(list, func(e *model.Endpoint) bool { return e.Network != "" })
+	return &EndpointSet{List: list, Networks: networks, from: from}
 }
 
 // inService gives a copy of a list without the endpoints that take no requests.
@@ -201,5 +205,5 @@ func compareEndpoints(a, b *model.Endpoint) int {
 }
 
 func sameEndpoint(a, b *model.Endpoint) bool {
-	return compareEndpoints(a, b) == 0 && a.MutualTLS == b.MutualTLS && maps.Equal(a.Labels, b.Labels)
+	return compareEndpoints(a, b) == 0 && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining && maps.Equal(a.Labels, b.Labels)
 }

@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,18 +17,113 @@ import (
 // that looks at others does so for its problems only.
 func InForce(kind model.Kind) bool {
 	switch kind {
-	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar:
+	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar, model.Gateway:
 		return true
 	}
 	return false
 }
 
-func gatewayNames(objects []*model.Config) map[string]struct{} {
-	names := make(map[string]struct{}, len(objects))
-	for _, o := range objects {
-		names[o.Namespace+"/"+o.Name] = struct{}{}
+// Gateway is one user object.
+type Gateway struct {
+	Config *model.Config
+	Spec   *networkingv1alpha3.Gateway
+	// Name is namespace/name.
+	Name string
+}
+
+// Gateways is the index of Gateways by workload.
+type Gateways struct {
+	// SelectorLabels are the label keys that selectors name, sorted: proxies
+	// that agree in these are selected by the same objects.
+	SelectorLabels []string
+
+	sorted []*Gateway // oldest first
+	byName map[string]*Gateway
+	all    []*model.Config
+}
+
+func (g *Gateways) objects() []*model.Config {
+	if g == nil {
+		return nil
 	}
-	return names
+	return g.all
+}
+
+func newGateways(old *Gateways, objs []*model.Config, _ settings) *Gateways {
+	g := &Gateways{byName: make(map[string]*Gateway), all: objs}
+	labels := make(map[string]bool)
+	for _, obj := range objs {
+		spec, ok := obj.Spec.(*networkingv1alpha3.Gateway)
+		if !ok {
+			continue
+		}
+		gw := &Gateway{Config: obj, Spec: spec, Name: obj.Namespace + "/" + obj.Name}
+		if old != nil && old.byName[gw.Name] != nil && sameConfig(old.byName[gw.Name].Config, obj) {
+			gw = old.byName[gw.Name]
+		}
+		g.sorted = append(g.sorted, gw)
+		g.byName[gw.Name] = gw
+		for k := range spec.GetSelector() {
+			labels[k] = true
+		}
+	}
+	g.SelectorLabels = slices.Sorted(maps.Keys(labels))
+	return g
+}
+
+// Get gives the object of a name, namespace/name; nil if there is none.
+func (g *Gateways) Get(name string) *Gateway { return g.byName[name] }
+
+// For gives the objects that select a workload, oldest first: those without a
+// selector select every gateway. A namespace that is not empty leaves out those
+// of others.
+func (g *Gateways) For(labels map[string]string, namespace string) []*Gateway {
+	var out []*Gateway
+	for _, gw := range g.sorted {
+		if (namespace == "" || gw.Config.Namespace == namespace) && model.Selects(gw.Spec.GetSelector(), labels) {
+			out = append(out, gw)
+		}
+	}
+	return out
+}
+
+// ServerHosts gives the hosts of a server of the Gateway that VirtualServices of
+// a namespace may use: "host" is for all, "namespace/host" and "./host" for one.
+func (g *Gateway) ServerHosts(server *networkingv1alpha3.Server, namespace string) []string {
+	var out []string
+	for _, h := range server.GetHosts() {
+		of, host, ok := strings.Cut(h, "/")
+		switch {
+		case !ok:
+			host = h
+		case of == "." && namespace != g.Config.Namespace, of != "." && of != "*" && of != namespace:
+			continue
+		}
+		out = append(out, strings.ToLower(host))
+	}
+	return out
+}
+
+// IntersectHosts gives the hosts that fall under both lists, each the narrower
+// of two, in the order of the second list, without duplicates.
+func IntersectHosts(a, b []string) []string {
+	var out []string
+	add := func(host string) {
+		if !slices.Contains(out, host) {
+			out = append(out, host)
+		}
+	}
+	for _, y := range b {
+		for _, x := range a {
+			switch {
+			case hostMatches(x, y):
+				add(y)
+			case hostMatches(y, x):
+				add(x)
+			}
+		}
+	}
+	return out
 }
 
 // gateways checks that the gateways of a VirtualService exist.
@@ -37,8 +133,26 @@ func (c *checker) gateways(obj *model.Config, spec *networkingv1alpha3.VirtualSe
 			continue
 		}
 		full := GatewayName(name, obj.Namespace)
-		if _, ok := c.mesh.gateways[full]; !ok {
+		gateway := c.mesh.Gateways.Get(full)
+		if gateway == nil {
 			c.dangling(obj, "spec.gateways[%d]: there is no Gateway %s, so the routes take no effect there; correct the name or create it", i, full)
+			continue
+		}
+		c.gatewayHosts(obj, spec, gateway)
+	}
+}
+
+// gatewayHosts checks that a Gateway has a server for each host of a
+// VirtualService.
+func (c *checker) gatewayHosts(obj *model.Config, spec *networkingv1alpha3.VirtualService, gateway *Gateway) {
+	for i, h := range spec.GetHosts() {
+		host := []string{c.mesh.ResolveHost(h, obj.Namespace)}
+		covered := slices.ContainsFunc(gateway.Spec.GetServers(), func(s *networkingv1alpha3.Server) bool {
+			return len(IntersectHosts(gateway.ServerHosts(s, obj.Namespace), host)) > 0
+		})
+		if !covered {
+			c.report(obj, "spec.hosts[%d]: no server of the Gateway %s takes %q for VirtualServices of the namespace %s, so the host takes no effect there; add it to spec.servers[].hosts of the Gateway",
+				i, gateway.Name, h, obj.Namespace)
 		}
 	}
 }

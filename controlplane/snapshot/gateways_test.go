@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func TestMissingGateways(t *testing.T) {
 		t.Errorf("missing are %q", got)
 	}
 	of := func(namespace, name string) *model.Config {
-		return &model.Config{Key: model.Key{Kind: model.Gateway, Namespace: namespace, Name: name}, Spec: &networkingv1alpha3.Gateway{}}
+		return &model.Config{Key: model.Key{Kind: model.Gateway, Namespace: namespace, Name: name}, Spec: &networkingv1alpha3.Gateway{Servers: []*networkingv1alpha3.Server{{Hosts: []string{"*"}}}}}
 	}
 	objects[model.Gateway] = []*model.Config{of("shop", "a"), of("edge", "c"), of("edge", "d")}
 	second := Build(first, in, model.NewChange(objects[model.Gateway][0].Key))
@@ -46,7 +47,108 @@ func TestMissingGateways(t *testing.T) {
 	if got := missing(third); got != "shop/b " {
 		t.Errorf("after another change missing are %q, want shop/b", got)
 	}
-	if InForce(model.Gateway) || !InForce(model.VirtualService) {
+	if InForce(model.WasmPlugin) || !InForce(model.VirtualService) {
 		t.Error("kinds in force are not those that snapshots are made of")
+	}
+}
+
+// serverOf gives a Gateway of namespace edge with the hosts of one server.
+func serverOf(name string, selector map[string]string, hosts ...string) *model.Config {
+	return &model.Config{
+		Key:  model.Key{Kind: model.Gateway, Namespace: "edge", Name: name},
+		Spec: &networkingv1alpha3.Gateway{Selector: selector, Servers: []*networkingv1alpha3.Server{{Hosts: hosts}}},
+	}
+}
+
+// Gateways select by labels and namespace; what did not change keeps its pointer.
+func TestGateways(t *testing.T) {
+	t.Parallel()
+	objects := []*model.Config{
+		serverOf("all", nil), serverOf("edge", map[string]string{"app": "edge"}), serverOf("other", map[string]string{"app": "edge", "tier": "x"}),
+	}
+	in := Input{List: func(kind model.Kind) []*model.Config {
+		if kind == model.Gateway {
+			return objects
+		}
+		return nil
+	}}
+	first := Build(nil, in, model.Change{All: true})
+	names := func(list []*Gateway) (out string) {
+		for _, gw := range list {
+			out += gw.Name + " "
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		labels          map[string]string
+		namespace, want string
+	}{
+		{nil, "", "edge/all "},
+		{map[string]string{"app": "edge", "more": "1"}, "", "edge/all edge/edge "},
+		{map[string]string{"app": "edge", "tier": "x"}, "edge", "edge/all edge/edge edge/other "},
+		{map[string]string{"app": "edge"}, "shop", ""},
+	} {
+		if got := names(first.Gateways.For(tc.labels, tc.namespace)); got != tc.want {
+			t.Errorf("%v in %q is selected by %q, want %q", tc.labels, tc.namespace, got, tc.want)
+		}
+	}
+	if got := first.Gateways.SelectorLabels; !slices.Equal(got, []string{"app", "tier"}) {
+		t.Errorf("selectors name %v", got)
+	}
+	second := Build(first, in, model.Change{All: true})
+	if second.Gateways != first.Gateways {
+		t.Error("an index of equal objects is another one")
+	}
+	objects = []*model.Config{objects[0], serverOf("edge", nil), objects[2]}
+	third := Build(second, in, model.NewChange(objects[1].Key))
+	if third.Gateways == second.Gateways || third.Gateways.Get("edge/all") != first.Gateways.Get("edge/all") || third.Gateways.Get("edge/edge") == first.Gateways.Get("edge/edge") {
+		t.Error("a change of one Gateway keeps or replaces the wrong ones")
+	}
+}
+
+// Hosts of servers are for the namespaces that they name.
+func TestServerHosts(t *testing.T) {
+	t.Parallel()
+	gw := &Gateway{Config: serverOf("x", nil)}
+	server := &networkingv1alpha3.Server{Hosts: []string{"All.test", "./own.test", "*/any.test", "shop/shop.test"}}
+	for namespace, want := range map[string]string{"edge": "all.test own.test any.test", "shop": "all.test any.test shop.test"} {
+		if got := strings.Join(gw.ServerHosts(server, namespace), " "); got != want {
+			t.Errorf("for %s the hosts are %q, want %q", namespace, got, want)
+		}
+	}
+	for _, tc := range [][3]string{
+		{"*", "a.test", "a.test"},
+		{"a.test", "*", "a.test"},
+		{"*.test", "*.a.test", "*.a.test"},
+		{"*.a.test", "*.test", "*.a.test"},
+		{"a.test", "b.test", ""},
+		{"*.a.test", "a.test", ""},
+		{"a.test *.b.test", "* x.b.test", "a.test *.b.test x.b.test"},
+	} {
+		if got := strings.Join(IntersectHosts(strings.Fields(tc[0]), strings.Fields(tc[1])), " "); got != tc[2] {
+			t.Errorf("%s and %s share %q, want %q", tc[0], tc[1], got, tc[2])
+		}
+	}
+}
+
+// A VirtualService says which of its hosts its Gateway has no server for.
+func TestUncoveredHosts(t *testing.T) {
+	t.Parallel()
+	vs := &model.Config{Key: model.Key{Kind: model.VirtualService, Namespace: "shop", Name: "vs"}, Spec: &networkingv1alpha3.VirtualService{
+		Hosts: []string{"a.test", "edge.test", "*.wide.test", "b.test"}, Gateways: []string{"edge/gw"},
+	}}
+	gw := serverOf("gw", nil, "a.test", "./edge.test", "shop/x.wide.test")
+	in := Input{List: func(kind model.Kind) []*model.Config {
+		return map[model.Kind][]*model.Config{model.VirtualService: {vs}, model.Gateway: {gw}}[kind]
+	}}
+	var got []string
+	for _, p := range Build(nil, in, model.Change{All: true}).Problems {
+		at, _, ok := strings.Cut(p.Reason, ": no server of the Gateway edge/gw")
+		if ok && p.Object == vs.Key {
+			got = append(got, at)
+		}
+	}
+	if want := []string{"spec.hosts[1]", "spec.hosts[3]"}; !slices.Equal(got, want) {
+		t.Errorf("uncovered are %v, want %v", got, want)
 	}
 }

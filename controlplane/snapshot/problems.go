@@ -5,7 +5,6 @@ package snapshot
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -17,7 +16,7 @@ import (
 // each other is looked at again only when one of the indexes changed.
 func (m *Mesh) collectProblems(old *Mesh) {
 	m.referenceProblems = old.referenceProblems
-	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || !maps.Equal(m.gateways, old.gateways) {
+	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || m.Gateways != old.Gateways {
 		c := &checker{mesh: m}
 		for _, obj := range m.VirtualServices.objects() {
 			c.virtualService(obj)
@@ -27,7 +26,8 @@ func (m *Mesh) collectProblems(old *Mesh) {
 		}
 		m.referenceProblems = c.found
 	}
-	m.Problems = slices.Concat(m.registry.Problems, m.referenceProblems, m.Trust.problems)
+	m.subsets = newSubsetIndex(old.subsets, m)
+	m.Problems = slices.Concat(m.registry.Problems, m.referenceProblems, m.subsets.problems, m.Trust.problems)
 }
 
 // checker gathers what is wrong between the objects of one snapshot.
@@ -51,6 +51,7 @@ func (c *checker) virtualService(obj *model.Config) {
 	if !ok {
 		return
 	}
+	c.httpRoutes(obj, spec)
 	c.gateways(obj, spec)
 	if !forMesh(spec.GetGateways()) {
 		return
@@ -58,27 +59,6 @@ func (c *checker) virtualService(obj *model.Config) {
 	c.duplicateHosts(obj, spec)
 	if len(spec.GetTls())+len(spec.GetTcp()) > 0 {
 		c.report(obj, "spec.tls and spec.tcp are not served yet and have no effect; use spec.http")
-	}
-	for i, route := range spec.GetHttp() {
-		at := fmt.Sprintf("spec.http[%d]", i)
-		for j, dest := range route.GetRoute() {
-			c.destination(obj, fmt.Sprintf("%s.route[%d].destination", at, j), dest.GetDestination())
-		}
-		if route.GetMirror() != nil {
-			c.destination(obj, at+".mirror", route.GetMirror())
-		}
-		for j, mirror := range route.GetMirrors() {
-			c.destination(obj, fmt.Sprintf("%s.mirrors[%d].destination", at, j), mirror.GetDestination())
-		}
-		if route.GetFault() != nil {
-			c.report(obj, "%s.fault is not served yet: requests are routed without the fault; remove it", at)
-		}
-		if route.GetCorsPolicy() != nil {
-			c.report(obj, "%s.corsPolicy is not served yet: requests are routed without it; remove it", at)
-		}
-		if route.GetDelegate() != nil {
-			c.report(obj, "%s.delegate is not served yet: the route answers 503; write the routes of the delegate here", at)
-		}
 	}
 }
 
@@ -118,66 +98,5 @@ func (c *checker) destination(obj *model.Config, at string, dest *networkingv1al
 	if c.mesh.DestinationRules.For(svc.ServiceKey, obj.Namespace, nil).Subset(subset) == nil {
 		c.dangling(obj, "%s.subset: no DestinationRule for %q has the subset %q: requests that go there are answered with 503; add the subset to a DestinationRule",
 			at, host, subset)
-	}
-}
-
-func (c *checker) destinationRule(obj *model.Config) {
-	spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
-	if !ok {
-		return
-	}
-	host := c.mesh.ResolveHost(spec.GetHost(), obj.Namespace)
-	if !isWildcard(host) && c.mesh.Services.ForHost(host, obj.Namespace) == nil {
-		c.dangling(obj, "spec.host: no service has the host %q, so the rule has no effect; correct the host or add a ServiceEntry", host)
-	}
-	c.duplicateSubsets(obj, spec, host)
-	c.policy(obj, "spec.trafficPolicy", spec.GetTrafficPolicy())
-	for i, s := range spec.GetSubsets() {
-		c.policy(obj, fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy())
-	}
-}
-
-// duplicateSubsets reports subsets that an older rule of the same host defines.
-func (c *checker) duplicateSubsets(obj *model.Config, spec *networkingv1alpha3.DestinationRule, host string) {
-	for _, rule := range c.mesh.DestinationRules.withHost(obj.Namespace, host) {
-		position := slices.IndexFunc(rule.From, func(o *model.Config) bool { return o.Key == obj.Key })
-		for _, older := range rule.From[:max(position, 0)] {
-			names := older.Spec.(*networkingv1alpha3.DestinationRule).GetSubsets()
-			for i, s := range spec.GetSubsets() {
-				if slices.ContainsFunc(names, func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
-					c.report(obj, "spec.subsets[%d].name: the subset %q of %q is already defined by the older DestinationRule %s, which wins; remove one of them",
-						i, s.GetName(), host, older.Name)
-				}
-			}
-		}
-	}
-}
-
-// policy reports settings that nothing is made of yet.
-func (c *checker) policy(obj *model.Config, at string, policy *networkingv1alpha3.TrafficPolicy) {
-	c.portPolicy(obj, at, policy.GetLoadBalancer(), policy.GetTls())
-	for i, p := range policy.GetPortLevelSettings() {
-		c.portPolicy(obj, fmt.Sprintf("%s.portLevelSettings[%d]", at, i), p.GetLoadBalancer(), p.GetTls())
-	}
-	if policy.GetTunnel() != nil {
-		c.report(obj, "%s.tunnel is not served yet and has no effect; remove it", at)
-	}
-	if policy.GetProxyProtocol() != nil {
-		c.report(obj, "%s.proxyProtocol is not served yet and has no effect; remove it", at)
-	}
-}
-
-func (c *checker) portPolicy(obj *model.Config, at string, lb *networkingv1alpha3.LoadBalancerSettings, tls *networkingv1alpha3.ClientTLSSettings) {
-	if lb.GetConsistentHash() != nil {
-		c.report(obj, "%s.loadBalancer.consistentHash is not served yet: the default balancing is used; use loadBalancer.simple", at)
-	}
-	if lb.GetSimple() == networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH {
-		c.report(obj, "%s.loadBalancer.simple: PASSTHROUGH has no effect without interception: the default balancing is used", at)
-	}
-	switch tls.GetMode() {
-	case networkingv1alpha3.ClientTLSSettings_SIMPLE, networkingv1alpha3.ClientTLSSettings_MUTUAL:
-		c.report(obj, "%s.tls.mode: %s is not served yet: requests to the host are answered with 503 and never sent as plaintext; use DISABLE or ISTIO_MUTUAL",
-			at, tls.GetMode())
-	case networkingv1alpha3.ClientTLSSettings_DISABLE, networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
 	}
 }

@@ -4,16 +4,25 @@
 package snapshot
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
+
+// Networks are the gateways between networks.
+type Networks = registry.Networks
 
 // Services is the index of service definitions.
 type Services struct {
 	// Sorted are all services by host, then namespace.
 	Sorted []*model.Service
-	byHost map[string][]*model.Service // in the order of preferred
+	// NodeLocal is true if one of them is.
+	NodeLocal bool
+	// Distributions are those that services ask for, sorted.
+	Distributions []model.Distribution
+	byHost        map[string][]*model.Service // in the order of preferred
 }
 
 // newServices keeps the pointer of each service that did not change, and the
@@ -37,7 +46,12 @@ func newServices(old *Services, sorted []*model.Service) *Services {
 	}
 	for _, svc := range s.Sorted {
 		s.byHost[svc.Hostname] = append(s.byHost[svc.Hostname], svc)
+		s.NodeLocal = s.NodeLocal || svc.NodeLocal
+		if d := svc.Distribution; d != "" && !slices.Contains(s.Distributions, d) {
+			s.Distributions = append(s.Distributions, d)
+		}
 	}
+	slices.Sort(s.Distributions)
 	for _, same := range s.byHost {
 		slices.SortStableFunc(same, preferred)
 	}
@@ -97,8 +111,11 @@ func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service 
 }
 
 func sameService(a, b *model.Service) bool {
-	return a.ServiceKey == b.ServiceKey && slices.Equal(a.Ports, b.Ports) && a.Resolution == b.Resolution &&
-		slices.Equal(a.Addresses, b.Addresses) && a.External == b.External && a.Registry == b.Registry &&
+	return a.ServiceKey == b.ServiceKey && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Ports, b.Ports) && a.Resolution == b.Resolution &&
+		a.Passthrough == b.Passthrough && a.Headless == b.Headless && slices.Equal(a.Addresses, b.Addresses) &&
+		maps.EqualFunc(a.ClusterAddresses, b.ClusterAddresses, slices.Equal) && maps.EqualFunc(a.ExternalAddresses, b.ExternalAddresses, slices.Equal) &&
+		maps.EqualFunc(a.ExternalPorts, b.ExternalPorts, maps.Equal) && a.External == b.External && a.Registry == b.Registry &&
 		slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && slices.Equal(a.ServiceAccounts, b.ServiceAccounts) &&
-		slices.Equal(a.ExportTo, b.ExportTo) && a.NodeLocal == b.NodeLocal && slices.Equal(a.Allocated, b.Allocated) && a.Created.Equal(b.Created) && a.Source == b.Source
+		slices.Equal(a.ExportTo, b.ExportTo) && a.NodeLocal == b.NodeLocal && a.Distribution == b.Distribution &&
+		slices.Equal(a.Allocated, b.Allocated) && a.Created.Equal(b.Created) && a.Source == b.Source
 }

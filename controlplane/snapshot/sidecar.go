@@ -50,6 +50,14 @@ func (list imports) hold(namespace, host string) bool {
 	})
 }
 
+// meet reports whether one of the imports holds the host, or a part of what a
+// wildcard host stands for.
+func (list imports) meet(namespace, host string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(r importRule) bool {
+		return (r.namespace == "*" || r.namespace == namespace) && (hostMatches(r.host, host) || hostMatches(host, r.host))
+	})
+}
+
 // Egress gives the egress listeners of the Sidecar.
 func (s *Sidecar) Egress() []*EgressListener {
 	if s == nil {

@@ -15,9 +15,30 @@ import (
 // VirtualService is one user object.
 type VirtualService struct {
 	Config *model.Config
-	Spec   *networkingv1alpha3.VirtualService
+	// Spec is that of the object, with the routes of its delegates in place of
+	// those that name one.
+	Spec *networkingv1alpha3.VirtualService
 	// Hosts are the full names of spec.hosts.
 	Hosts []string
+
+	origins   []Origin // of the HTTP routes of Spec
+	delegates []*model.Config
+	problems  []model.Problem
+}
+
+// Origin is the place of an HTTP route: the object that a person wrote it into,
+// and its position there.
+type Origin struct {
+	Config *model.Config
+	Rule   int
+}
+
+// Origin gives the place of an HTTP route of Spec.
+func (v *VirtualService) Origin(route int) Origin {
+	if v.origins == nil {
+		return Origin{Config: v.Config, Rule: route}
+	}
+	return v.origins[route]
 }
 
 // VirtualServices is the index of VirtualServices by host.
@@ -31,6 +52,8 @@ type VirtualServices struct {
 	byHost    map[string][]*VirtualService // oldest first
 	wildcards []string                     // most specific first
 	byGateway map[string][]*VirtualService // by namespace/name, oldest first
+	byKey     map[model.Key]*VirtualService
+	lent      map[model.Key]bool // delegates that somebody names
 	all       []*model.Config
 }
 
@@ -46,29 +69,25 @@ func (v *VirtualServices) objects() []*model.Config {
 }
 
 func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings) *VirtualServices {
-	before := make(map[model.Key]*VirtualService)
-	if old != nil {
-		for _, vs := range old.All {
-			before[vs.Config.Key] = vs
-		}
-		for _, list := range old.byGateway {
-			for _, vs := range list {
-				before[vs.Config.Key] = vs
-			}
-		}
+	v := &VirtualServices{
+		byHost: make(map[string][]*VirtualService), byGateway: make(map[string][]*VirtualService),
+		byKey: make(map[model.Key]*VirtualService), lent: make(map[model.Key]bool), all: objs,
 	}
-	v := &VirtualServices{byHost: make(map[string][]*VirtualService), byGateway: make(map[string][]*VirtualService), all: objs}
+	lenders := lendersOf(objs)
 	labels := make(map[string]bool)
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*networkingv1alpha3.VirtualService)
-		if !ok {
+		if !ok || len(spec.GetHosts()) == 0 {
 			continue
 		}
-		vs := before[obj.Key]
-		if vs == nil || !sameConfig(vs.Config, obj) {
-			vs = &VirtualService{Config: obj, Spec: spec}
-			for _, h := range spec.GetHosts() {
-				vs.Hosts = append(vs.Hosts, set.resolveHost(h, obj.Namespace))
+		vs := newVirtualService(obj, spec, lenders, set)
+		if old != nil && vs.same(old.byKey[obj.Key]) {
+			vs = old.byKey[obj.Key]
+		}
+		v.byKey[obj.Key] = vs
+		for _, d := range vs.delegates {
+			if d != nil {
+				v.lent[d.Key] = true
 			}
 		}
 		for _, name := range gatewaysOf(obj, spec) {
@@ -81,7 +100,7 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 		for _, h := range vs.Hosts {
 			v.byHost[h] = append(v.byHost[h], vs)
 		}
-		for _, route := range spec.GetHttp() {
+		for _, route := range vs.Spec.GetHttp() {
 			for _, m := range route.GetMatch() {
 				for k := range m.GetSourceLabels() {
 					labels[k] = true
@@ -99,15 +118,40 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 	return v
 }
 
+func newVirtualService(obj *model.Config, spec *networkingv1alpha3.VirtualService, lenders map[string]*model.Config, set settings) *VirtualService {
+	vs := &VirtualService{Config: obj, Spec: spec}
+	for _, h := range spec.GetHosts() {
+		vs.Hosts = append(vs.Hosts, set.resolveHost(h, obj.Namespace))
+	}
+	vs.delegate(lenders, set)
+	return vs
+}
+
+// same reports whether another one, which may be nil, means the same.
+func (v *VirtualService) same(o *VirtualService) bool {
+	return o != nil && sameConfig(v.Config, o.Config) && slices.Equal(v.Hosts, o.Hosts) && slices.EqualFunc(v.delegates, o.delegates, sameLender)
+}
+
+func sameLender(a, b *model.Config) bool {
+	return a == b || a != nil && b != nil && sameConfig(a, b)
+}
+
 // For gives the VirtualService of a host as a namespace sees it: the most
 // specific host wins, then the older object. Nil means that there is none.
 func (v *VirtualServices) For(host, namespace string) *VirtualService {
-	if vs := firstVisible(v.byHost[host], namespace); vs != nil {
+	return v.ForSidecar(host, namespace, nil)
+}
+
+// ForSidecar is For among the objects that a Sidecar imports: those in a
+// namespace, and for a host, that an egress listener names. The Sidecar may be
+// nil.
+func (v *VirtualServices) ForSidecar(host, namespace string, sidecar *Sidecar) *VirtualService {
+	if vs := firstVisible(v.byHost[host], namespace, sidecar); vs != nil {
 		return vs
 	}
 	for _, w := range v.wildcards {
 		if hostMatches(w, host) {
-			if vs := firstVisible(v.byHost[w], namespace); vs != nil {
+			if vs := firstVisible(v.byHost[w], namespace, sidecar); vs != nil {
 				return vs
 			}
 		}
@@ -120,9 +164,14 @@ func (v *VirtualService) VisibleFrom(namespace string) bool {
 	return visible(v.Spec.GetExportTo(), v.Config.Namespace, namespace)
 }
 
-func firstVisible(list []*VirtualService, namespace string) *VirtualService {
+// ImportedBy reports whether a Sidecar imports the object; nil imports all.
+func (v *VirtualService) ImportedBy(sidecar *Sidecar) bool {
+	return sidecar == nil || slices.ContainsFunc(v.Hosts, func(host string) bool { return sidecar.imports.meet(v.Config.Namespace, host) })
+}
+
+func firstVisible(list []*VirtualService, namespace string, sidecar *Sidecar) *VirtualService {
 	for _, vs := range list {
-		if vs.VisibleFrom(namespace) {
+		if vs.VisibleFrom(namespace) && vs.ImportedBy(sidecar) {
 			return vs
 		}
 	}

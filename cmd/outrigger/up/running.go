@@ -17,9 +17,10 @@ import (
 const runningPrefix = "outrigger-run-"
 
 // announce tells other commands of this user which config store the running
-// mesh reads: the URL stands in a file that is locked as long as the process
-// lives. The result removes it.
-func announce(temp, url string) (withdraw func() error, err error) {
+// mesh reads, empty for none, and where its control plane answers questions: the
+// URL and the address stand in a file, a line each, that is locked as long as the
+// process lives. The result removes it.
+func announce(temp, store, control string) (withdraw func() error, err error) {
 	if _, err := Running(temp); err != nil { // removes what killed runs left
 		return nil, err
 	}
@@ -30,7 +31,7 @@ func announce(temp, url string) (withdraw func() error, err error) {
 	withdraw = func() error { return errors.Join(os.Remove(f.Name()), f.Close()) }
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
-		_, err = f.WriteString(url)
+		_, err = f.WriteString(store + "\n" + control + "\n")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tell other commands of the mesh: %w", err), withdraw())
@@ -40,25 +41,33 @@ func announce(temp, url string) (withdraw func() error, err error) {
 
 // Running gives the URLs of the config stores of the meshes that this user
 // runs on this machine. Temp is the directory of temporary files.
-func Running(temp string) ([]string, error) {
+func Running(temp string) ([]string, error) { return announced(temp, 0) }
+
+// RunningControls gives the addresses at which the control planes of these meshes
+// answer questions.
+func RunningControls(temp string) ([]string, error) { return announced(temp, 1) }
+
+// announced gives one line of each file that tells of a running mesh, but for
+// empty ones.
+func announced(temp string, line int) ([]string, error) {
 	paths, err := filepath.Glob(filepath.Join(temp, runningPrefix+"*"))
 	if err != nil {
 		return nil, fmt.Errorf("look for running meshes: %w", err)
 	}
-	var urls []string
+	var out []string
 	for _, path := range paths {
-		url, err := readAnnounced(path)
-		switch {
-		case err != nil:
+		text, err := readAnnounced(path)
+		if err != nil {
 			return nil, fmt.Errorf("look for running meshes: %w", err)
-		case url != "":
-			urls = append(urls, url)
+		}
+		if lines := strings.Split(text, "\n"); line < len(lines) && lines[line] != "" {
+			out = append(out, lines[line])
 		}
 	}
-	return urls, nil
+	return out, nil
 }
 
-// readAnnounced gives the URL in the file of a running mesh of this user;
+// readAnnounced gives the text in the file of a running mesh of this user;
 // empty for others. What a killed run left behind is removed.
 func readAnnounced(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -77,8 +86,8 @@ func readAnnounced(path string) (string, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
 		return "", ignoreGone(os.Remove(path))
 	}
-	url, err := io.ReadAll(io.LimitReader(f, 4096))
-	return strings.TrimSpace(string(url)), err
+	text, err := io.ReadAll(io.LimitReader(f, 4096))
+	return string(text), err
 }
 
 func ignoreGone(err error) error {

@@ -21,13 +21,29 @@ func TestRunning(t *testing.T) {
 	if err := os.Symlink(stale, filepath.Join(temp, runningPrefix+"link")); err != nil {
 		t.Fatal(err)
 	}
-	withdraw, err := announce(temp, "fs:///one")
+	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := Running(temp)
 	if err != nil || !slices.Equal(got, []string{"fs:///one"}) {
 		t.Errorf("Running gives %q, %v", got, err)
+	}
+	// One without a config directory has a control plane all the same.
+	alone, err := announce(temp, "", "127.77.51.10:15014")
+	if err != nil {
+		t.Fatal(err)
+	}
+	controls, err := RunningControls(temp)
+	slices.Sort(controls)
+	if err != nil || !slices.Equal(controls, []string{"127.77.51.10:15014", "127.77.51.9:15014"}) {
+		t.Errorf("RunningControls gives %q, %v", controls, err)
+	}
+	if got, err := Running(temp); err != nil || !slices.Equal(got, []string{"fs:///one"}) {
+		t.Errorf("with a second mesh, Running gives %q, %v", got, err)
+	}
+	if err := alone(); err != nil {
+		t.Error(err)
 	}
 	if _, err := os.Stat(stale); !os.IsNotExist(err) {
 		t.Errorf("the file of a killed run is still there: %v", err)
@@ -38,7 +54,7 @@ func TestRunning(t *testing.T) {
 	if got, err := Running(temp); err != nil || len(got) > 0 {
 		t.Errorf("after the end Running gives %q, %v", got, err)
 	}
-	if _, err := announce(filepath.Join(temp, "missing"), "x"); err == nil {
+	if _, err := announce(filepath.Join(temp, "missing"), "x", "y"); err == nil {
 		t.Error("announced in a directory that does not exist")
 	}
 }

@@ -93,13 +93,15 @@ func (u *Up) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	store := ""
 	if u.mesh.configDir != "" {
-		withdraw, err := announce(os.TempDir(), fileURL(u.mesh.configDir))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = withdraw() }() // what is left behind is found to be stale
+		store = fileURL(u.mesh.configDir)
 	}
+	withdraw, err := announce(os.TempDir(), store, hostPort(u.mesh.controlAddress(), controlMonitorPort))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = withdraw() }() // what is left behind is found to be stale
 	if err := u.writeState(s); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -188,7 +189,7 @@ func TestStartFails(t *testing.T) {
 }
 
 // TestNothingOutlivesAKilledRun kills the runner itself; the next run removes
-// its directory.
+// its directory, and the file that told of it.
 func TestNothingOutlivesAKilledRun(t *testing.T) {
 	t.Parallel()
 	dir, temp := programs(t), t.TempDir()
@@ -222,8 +223,9 @@ func TestNothingOutlivesAKilledRun(t *testing.T) {
 	eventually(t, "all processes are gone", func() bool { return len(processes(dir)) == 0 })
 
 	cmd, out := run()
-	if now := states(); len(first) != 1 || len(now) != 1 || now[0] == first[0] {
-		t.Errorf("state directories: first %v, now %v", first, now)
+	now := states()
+	if stays := func(path string) bool { return slices.Contains(first, path) }; len(first) != 2 || len(now) != 2 || slices.ContainsFunc(now, stays) {
+		t.Errorf("state directories and files: first %v, now %v", first, now)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

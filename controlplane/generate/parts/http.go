@@ -34,8 +34,8 @@ type filterRow struct {
 func httpFilters() []filterRow {
 	return []filterRow{
 		{"envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{EmitFilterState: true, PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)}}, "counts every gRPC request, also those that later filters answer"},
-		{FaultFilter, &faultv3.HTTPFault{}, "answers in place of the upstream, so before what depends on it; idle unless the route names a fault"},
-		{CORSFilter, &corsv3.Cors{}, "answers preflights, also those that a fault should hit first; idle unless the route has a policy"},
+		{FaultFilter, &faultv3.HTTPFault{}, "stands for the upstream, so behind what counts requests; idle unless the route names a fault"},
+		{CORSFilter, &corsv3.Cors{}, "answers preflights that no fault hit; idle unless the route has a policy"},
 		{"envoy.filters.http.router", &routerv3.Router{}, "terminal: sends the request, so nothing can follow"},
 	}
 }

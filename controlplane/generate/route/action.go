@@ -4,7 +4,10 @@
 package route
 
 import (
+	"cmp"
 	"math"
+	"regexp"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -14,40 +17,39 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // forward makes the route send requests to its destinations.
 func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.HTTPRoute) {
 	action := &routev3.RouteAction{RetryPolicy: retryPolicy(in.GetRetries(), b.Mesh.Config)}
-	applyTimeout(action, in.GetTimeout(), h)
-	var authority string
-	if host := headerOperations(in.GetHeaders().GetRequest()).authority; host != "" {
-		authority = host
-	}
+	authority := headerOperations(in.GetHeaders().GetRequest()).authority
 	if r := in.GetRewrite(); r != nil {
-		rewritePath(action, r)
-		if r.GetAuthority() != "" {
-			authority = r.GetAuthority()
-		}
+		rewritePath(action, r, route.GetMatch())
+		authority = cmp.Or(r.GetAuthority(), authority)
 	}
 	dests := weighted(in.GetRoute())
+	targets := make([]target, 0, len(dests))
+	for _, d := range dests {
+		targets = append(targets, b.target(d.GetDestination(), h))
+	}
 	switch len(dests) {
 	case 0:
 		route.Action = Respond(503, "all destinations of the route have the weight 0\n")
 		return
 	case 1:
-		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: b.cluster(dests[0].GetDestination(), h)}
+		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: targets[0].cluster()}
 		b.applyHeaders(route, dests[0].GetHeaders())
-		if host := headerOperations(dests[0].GetHeaders().GetRequest()).authority; host != "" {
-			authority = host
-		}
+		authority = cmp.Or(headerOperations(dests[0].GetHeaders().GetRequest()).authority, authority)
 	default:
-		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: b.split(dests, h)}
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split(dests, targets)}
 	}
+	b.applyTimeout(action, in.GetTimeout(), servesHTTP2(h.Service, h.Port) || slices.ContainsFunc(targets, func(t target) bool { return servesHTTP2(t.service, t.port) }))
 	if authority != "" {
 		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: authority}
 	}
 	action.RequestMirrorPolicies = b.mirrors(in, h)
+	action.HashPolicy = b.hashPolicies(targets...)
 	route.Action = &routev3.Route_Route{Route: action}
 }
 
@@ -66,12 +68,12 @@ func weighted(dests []*networkingv1alpha3.HTTPRouteDestination) []*networkingv1a
 }
 
 // split divides requests between destinations by weight.
-func (b *Builder) split(dests []*networkingv1alpha3.HTTPRouteDestination, h *Host) *routev3.WeightedCluster {
+func split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *routev3.WeightedCluster {
 	out := &routev3.WeightedCluster{}
-	for _, d := range dests {
+	for i, d := range dests {
 		request, response := headerOperations(d.GetHeaders().GetRequest()), headerOperations(d.GetHeaders().GetResponse())
 		c := &routev3.WeightedCluster_ClusterWeight{
-			Name:                    b.cluster(d.GetDestination(), h),
+			Name:                    targets[i].cluster(),
 			Weight:                  wrapperspb.UInt32(uint32(d.GetWeight())),
 			RequestHeadersToAdd:     request.add,
 			RequestHeadersToRemove:  request.remove,
@@ -86,19 +88,31 @@ func (b *Builder) split(dests []*networkingv1alpha3.HTTPRouteDestination, h *Hos
 	return out
 }
 
-// cluster names the cluster of a destination. Whether it exists shows when a
-// request gets there: one that does not answers 503.
-func (b *Builder) cluster(dest *networkingv1alpha3.Destination, h *Host) string {
-	namespace := h.Rules.Config.Namespace
-	host := b.Mesh.ResolveHost(dest.GetHost(), namespace)
-	port := dest.GetPort().GetNumber()
-	if port == 0 {
-		port = h.Port
-		if svc := b.Service(host); svc != nil && len(svc.Ports) == 1 {
-			port = svc.Ports[0].Number
+// target is a destination in full.
+type target struct {
+	host    string
+	subset  string
+	port    uint32
+	service *model.Service // nil if the proxy sees none
+}
+
+// cluster names the cluster of a target. Whether it exists shows when a request
+// gets there: one that does not answers 503.
+func (t target) cluster() string { return parts.OutboundName(t.port, t.subset, t.host) }
+
+func (b *Builder) target(dest *networkingv1alpha3.Destination, h *Host) target {
+	t := target{
+		host:   b.Mesh.ResolveHost(dest.GetHost(), h.Rules.Config.Namespace),
+		subset: dest.GetSubset(), port: dest.GetPort().GetNumber(),
+	}
+	t.service = b.Service(t.host)
+	if t.port == 0 {
+		t.port = h.Port
+		if t.service != nil && len(t.service.Ports) == 1 {
+			t.port = t.service.Ports[0].Number
 		}
 	}
-	return parts.OutboundName(port, dest.GetSubset(), host)
+	return t
 }
 
 // mirrors sends copies of requests elsewhere.
@@ -116,50 +130,75 @@ func (b *Builder) mirrors(in *networkingv1alpha3.HTTPRoute, h *Host) []*routev3.
 	for _, m := range mirrors {
 		percent := 100.0
 		if m.GetPercentage() != nil {
-			percent = min(max(m.GetPercentage().GetValue(), 0), 100)
+			percent = m.GetPercentage().GetValue()
 		}
-		if percent == 0 {
+		share := fraction(percent)
+		if share.GetNumerator() == 0 {
 			continue
 		}
 		out = append(out, &routev3.RouteAction_RequestMirrorPolicy{
-			Cluster:      b.cluster(m.GetDestination(), h),
-			TraceSampled: wrapperspb.Bool(false),
-			RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{
-				Numerator: uint32(math.Round(percent * 10_000)), Denominator: typev3.FractionalPercent_MILLION,
-			}},
+			Cluster:         b.target(m.GetDestination(), h).cluster(),
+			TraceSampled:    wrapperspb.Bool(false),
+			RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: share},
 		})
 	}
 	return out
 }
 
-func rewritePath(action *routev3.RouteAction, in *networkingv1alpha3.HTTPRewrite) {
-	if r := in.GetUriRegexRewrite(); r != nil {
+// fraction gives a percentage in millionths; what is no percentage gives the
+// nearest one.
+func fraction(percent float64) *typev3.FractionalPercent {
+	out := &typev3.FractionalPercent{Denominator: typev3.FractionalPercent_MILLION}
+	if percent > 0 { // not so for NaN
+		out.Numerator = uint32(math.Round(min(percent, 100) * 10_000))
+	}
+	return out
+}
+
+func rewritePath(action *routev3.RouteAction, in *networkingv1alpha3.HTTPRewrite, match *routev3.RouteMatch) {
+	switch r := in.GetUriRegexRewrite(); {
+	case r != nil:
 		action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{
 			Pattern: &matcherv3.RegexMatcher{Regex: r.GetMatch()}, Substitution: r.GetRewrite(),
 		}
-		return
+	case in.GetUri() == "/" && match.GetPathSeparatedPrefix() != "":
+		action.RegexRewrite = cutPrefix(match.GetPathSeparatedPrefix())
+	default:
+		action.PrefixRewrite = in.GetUri()
 	}
-	action.PrefixRewrite = in.GetUri()
 }
 
-// redirect answers requests to a port with another URL. Ports that the scheme
-// implies are not written.
-func redirect(in *networkingv1alpha3.HTTPRedirect, requested uint32) *routev3.Route_Redirect {
+// cutPrefix takes whole segments off the path: a "/" in their place would stand
+// beside the one that follows them.
+func cutPrefix(prefix string) *matcherv3.RegexMatchAndSubstitute {
+	return &matcherv3.RegexMatchAndSubstitute{
+		Pattern: &matcherv3.RegexMatcher{Regex: "^" + regexp.QuoteMeta(prefix) + "/?"}, Substitution: "/",
+	}
+}
+
+// redirect answers requests with another URL. Ports that the scheme implies are
+// not written.
+func (b *Builder) redirect(in *networkingv1alpha3.HTTPRedirect, h *Host, match *routev3.RouteMatch) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.GetAuthority()}
-	switch {
+	switch segments := match.GetPathSeparatedPrefix(); {
+	case in.GetPrefixRewrite() == "/" && segments != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_RegexRewrite{RegexRewrite: cutPrefix(segments)}
 	case in.GetPrefixRewrite() != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.GetPrefixRewrite()}
 	case in.GetUri() != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: in.GetUri()}
 	}
-	if in.GetScheme() != "" {
-		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: in.GetScheme()}
+	scheme := in.GetScheme()
+	if scheme != "" {
+		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: scheme}
+	} else if scheme = "http"; b.TLS {
+		scheme = "https"
 	}
 	port := in.GetPort()
 	if in.GetDerivePort() == networkingv1alpha3.HTTPRedirect_FROM_REQUEST_PORT {
-		port = requested // Envoy's own default is the port of the scheme
+		port = h.Port // Envoy's own default is the port of the scheme
 	}
-	if !(port == 80 && in.GetScheme() == "http") && !(port == 443 && in.GetScheme() == "https") {
+	if !(port == 80 && scheme == "http") && !(port == 443 && scheme == "https") {
 		out.PortRedirect = port
 	}
 	codes := map[uint32]routev3.RedirectAction_RedirectResponseCode{

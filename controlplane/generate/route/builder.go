@@ -5,6 +5,7 @@ package route
 
 import (
 	"slices"
+	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -27,11 +28,17 @@ type Builder struct {
 	// Gateway is where the routes apply: [Sidecars], or namespace/name of a
 	// Gateway.
 	Gateway string
+	// TLS is true if the requests come by TLS.
+	TLS bool
 	// Service gives the service of a host as the proxy sees it; nil if there
 	// is none.
 	Service func(host string) *model.Service
+	// Timeout is that of routes that set none; 0 means none.
+	Timeout time.Duration
 	// Problems are those of the objects that were looked at.
 	Problems []model.Problem
+
+	reported map[model.Problem]bool // those that Routes found
 }
 
 // Host is a host and port that gets routes of its own.
@@ -47,8 +54,9 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: parts.OutboundName(h.Port, "", h.Name)},
 		RetryPolicy:      retryPolicy(nil, b.Mesh.Config),
+		HashPolicy:       b.hashPolicies(target{host: h.Name, port: h.Port, service: h.Service}),
 	}
-	applyTimeout(action, nil, h)
+	b.applyTimeout(action, nil, servesHTTP2(h.Service, h.Port))
 	return &routev3.Route{
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
@@ -57,14 +65,45 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 	}
 }
 
-// applyTimeout sets the timeout of a route; nil and 0 mean none. A gRPC
-// client's own deadline holds too, but not beyond the timeout.
-func applyTimeout(action *routev3.RouteAction, timeout *durationpb.Duration, h *Host) {
+// applyTimeout sets the timeout of a route; 0 means none. A gRPC client's own
+// deadline holds too, but not beyond the timeout.
+func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.Duration, http2 bool) {
 	action.Timeout = durationpb.New(0)
-	if d, ok := parts.Positive(timeout); ok {
+	if timeout == nil && b.Timeout > 0 {
+		action.Timeout = durationpb.New(b.Timeout)
+	} else if d, ok := positive(timeout); ok {
 		action.Timeout = d
 	}
-	if h.Service != nil && slices.ContainsFunc(h.Service.Ports, func(p model.Port) bool { return p.Number == h.Port && p.Protocol.IsHTTP2() }) {
+	if http2 {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: action.Timeout}
 	}
+}
+
+// longest is more than anybody waits, and less than what Envoy's clocks hold: it
+// would refuse all routes because of a longer one.
+const longest = 100 * 365 * 24 * time.Hour
+
+// positive gives a duration that is set and above zero as one that Envoy takes.
+func positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
+	if !d.IsValid() || d.AsDuration() <= 0 {
+		return nil, false
+	}
+	if d.AsDuration() > longest {
+		return durationpb.New(longest), true
+	}
+	return d, true
+}
+
+func servesHTTP2(svc *model.Service, port uint32) bool {
+	return svc != nil && slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == port && p.Protocol.IsHTTP2() })
+}
+
+// semanticsAnnotation says how the paths of an object match.
+const semanticsAnnotation = "internal.istio.io/route-semantics"
+
+// bySegments reports whether a prefix means whole segments of the path, as in
+// what is made of a Gateway API route or an Ingress.
+func bySegments(obj *model.Config) bool {
+	kind := obj.Annotations[semanticsAnnotation]
+	return kind == "gateway" || kind == "ingress"
 }

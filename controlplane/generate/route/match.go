@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -17,15 +18,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// routeMatch translates what a match says about the request. A nil match takes
-// everything.
-func routeMatch(in *networkingv1alpha3.HTTPMatchRequest) (*routev3.RouteMatch, error) {
+// routeMatch translates what a match says about the request; segments is of
+// [bySegments]. A nil match takes everything.
+func routeMatch(in *networkingv1alpha3.HTTPMatchRequest, segments bool) (*routev3.RouteMatch, error) {
 	out := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 	switch uri := in.GetUri().GetMatchType().(type) {
 	case *networkingv1alpha3.StringMatch_Exact:
 		out.PathSpecifier = &routev3.RouteMatch_Path{Path: uri.Exact}
 	case *networkingv1alpha3.StringMatch_Prefix:
 		out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: uri.Prefix}
+		if segments && uri.Prefix != "/" && uri.Prefix != "" {
+			out.PathSpecifier = &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: strings.TrimSuffix(uri.Prefix, "/")}
+		}
 	case *networkingv1alpha3.StringMatch_Regex:
 		if err := checkRegex("uri", uri.Regex); err != nil {
 			return nil, err
@@ -58,6 +62,11 @@ func routeMatch(in *networkingv1alpha3.HTTPMatchRequest) (*routev3.RouteMatch, e
 // that must not match, then the parts of the request line.
 func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequest) error {
 	add := func(name string, match *networkingv1alpha3.StringMatch, invert bool) error {
+		if claim := claimPath(name); claim != nil {
+			m, err := claimMatch(claim, match, invert)
+			out.DynamicMetadata = append(out.DynamicMetadata, m)
+			return err
+		}
 		h := &routev3.HeaderMatcher{Name: name, InvertMatch: invert}
 		m, err := stringMatch("headers."+name, match)
 		if err != nil {
@@ -133,8 +142,11 @@ func checkRegex(field, expr string) error {
 
 // takesAll reports whether a match leaves no request for a later route.
 func takesAll(m *routev3.RouteMatch) bool {
-	if len(m.GetHeaders())+len(m.GetQueryParameters()) > 0 {
+	if len(m.GetHeaders())+len(m.GetQueryParameters())+len(m.GetDynamicMetadata()) > 0 {
 		return false
 	}
-	return m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*"
+	if p, ok := m.GetPathSpecifier().(*routev3.RouteMatch_Prefix); ok {
+		return p.Prefix == "/" || p.Prefix == ""
+	}
+	return m.GetSafeRegex().GetRegex() == ".*"
 }

@@ -4,8 +4,11 @@
 package route
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
@@ -20,6 +23,7 @@ import (
 // first one that takes every request.
 func (b *Builder) Routes(h *Host) []*routev3.Route {
 	var out []*routev3.Route
+	segments := bySegments(h.Rules.Config)
 	for i, in := range h.Rules.Spec.GetHttp() {
 		matches := in.GetMatch()
 		if len(matches) == 0 {
@@ -29,16 +33,19 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 			if !b.applies(m, h.Port, h.Rules.Config.Namespace) {
 				continue
 			}
-			match, err := routeMatch(m)
+			match, err := routeMatch(m, segments)
 			if err == nil {
-				err = check(match)
+				err = b.checkMatch(match)
 			}
 			if err != nil {
 				b.spoilt(h, i, err)
 				continue
 			}
-			route := b.route(h, in, m, match)
-			if err := checkRoute(route); err != nil {
+			route, err := b.route(h, in, m, match)
+			if err == nil {
+				err = checkRoute(route)
+			}
+			if err != nil {
 				// Requests of this route must not fall through to another
 				// one that was not meant for them.
 				b.spoilt(h, i, err)
@@ -51,6 +58,14 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 		}
 	}
 	return out
+}
+
+// checkMatch refuses what cannot match where the routes are for, too.
+func (b *Builder) checkMatch(match *routev3.RouteMatch) error {
+	if b.Gateway == Sidecars && len(match.GetDynamicMetadata()) > 0 {
+		return errors.New("a claim of a token is known to gateways only")
+	}
+	return check(match)
 }
 
 // check finds out whether Envoy, or the encoding, would refuse a message.
@@ -72,31 +87,48 @@ func checkRoute(route *routev3.Route) error {
 			return err
 		}
 	}
+	total := uint64(0)
+	for _, c := range route.GetRoute().GetWeightedClusters().GetClusters() {
+		total += uint64(c.GetWeight().GetValue())
+	}
+	if total > math.MaxUint32 {
+		return fmt.Errorf("the weights of the route sum up to %d: at most %d is allowed", total, uint32(math.MaxUint32))
+	}
 	return check(route)
 }
 
 // spoilt records that a rule cannot be served as it stands.
-func (b *Builder) spoilt(h *Host, rule int, err error) {
-	p := parts.Left(h.Rules.Config.Key, fmt.Errorf("spec.http[%d]: %w", rule, err))
-	p.Source = h.Rules.Config.Source
-	if !slices.Contains(b.Problems, p) {
+func (b *Builder) spoilt(h *Host, route int, err error) {
+	from := h.Rules.Origin(route)
+	p := parts.Left(from.Config.Key, fmt.Errorf("spec.http[%d]: %w", from.Rule, err))
+	p.Source = from.Config.Source
+	if b.reported == nil {
+		b.reported = make(map[model.Problem]bool)
+	}
+	if !b.reported[p] {
+		b.reported[p] = true
 		b.Problems = append(b.Problems, p)
 	}
 }
 
-// applies evaluates what a match says about the caller and the port.
+// applies evaluates what a match says about the caller and the port. What it says
+// of callers is for sidecars, where it names a Gateway.
 func (b *Builder) applies(m *networkingv1alpha3.HTTPMatchRequest, port uint32, namespace string) bool {
-	if gateways := m.GetGateways(); len(gateways) > 0 && !slices.ContainsFunc(gateways, func(name string) bool { return b.isGateway(name, namespace) }) {
-		return false
-	}
 	if m.GetPort() != 0 && m.GetPort() != port {
 		return false
 	}
-	proxy := b.Proxy
-	if ns := m.GetSourceNamespace(); ns != "" && ns != proxy.Namespace {
+	if gateways := m.GetGateways(); len(gateways) > 0 {
+		if !slices.ContainsFunc(gateways, func(name string) bool { return b.isGateway(name, namespace) }) {
+			return false
+		}
+		if b.Gateway != Sidecars {
+			return true
+		}
+	}
+	if ns := m.GetSourceNamespace(); ns != "" && ns != b.Proxy.Namespace {
 		return false
 	}
-	return model.Selects(m.GetSourceLabels(), proxy.Labels)
+	return model.Selects(m.GetSourceLabels(), b.Proxy.Labels)
 }
 
 // isGateway reports whether the routes are for what an object of the namespace
@@ -106,15 +138,15 @@ func (b *Builder) isGateway(name, namespace string) bool {
 }
 
 // route makes one route of a rule.
-func (b *Builder) route(h *Host, in *networkingv1alpha3.HTTPRoute, m *networkingv1alpha3.HTTPMatchRequest, match *routev3.RouteMatch) *routev3.Route {
-	route := &routev3.Route{Name: in.GetName(), Match: match, Decorator: &routev3.Decorator{Operation: parts.HostPort(h.Name, h.Port) + pathPattern(m)}}
+func (b *Builder) route(h *Host, in *networkingv1alpha3.HTTPRoute, m *networkingv1alpha3.HTTPMatchRequest, match *routev3.RouteMatch) (*routev3.Route, error) {
+	route := &routev3.Route{Name: in.GetName(), Match: match, StatPrefix: m.GetStatPrefix()}
 	if name := m.GetName(); name != "" {
 		route.Name += "." + name
 	}
 	b.applyHeaders(route, in.GetHeaders())
 	switch {
 	case in.GetRedirect() != nil:
-		route.Action = redirect(in.GetRedirect(), h.Port)
+		route.Action = b.redirect(in.GetRedirect(), h, match)
 	case in.GetDirectResponse() != nil:
 		route.Action = directResponse(in.GetDirectResponse())
 	case in.GetDelegate() != nil || len(in.GetRoute()) == 0:
@@ -122,7 +154,8 @@ func (b *Builder) route(h *Host, in *networkingv1alpha3.HTTPRoute, m *networking
 	default:
 		b.forward(route, h, in)
 	}
-	return route
+	route.Decorator = &routev3.Decorator{Operation: operation(route, h)}
+	return route, b.applyFilters(route, in)
 }
 
 // applyHeaders sets the header operations of a route.
@@ -134,13 +167,23 @@ func (b *Builder) applyHeaders(route *routev3.Route, headers *networkingv1alpha3
 	route.ResponseHeadersToRemove = append(route.ResponseHeadersToRemove, response.remove...)
 }
 
-// pathPattern is the path of a match for people.
-func pathPattern(m *networkingv1alpha3.HTTPMatchRequest) string {
-	switch uri := m.GetUri().GetMatchType().(type) {
-	case *networkingv1alpha3.StringMatch_Exact:
-		return uri.Exact
-	case *networkingv1alpha3.StringMatch_Prefix:
-		return uri.Prefix + "*"
+// operation is the name of the spans of a route: where its requests go, or the
+// object if that is more than one place, and the path.
+func operation(route *routev3.Route, h *Host) string {
+	path := "/*"
+	switch p := route.GetMatch().GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		path = p.Prefix + "*"
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		path = p.PathSeparatedPrefix + "/*"
+	case *routev3.RouteMatch_Path:
+		path = p.Path
+	case *routev3.RouteMatch_SafeRegex:
+		path = p.SafeRegex.GetRegex()
 	}
-	return "/*"
+	// outbound|80|v1|host
+	if name := strings.SplitN(route.GetRoute().GetCluster(), "|", 4); len(name) == 4 {
+		return name[3] + ":" + name[1] + path
+	}
+	return h.Rules.Config.Name + ":" + parts.Number(h.Port) + path
 }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// Config says where the commands find their control planes.
+type Config struct {
+	// Default gives the addresses when --control is not given, or an error that
+	// says what to do.
+	Default func() ([]string, error)
+	// Exit makes an error with an exit code of its own. A nil err means that
+	// everything was said already.
+	Exit func(code int, err error) error
+}
+
+// The exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// The forms of output.
+const (
+	outTable = "table"
+	outYAML  = "yaml"
+	outJSON  = "json"
+)
+
+// defaultTimeout bounds the answer of one control plane.
+const defaultTimeout = 10 * time.Second
+
+// Commands gives the commands.
+func Commands(cfg Config) []*cobra.Command {
+	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg)}
+}
+
+// askFlags are those of both commands.
+type askFlags struct {
+	cfg      Config
+	controls []string
+	timeout  time.Duration
+	output   string
+	all      bool
+}
+
+func (f *askFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to ask, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long a control plane may take to answer")
+	cmd.Flags().StringVarP(&f.output, "output", "o", outTable, "table, yaml or json")
+	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
+}
+
+// addresses gives the control planes to ask.
+func (f *askFlags) addresses() ([]string, error) {
+	if !slices.Contains([]string{outTable, outYAML, outJSON}, f.output) {
+		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write table, yaml or json", f.output))
+	}
+	list := f.controls
+	if len(list) == 0 {
+		var err error
+		if list, err = f.cfg.Default(); err != nil {
+			return nil, f.cfg.Exit(exitUsage, err)
+		}
+	}
+	var out []string
+	for _, address := range list {
+		if address = strings.TrimSpace(address); address != "" && !slices.Contains(out, address) {
+			out = append(out, address)
+		}
+	}
+	if len(out) == 0 {
+		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("no control plane is named: write --control host:port"))
+	}
+	return out, nil
+}
+
+// write prints an answer as JSON or YAML.
+func (f *askFlags) write(out io.Writer, answer any) error {
+	raw, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	raw = append(raw, '\n')
+	if f.output == outYAML {
+		if raw, err = yaml.JSONToYAML(raw); err != nil {
+			return fmt.Errorf("write the answer as YAML: %w", err)
+		}
+	}
+	_, err = out.Write(raw)
+	return err
+}
+
+// cut gives the beginning of a list, and how many are left out of it.
+func cut[T any](f *askFlags, list []T) (shown []T, left int) {
+	const most = 20
+	if f.all || len(list) <= most {
+		return list, 0
+	}
+	return list[:most], len(list) - most
+}
+
+// age gives a time span as short as kubectl does.
+func age(since, now time.Time) string {
+	if since.IsZero() {
+		return "-"
+	}
+	switch d := max(now.Sub(since), 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// count gives "1 proxy" or "2 proxies".
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

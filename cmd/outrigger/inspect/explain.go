@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+func newExplainCommand(cfg Config) *cobra.Command {
+	f, namespace := askFlags{cfg: cfg}, ""
+	cmd := &cobra.Command{
+		Use:   "explain (KIND/NAME[.NAMESPACE] | KIND NAME | PROXY)",
+		Short: "Print what became of an object, or what decides what a proxy has",
+		Long: `Of an object: which resources of Envoy it has a part in, which proxies have
+acknowledged its last change, which have not yet, which rejected it and with
+Envoy's words, and what is known to be wrong with it, since when.
+
+Of a proxy, as name.namespace: the objects that decide what it has, what is wrong
+with them, and what it or another proxy of its kind rejected.
+
+KIND is as in outrigger get, and service for those of a cluster.`,
+		Example: "  outrigger explain vs/catalog.shop\n  outrigger explain virtualservice catalog -n shop\n  outrigger explain catalog-1.shop\n" +
+			"  outrigger explain dr/catalog -n shop -o yaml",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 {
+				return cfg.Exit(exitUsage, errors.New("what? name an object, as in vs/catalog.shop or vs catalog -n shop, or a proxy, as in catalog-1.shop"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && !strings.Contains(args[0], "/") {
+				return f.explainProxy(cmd, args[0], namespace)
+			}
+			return f.explainObject(cmd, args, namespace)
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
+	f.add(cmd)
+	return cmd
+}
+
+// candidates gives the objects that arguments may mean, the likelier first: a
+// name may hold dots itself.
+func candidates(args []string, namespace string) ([]report.Ref, error) {
+	kind, name := args[0], ""
+	if len(args) == 2 {
+		name = args[1]
+	} else {
+		kind, name, _ = strings.Cut(args[0], "/")
+	}
+	ref, cluster := report.Ref{Name: name}, false
+	if schema, ok := config.SchemaNamed(kind); ok {
+		ref.Kind, cluster = string(schema.Kind), schema.Cluster
+	} else if slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind)) {
+		ref.Kind = string(model.KubernetesService)
+	} else {
+		return nil, fmt.Errorf("kind %q is not known: outrigger get without arguments lists the kinds, and there is service", kind)
+	}
+	if name == "" {
+		return nil, errors.New("the name of the object is missing: write it as in vs/catalog.shop")
+	}
+	if cluster {
+		return []report.Ref{ref}, nil
+	}
+	ref.Namespace = cmp.Or(namespace, config.DefaultNamespace)
+	out := []report.Ref{ref}
+	if i := strings.LastIndex(name, "."); namespace == "" && i > 0 && i < len(name)-1 {
+		out = []report.Ref{{Kind: ref.Kind, Namespace: name[i+1:], Name: name[:i]}, ref}
+	}
+	return out, nil
+}
+
+func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace string) error {
+	refs, err := candidates(args, namespace)
+	if err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	addresses, err := f.addresses()
+	if err != nil {
+		return err
+	}
+	var answers []answer[report.Object]
+	var first, found *report.Object
+	for _, ref := range refs {
+		answers = ask[report.Object](cmd.Context(), addresses, "explain", url.Values{"kind": {ref.Kind}, "namespace": {ref.Namespace}, "name": {ref.Name}}, f.timeout)
+		var all []report.Object
+		for _, a := range answers {
+			if a.err == nil {
+				all = append(all, a.value)
+			}
+		}
+		if len(all) == 0 {
+			break // nobody answers the next one either
+		}
+		merged := report.Merge(all)
+		if first == nil {
+			first = &merged
+		}
+		if merged.Found || len(merged.Problems) > 0 {
+			found = &merged
+			break
+		}
+	}
+	shown := cmp.Or(found, first)
+	if shown == nil {
+		complain(cmd.ErrOrStderr(), answers)
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	if f.output != outTable {
+		err = f.write(cmd.OutOrStdout(), shown)
+	} else {
+		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}.object(*shown)
+	}
+	if err != nil {
+		return err
+	}
+	if complain(cmd.ErrOrStderr(), answers) > 0 || found == nil {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return nil
+}
+
+func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) error {
+	addresses, err := f.addresses()
+	if err != nil {
+		return err
+	}
+	if namespace != "" && !strings.HasSuffix(name, "."+namespace) {
+		name += "." + namespace
+	}
+	answers := ask[report.Replica](cmd.Context(), addresses, "proxies", nil, f.timeout)
+	if err := pick(answers, name); err != nil {
+		if complain(cmd.ErrOrStderr(), answers) == len(answers) {
+			return f.cfg.Exit(exitFailed, nil)
+		}
+		return f.cfg.Exit(exitFailed, fmt.Errorf("%w (of an object, write the kind, too: vs/%s)", err, name))
+	}
+	var where []string
+	for _, a := range answers {
+		if len(a.value.Proxies) > 0 {
+			where, name = append(where, a.address), a.value.Proxies[0].Name
+		}
+	}
+	decided := ask[report.Decided](cmd.Context(), where, "explain", url.Values{"proxyID": {name}}, f.timeout)
+	var all []report.Decided
+	for _, d := range decided {
+		if d.err == nil {
+			all = append(all, d.value)
+		}
+	}
+	if f.output != outTable && len(all) > 0 {
+		err = f.write(cmd.OutOrStdout(), all)
+	} else {
+		for _, d := range all {
+			v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}
+			if err = v.proxy(d.Proxy); err == nil {
+				err = v.decided(d)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if complain(cmd.ErrOrStderr(), answers)+complain(cmd.ErrOrStderr(), decided) > 0 {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return nil
+}
+
+// named names an object as the command line takes it.
+func named(r report.Ref) string {
+	if r.Namespace == "" {
+		return strings.ToLower(r.Kind) + "/" + r.Name
+	}
+	return strings.ToLower(r.Kind) + "/" + r.Name + "." + r.Namespace
+}
+
+// object prints what became of an object.
+func (v view) object(o report.Object) error {
+	title := o.Kind + " " + o.Name
+	if o.Namespace != "" {
+		title += " in namespace " + o.Namespace
+	}
+	if !o.Found {
+		v.say("There is no %s, neither in a store nor in what proxies have.\n", title)
+		v.problems(o.Problems)
+		if len(o.Problems) > 0 {
+			v.say("An object that was never valid is not taken: correct it, and it is.\n")
+		} else {
+			v.say("outrigger get %s -A lists those that there are.\n", strings.ToLower(o.Kind))
+		}
+		return nil
+	}
+	if o.Source != "" {
+		title += ", from " + o.Source
+	}
+	v.say("%s.\n", title)
+	switch {
+	case o.Changed.IsZero():
+	case o.Started:
+		v.say("It has not changed since the control plane started, %s ago.\n", age(o.Changed, v.now))
+	default:
+		v.say("Its last change went out %s ago.\n", age(o.Changed, v.now))
+	}
+	v.problems(o.Problems)
+	if !o.InForce {
+		v.say("\nObjects of this kind change nothing for proxies in this version: no proxy gets anything of it.\n")
+		return nil
+	}
+	if err := v.resources(o); err != nil {
+		return err
+	}
+	return v.standings(o)
+}
+
+func (v view) problems(list []report.Problem) {
+	if len(list) == 0 {
+		v.say("No problem with it is known.\n")
+		return
+	}
+	v.say("\n%s:\n", count(len(list), "problem", "problems"))
+	shown, left := cut(v.flags, list)
+	for _, p := range shown {
+		word, since := "error", ""
+		if p.Warning {
+			word = "warning"
+		}
+		if !p.Since.IsZero() {
+			since = fmt.Sprintf(", known for %s", age(p.Since, v.now))
+		}
+		v.say("  %s: %s (%s%s)\n", word, oneLine(p.Reason), cmp.Or(p.Source, named(p.Object)), since)
+	}
+	v.more(left)
+}
+
+// resources prints the resources that an object has a part in.
+func (v view) resources(o report.Object) error {
+	if len(o.Resources) == 0 {
+		v.say("\nNo resource of the proxies that are connected comes from it.\n")
+		return nil
+	}
+	v.say("\nIt has a part in %s:\n", count(len(o.Resources), "resource", "resources"))
+	w := v.tabs()
+	_, _ = fmt.Fprintln(w, "  TYPE\tNAME\tPROXIES\tHELD BACK") // Flush tells
+	shown, left := cut(v.flags, o.Resources)
+	for _, r := range shown {
+		back := "-"
+		if r.HeldBack > 0 {
+			back = fmt.Sprint(r.HeldBack)
+		}
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d\t%s\n", strings.ToUpper(r.Type), r.Name, r.Proxies, back) // as above
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	v.more(left)
+	return nil
+}
+
+// standings prints how far the proxies are with an object: those that have it in
+// a number, the others in a table.
+func (v view) standings(o report.Object) error {
+	states := map[report.State]int{}
+	var behind []report.Standing
+	for _, s := range o.Proxies {
+		states[s.State]++
+		if s.State != report.Synced || v.flags.all {
+			behind = append(behind, s)
+		}
+	}
+	if len(o.Proxies) == 0 {
+		v.say("None of %s that are connected to %s gets anything of it.\n", count(o.Others, "proxy", "proxies"), cmp.Or(o.Replica, "the control plane"))
+		return nil
+	}
+	words := []string{fmt.Sprintf("%d of %s it in force", states[report.Synced], countHave(len(o.Proxies)))}
+	for _, s := range []struct {
+		state report.State
+		text  string
+	}{{report.Stale, "not answered yet"}, {report.Rejected, "rejected it"}, {report.HeldBack, "not been given it, because another one rejected it"}} {
+		if n := states[s.state]; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s %s", n, hasHave(n), s.text))
+		}
+	}
+	v.say("\n%s.%s\n", strings.Join(words, ", "), others(o.Others))
+	if len(behind) == 0 {
+		return nil
+	}
+	w := v.tabs()
+	_, _ = fmt.Fprintln(w, "  PROXY\tSTATE\tSINCE\tWHAT") // Flush tells
+	shown, left := cut(v.flags, behind)
+	for _, s := range shown {
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", s.Proxy, s.State, age(s.Since, v.now), cmp.Or(s.What, "-")) // as above
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	v.more(left)
+	v.words(behind)
+	return nil
+}
+
+// words prints Envoy's words, each once.
+func (v view) words(list []report.Standing) {
+	said := map[string]bool{}
+	for _, s := range list {
+		text := oneLine(s.Reason)
+		if text == "" || said[text] {
+			continue
+		}
+		if len(said) == 0 {
+			v.say("\nEnvoy's words:\n")
+		}
+		said[text] = true
+		instead := "it is left out, for there was none before"
+		if s.LastGood {
+			instead = "the last good version stays in force"
+		}
+		v.say("  %s, %s ago: %s\n    (%s)\n", s.By, age(s.Since, v.now), text, instead)
+	}
+}
+
+func countHave(n int) string {
+	if n == 1 {
+		return "1 proxy has"
+	}
+	return fmt.Sprintf("%d proxies have", n)
+}
+
+func others(n int) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return " 1 other proxy gets nothing of it."
+	}
+	return fmt.Sprintf(" %d other proxies get nothing of it.", n)
+}
+
+// decided prints the objects behind what a proxy has.
+func (v view) decided(d report.Decided) error {
+	if len(d.Objects) == 0 {
+		v.say("\nNo object decides what it has.\n")
+		return nil
+	}
+	v.say("\n%s what it has:\n", decides(len(d.Objects)))
+	w := v.tabs()
+	_, _ = fmt.Fprintln(w, "  OBJECT\tPART IN") // Flush tells
+	shown, left := cut(v.flags, d.Objects)
+	for _, p := range shown {
+		var words []string
+		names := make([]string, 0, len(p.Resources))
+		for name := range p.Resources {
+			names = append(names, name)
+		}
+		slices.SortFunc(names, func(a, b string) int { return report.Order(a) - report.Order(b) })
+		for _, name := range names {
+			words = append(words, fmt.Sprintf("%d %s", p.Resources[name], strings.ToUpper(name)))
+		}
+		if p.Role != "" {
+			words = append(words, p.Role)
+		}
+		_, _ = fmt.Fprintf(w, "  %s\t%s\n", named(p.Ref), strings.Join(words, ", ")) // as above
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	v.more(left)
+	if len(d.Problems) > 0 {
+		v.problems(d.Problems)
+	}
+	return nil
+}
+
+func decides(n int) string {
+	if n == 1 {
+		return "1 object decides"
+	}
+	return fmt.Sprintf("%d objects decide", n)
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/spf13/cobra"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+const testHost = "127.77.51.20"
+
+// shelf are the objects of a store.
+type shelf []*model.Config
+
+func (s shelf) Schemas() []config.Schema { return config.Schemas() }
+
+func (s shelf) Get(key model.Key) *model.Config {
+	for _, c := range s {
+		if c.Key == key {
+			return c
+		}
+	}
+	return nil
+}
+
+func (s shelf) List(kind model.Kind, _ string) (out []*model.Config) {
+	for _, c := range s {
+		if c.Kind == kind {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func stored(kind model.Kind, namespace, name string, spec any) *model.Config {
+	return &model.Config{Key: model.Key{Kind: kind, Namespace: namespace, Name: name}, Spec: spec, Source: "shop.yaml:1"}
+}
+
+// control is a control plane in this process.
+type control struct {
+	*discovery.Server
+	ads, http string
+	objects   shelf
+	mesh      *snapshot.Mesh
+}
+
+func startControl(t *testing.T, name string) *control {
+	t.Helper()
+	s, err := discovery.New(discovery.Config{Generator: generate.New(generate.Config{}), Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &control{Server: s, objects: shelf{
+		stored(model.ServiceEntry, "shop", "web", &networkingv1alpha3.ServiceEntry{
+			Hosts: []string{"web.shop.svc.cluster.local"}, Resolution: networkingv1alpha3.ServiceEntry_STATIC,
+			Ports:     []*networkingv1alpha3.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+			Endpoints: []*networkingv1alpha3.WorkloadEntry{{Address: "127.77.51.21"}},
+		}),
+		stored(model.DestinationRule, "default", "a.b", &networkingv1alpha3.DestinationRule{Host: "web.shop.svc.cluster.local"}),
+	}}
+	s.Debug(discovery.DebugConfig{Replica: name, Version: "v1", Objects: c.objects})
+	c.push()
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", testHost+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	ads, web := listen(), listen()
+	c.ads, c.http = ads.Addr().String(), web.Addr().String()
+	g := grpc.NewServer(grpc.ForceServerCodecV2(discovery.Codec()))
+	s.Register(g, nil)
+	h := &http.Server{Handler: s.DebugHandler(), ReadHeaderTimeout: time.Second}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 3)
+	go func() { done <- s.Run(ctx) }()
+	go func() { done <- g.Serve(ads) }()
+	go func() { done <- h.Serve(web) }()
+	t.Cleanup(func() {
+		cancel()
+		g.Stop()
+		_ = h.Close() // the test is over
+		for range 3 {
+			if err := <-done; err != nil && !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		}
+	})
+	return c
+}
+
+func (c *control) push() {
+	settings := meshconfig.Default()
+	settings.ProxyHttpPort = 15080
+	c.mesh = snapshot.Build(c.mesh, snapshot.Input{Mesh: settings, List: func(k model.Kind) []*model.Config { return c.objects.List(k, "") }, Get: c.objects.Get}, model.Change{All: true})
+	c.Push(c.mesh, model.Change{All: true})
+}
+
+// proxy opens a stream of a proxy that takes its clusters, or rejects them with
+// these words. It has answered when it asks for what comes after.
+func (c *control) proxy(t *testing.T, name, words string) {
+	t.Helper()
+	conn, err := grpc.NewClient(c.ads, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "CLUSTER_ID": "east", "ISTIO_VERSION": "1.18.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const typeURL = generate.TypeCluster
+	send := func(q *discoveryv3.DiscoveryRequest) {
+		if err := s.Send(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, Node: &corev3.Node{Id: "sidecar~127.77.51.22~" + name + ".shop~shop.svc.cluster.local", Metadata: md}})
+	r, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()}
+	if words != "" {
+		answer.ErrorDetail = &rpcstatus.Status{Code: 13, Message: words}
+	}
+	send(answer)
+	send(&discoveryv3.DiscoveryRequest{TypeUrl: generate.TypeListener}) // the answer to it comes after the answer was read
+	for {
+		r, err := s.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()})
+		if r.GetTypeUrl() == generate.TypeListener {
+			return
+		}
+	}
+}
+
+// exit is an error with a code.
+type exit struct {
+	code int
+	error
+}
+
+// run executes a command line.
+func run(t *testing.T, args ...string) (out, errs string, code int) {
+	t.Helper()
+	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands(Config{
+		Default: func() ([]string, error) { return nil, errors.New("name one with --control") },
+		Exit: func(code int, err error) error {
+			if err == nil {
+				err = errors.New("")
+			}
+			return exit{code, err}
+		},
+	})...)
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	var e exit
+	switch {
+	case errors.As(err, &e):
+		return stdout.String(), stderr.String() + e.Error(), e.code
+	case err != nil:
+		t.Fatalf("%v: %v", args, err)
+	}
+	return stdout.String(), stderr.String(), 0
+}
+
+// TestCommands asks control planes that run in this process, with proxies that
+// speak ADS.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	one, two := startControl(t, "istiod-0"), startControl(t, "istiod-1")
+	one.proxy(t, "web-1", "")
+	one.proxy(t, "web-2", "")
+	two.proxy(t, "cart-1", "Error adding/updating cluster(s) outbound|80||web.shop.svc.cluster.local: no such thing")
+	both := []string{"--control", one.http, "--control", two.http}
+	nobody := listenNowhere(t)
+	for _, tc := range []struct {
+		args []string
+		code int
+		has  string // lines and words, with | between
+	}{
+		{append([]string{"status"}, both...), 0, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED|no such thing|1 has rejected something"},
+		{append([]string{"ps"}, both...), 0, "web-1.shop"},
+		{append([]string{"status", "web-1"}, both...), 0, "Name:|web-1.shop|control plane istiod-0|LDS|explain web-1.shop"},
+		{append([]string{"status", "cart-1.shop"}, both...), 0, "cart-1.shop|REJECTED|Envoy says: |no such thing"},
+		{append([]string{"status", "web"}, both...), 1, "the beginning of several proxies: web-1.shop, web-2.shop"},
+		{append([]string{"status", "api"}, both...), 1, `no proxy "api" is connected; there are: cart-1.shop, web-1.shop, web-2.shop`},
+		{[]string{"status", "--control", one.http, "--control", nobody}, 1, "web-1.shop|did not answer: its proxies are missing here|error: control plane " + nobody},
+		{[]string{"status", "--control", nobody}, 1, "No control plane was reached"},
+		{[]string{"status", "-o", "xml", "--control", one.http}, 2, "write table, yaml or json"},
+		{[]string{"status", "a", "b"}, 2, "one proxy"},
+		{[]string{"status"}, 2, "name one with --control"},
+		{[]string{"status", "--control", "a b"}, 1, "write host:port"},
+		{append([]string{"explain", "se/web.shop"}, both...), 0, "ServiceEntry web in namespace shop, from shop.yaml:1|3         1|2 of 3 proxies have it in force, 1 has rejected it|cart-1.shop   REJECTED|no such thing"},
+		{append([]string{"explain", "serviceentry", "web", "-n", "shop"}, both...), 0, "ServiceEntry web"},
+		{append([]string{"explain", "dr/a.b"}, both...), 0, "DestinationRule a.b in namespace default"},
+		{append([]string{"explain", "dr/a.b.default"}, both...), 0, "DestinationRule a.b in namespace default"},
+		{append([]string{"explain", "vs/none.shop"}, both...), 1, "There is no VirtualService none in namespace shop|outrigger get virtualservice -A"},
+		{append([]string{"explain", "web-1.shop"}, both...), 0, "Name:|1 object decides what it has|serviceentry/web.shop|1 CDS"},
+		{append([]string{"explain", "web-1", "-n", "shop"}, both...), 0, "serviceentry/web.shop"},
+		{append([]string{"explain", "nobody"}, both...), 1, "of an object, write the kind, too: vs/nobody"},
+		{[]string{"explain", "se/web.shop", "--control", one.http, "--control", nobody}, 1, "2 of 2 proxies have it in force|error: control plane"},
+		{[]string{"explain", "se/web.shop", "--control", nobody}, 1, "No control plane was reached"},
+		{append([]string{"explain", "thing/x"}, both...), 2, `kind "thing" is not known`},
+		{append([]string{"explain", "vs/"}, both...), 2, "the name of the object is missing"},
+		{append([]string{"explain"}, both...), 2, "name an object"},
+	} {
+		out, errs, code := run(t, tc.args...)
+		for word := range strings.SplitSeq(tc.has, "|") {
+			if !strings.Contains(out+errs, word) {
+				t.Errorf("%v: lacks %q:\n%s%s", tc.args, word, out, errs)
+			}
+		}
+		if code != tc.code {
+			t.Errorf("%v: code %d, want %d:\n%s%s", tc.args, code, tc.code, out, errs)
+		}
+	}
+}
+
+// TestMachineReadable reads what programs read.
+func TestMachineReadable(t *testing.T) {
+	t.Parallel()
+	c := startControl(t, "istiod-0")
+	c.proxy(t, "web-1", "")
+	for _, command := range [][]string{{"status"}, {"status", "web-1.shop"}, {"explain", "se/web.shop"}, {"explain", "web-1.shop"}} {
+		var parsed [2]any
+		for i, form := range []string{"json", "yaml"} {
+			out, errs, code := run(t, append(command, "-o", form, "--control", c.http)...)
+			if code != 0 || errs != "" {
+				t.Fatalf("%v: code %d: %s", command, code, errs)
+			}
+			read := json.Unmarshal
+			if form == "yaml" {
+				read = func(b []byte, into any) error { return yaml.Unmarshal(b, into) }
+			}
+			if err := read([]byte(out), &parsed[i]); err != nil || !strings.Contains(out, "web-1.shop") {
+				t.Errorf("%v -o %s: %v:\n%s", command, form, err, out)
+			}
+		}
+	}
+	out, _, code := run(t, "status", "-o", "json", "--control", listenNowhere(t))
+	var list []asked
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].Error == "" || code != 1 {
+		t.Errorf("code %d, %v: %s", code, err, out)
+	}
+}
+
+// A server that is something else says so.
+func TestSomethingElse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", testHost+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/html/") {
+			_, _ = w.Write([]byte("<html>")) // a client that is gone needs no answer
+			return
+		}
+		http.NotFound(w, r)
+	})}
+	go func() { _ = h.Serve(l) }()      // it ends with the test
+	t.Cleanup(func() { _ = h.Close() }) // as above
+	for address, want := range map[string]string{
+		l.Addr().String():                       "it is no control plane of outrigger",
+		"http://" + l.Addr().String() + "/html": "read the answer of",
+	} {
+		if _, errs, code := run(t, "status", "--control", address); code != 1 || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %s", address, code, errs)
+		}
+	}
+}
+
+// listenNowhere gives an address at which nobody listens.
+func listenNowhere(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", testHost+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String()
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+func newStatusCommand(cfg Config) *cobra.Command {
+	f := askFlags{cfg: cfg}
+	cmd := &cobra.Command{
+		Use:     "status [PROXY]",
+		Aliases: []string{"ps", "proxy-status"},
+		Short:   "Print which proxies have what they should",
+		Long: `Print a table of all proxies: for each type of configuration whether the proxy has
+what it was sent last, and since when.
+
+  SYNCED     it took what it was sent last
+  STALE      it has not answered yet
+  REJECTED   it refused it, and keeps what it had
+  HELD BACK  another proxy refused it: this one was not even given it
+  NOT SENT   there is nothing of this type, or the proxy did not ask for it
+
+With PROXY, as name.namespace or the beginning of it, everything about one proxy.
+
+A control plane knows the proxies that are connected to it. With several replicas
+name each with --control; in Kubernetes reach them with
+kubectl -n istio-system port-forward POD 15014.`,
+		Example: "  outrigger status\n  outrigger status catalog-1.shop\n  outrigger status -o json\n" +
+			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return cfg.Exit(exitUsage, fmt.Errorf("one proxy is shown at a time, not %d", len(args)))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.status(cmd, args) },
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// asked is a control plane in JSON and YAML.
+type asked struct {
+	Address string `json:"address"`
+	Error   string `json:"error,omitempty"`
+	*report.Replica
+}
+
+func (f *askFlags) status(cmd *cobra.Command, args []string) error {
+	addresses, err := f.addresses()
+	if err != nil {
+		return err
+	}
+	answers := ask[report.Replica](cmd.Context(), addresses, "proxies", nil, f.timeout)
+	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}
+	if len(args) == 1 {
+		if err := pick(answers, args[0]); err != nil {
+			f.complain(cmd, answers)
+			return f.cfg.Exit(exitFailed, err)
+		}
+	}
+	switch {
+	case f.output != outTable:
+		list := []asked{}
+		for _, a := range answers {
+			if a.err != nil {
+				list = append(list, asked{Address: a.address, Error: a.err.Error()})
+			} else {
+				list = append(list, asked{Address: a.address, Replica: &a.value})
+			}
+		}
+		err = f.write(cmd.OutOrStdout(), list)
+	case len(args) == 1:
+		err = v.proxies(answers)
+	default:
+		err = v.table(answers)
+	}
+	if err != nil {
+		return err
+	}
+	return f.failed(cmd, answers)
+}
+
+// failed is the end of a command of which not every control plane answered.
+func (f *askFlags) failed(cmd *cobra.Command, answers []answer[report.Replica]) error {
+	if f.complain(cmd, answers) == 0 {
+		return nil
+	}
+	return f.cfg.Exit(exitFailed, nil)
+}
+
+// complain says which control planes did not answer.
+func (f *askFlags) complain(cmd *cobra.Command, answers []answer[report.Replica]) int {
+	return complain(cmd.ErrOrStderr(), answers)
+}
+
+func complain[T any](out io.Writer, answers []answer[T]) (n int) {
+	for _, a := range answers {
+		if a.err != nil {
+			n++
+			_, _ = fmt.Fprintf(out, "error: control plane %s: %v\n", a.address, a.err) // the terminal may be gone
+		}
+	}
+	if n > 0 && n == len(answers) {
+		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control; in Kubernetes: kubectl -n istio-system port-forward deployment/istiod 15014") // as above
+	}
+	return n
+}
+
+// pick leaves the proxy of a name, or of the beginning of one, in the answers.
+func pick(answers []answer[report.Replica], name string) error {
+	var exact, similar, all []string
+	for _, a := range answers {
+		for _, p := range a.value.Proxies {
+			all = append(all, p.Name)
+			switch {
+			case p.Name == name:
+				exact = append(exact, p.Name)
+			case strings.HasPrefix(p.Name, name):
+				similar = append(similar, p.Name)
+			}
+		}
+	}
+	if len(exact) == 0 {
+		exact = similar
+	}
+	slices.Sort(exact)
+	exact = slices.Compact(exact)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	switch {
+	case len(exact) > 1:
+		return fmt.Errorf("%q is the beginning of several proxies: %s", name, few(exact))
+	case len(exact) == 0 && len(all) == 0:
+		return fmt.Errorf("no proxy is connected, so there is no %q", name)
+	case len(exact) == 0:
+		return fmt.Errorf("no proxy %q is connected; there are: %s", name, few(all))
+	}
+	for i := range answers {
+		answers[i].value.Proxies = slices.DeleteFunc(answers[i].value.Proxies, func(p report.Proxy) bool { return p.Name != exact[0] })
+	}
+	return nil
+}
+
+// few gives a list for a message.
+func few(list []string) string {
+	if len(list) > 10 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:10], ", "), len(list)-10)
+	}
+	return strings.Join(list, ", ")
+}
+
+// view prints answers for people.
+type view struct {
+	out   io.Writer
+	now   time.Time
+	flags *askFlags
+}
+
+func (v view) say(format string, args ...any) { _, _ = fmt.Fprintf(v.out, format, args...) } // the terminal may be gone
+
+func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0) }
+
+// columns are the types of the table, with the names of istioctl's columns.
+func columns(proxies []report.Proxy) []string {
+	list := []string{"cds", "lds", "eds", "rds"}
+	for _, p := range proxies {
+		for _, t := range p.Types {
+			if t.Name == "vhds" && t.State != report.NotSent {
+				return append(list, "vhds")
+			}
+		}
+	}
+	return list
+}
+
+// table prints all proxies.
+func (v view) table(answers []answer[report.Replica]) error {
+	var proxies []report.Proxy
+	for _, a := range answers {
+		proxies = append(proxies, a.value.Proxies...)
+	}
+	slices.SortStableFunc(proxies, func(a, b report.Proxy) int { return strings.Compare(a.Name, b.Name) })
+	if len(proxies) > 0 {
+		types, w := columns(proxies), v.tabs()
+		_, _ = fmt.Fprintf(w, "NAME\tCLUSTER\t%s\tISTIOD\tVERSION\tENVOY\n", strings.ToUpper(strings.Join(types, "\t"))) // Flush tells
+		for _, p := range proxies {
+			cells := []string{p.Name, cmp.Or(p.Cluster, "-")}
+			for _, name := range types {
+				cells = append(cells, v.cell(p, name))
+			}
+			cells = append(cells, cmp.Or(p.Replica, "-"), cmp.Or(p.Agent, "-"), cmp.Or(p.Envoy, "-"))
+			_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // as above
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		v.say("\n")
+	}
+	v.summary(proxies)
+	v.asked(answers)
+	v.rejected(proxies)
+	return nil
+}
+
+// cell is the state of a proxy in a type.
+func (v view) cell(p report.Proxy, name string) string {
+	i := slices.IndexFunc(p.Types, func(t report.Type) bool { return t.Name == name })
+	if i < 0 || p.Types[i].State == report.NotSent {
+		return string(report.NotSent)
+	}
+	return fmt.Sprintf("%s (%s)", p.Types[i].State, age(p.Types[i].Since, v.now))
+}
+
+// summary says in one sentence how the proxies are.
+func (v view) summary(proxies []report.Proxy) {
+	states := map[report.State]int{}
+	for _, p := range proxies {
+		states[worst(p)]++
+	}
+	var words []string
+	for _, s := range []struct {
+		state report.State
+		text  string
+	}{
+		{report.Rejected, "rejected something"},
+		{report.HeldBack, "had something held back that another one rejected"},
+		{report.Stale, "not answered yet"},
+	} {
+		if n := states[s.state]; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s %s", n, hasHave(n), s.text))
+		}
+	}
+	switch {
+	case len(proxies) == 0:
+		v.say("No proxy is connected.\n")
+	case len(words) == 0:
+		v.say("%s: all have what they were sent.\n", count(len(proxies), "proxy", "proxies"))
+	default:
+		v.say("%s: %s.\n", count(len(proxies), "proxy", "proxies"), strings.Join(words, ", "))
+	}
+}
+
+func hasHave(n int) string {
+	if n == 1 {
+		return "has"
+	}
+	return "have"
+}
+
+// worst is the state of a proxy that a person must hear of first.
+func worst(p report.Proxy) report.State {
+	order := []report.State{report.NotSent, report.Synced, report.Stale, report.HeldBack, report.Rejected}
+	w := report.NotSent
+	for _, t := range p.Types {
+		if slices.Index(order, t.State) > slices.Index(order, w) {
+			w = t.State
+		}
+	}
+	return w
+}
+
+// asked says which control planes were asked.
+func (v view) asked(answers []answer[report.Replica]) {
+	for _, a := range answers {
+		if a.err != nil {
+			v.say("Control plane at %s did not answer: its proxies are missing here.\n", a.address)
+			continue
+		}
+		r := a.value
+		pushed := "nothing pushed yet"
+		if !r.Pushed.IsZero() {
+			pushed = "last push " + age(r.Pushed, v.now) + " ago"
+		}
+		v.say("Control plane %s at %s, version %s: %s, %s, %s.\n", cmp.Or(r.Name, "without a name"), a.address, cmp.Or(r.Version, "unknown"),
+			count(len(r.Proxies), "proxy", "proxies"), pushed, count(r.Problems, "problem with objects", "problems with objects"))
+	}
+}
+
+// rejected lists what was rejected, each once: resources that are held back from
+// all like the proxy that rejected them, and what proxies rejected for themselves.
+func (v view) rejected(proxies []report.Proxy) {
+	type place struct{ namespace, kind, name, by string }
+	seen := map[place]bool{}
+	var all []report.Held
+	var own []report.Proxy
+	for _, p := range proxies {
+		for _, h := range p.Held {
+			if at := (place{p.Namespace, h.Type, h.Name, h.By}); !seen[at] {
+				seen[at] = true
+				all = append(all, h)
+			}
+		}
+		if len(ownRejections(p)) > 0 {
+			own = append(own, p)
+		}
+	}
+	if len(all)+len(own) == 0 {
+		return
+	}
+	v.say("\nRejected:\n")
+	shown, left := cut(v.flags, all)
+	for _, h := range shown {
+		v.held(h)
+	}
+	v.more(left)
+	few, left := cut(v.flags, own)
+	for _, p := range few {
+		v.own(p)
+	}
+	v.more(left)
+}
+
+// ownRejections are the types that a proxy rejected for itself alone.
+func ownRejections(p report.Proxy) (list []report.Type) {
+	for _, t := range p.Types {
+		if t.State == report.Rejected && !slices.ContainsFunc(p.Held, func(h report.Held) bool { return h.Type == t.Name }) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func (v view) own(p report.Proxy) {
+	for _, t := range ownRejections(p) {
+		v.say("  %s, by %s %s ago; it keeps what it had\n    Envoy says: %s\n", t.Name, p.Name, age(t.Since, v.now), oneLine(t.Reason))
+	}
+}
+
+// held tells of a resource that is held back.
+func (v view) held(h report.Held) {
+	instead := "it is left out: there was none before"
+	if h.LastGood {
+		instead = "the last good one stays in its place"
+	}
+	v.say("  %s %s, by %s %s ago; %s\n    Envoy says: %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, oneLine(h.Reason))
+}
+
+func (v view) more(left int) {
+	if left > 0 {
+		v.say("  … and %d more: --all shows them\n", left)
+	}
+}
+
+// oneLine keeps the words of others on one line, and off the terminal's controls.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.TrimSpace(s))
+}
+
+// proxies prints everything about the proxies that were picked.
+func (v view) proxies(answers []answer[report.Replica]) error {
+	for _, a := range answers {
+		for _, p := range a.value.Proxies {
+			if err := v.proxy(p); err != nil {
+				return err
+			}
+			v.say("\nIts objects: outrigger explain %s\nIts configuration: http://%s/debug/config_dump?pretty&proxyID=%s\n", p.Name, a.address, url.QueryEscape(p.Name))
+		}
+	}
+	return nil
+}
+
+// proxy prints what is known of one proxy.
+func (v view) proxy(p report.Proxy) error {
+	w := v.tabs()
+	for _, row := range [][2]string{
+		{"Name", p.Name},
+		{"Namespace", p.Namespace},
+		{"Cluster", p.Cluster},
+		{"Role", p.Role},
+		{"Addresses", strings.Join(p.Addresses, ", ")},
+		{"Identity", p.Identity},
+		{"Versions", versions(p)},
+		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
+	} {
+		if row[1] != "" {
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], row[1]) // Flush tells
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	v.say("\n")
+	w = v.tabs()
+	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES") // as above
+	for _, t := range p.Types {
+		resources := "-"
+		if t.Resources > 0 {
+			resources = fmt.Sprint(t.Resources)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.ToUpper(t.Name), t.State, age(t.Since, v.now), resources) // as above
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	v.rejected([]report.Proxy{p})
+	return nil
+}
+
+func versions(p report.Proxy) string {
+	var words []string
+	if p.Agent != "" {
+		words = append(words, "agent "+p.Agent)
+	}
+	if p.Envoy != "" {
+		words = append(words, "Envoy "+p.Envoy)
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package autoregister
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/health"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// in runs a test with a store of its own, in a time of its own.
+func in(t *testing.T, test func(m *mesh)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newMesh(t, memory())) })
+}
+
+// after lets time pass, and what is due then.
+func after(d time.Duration) {
+	synctest.Wait()
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// The entry has what the proxy says of itself, over the metadata of the group,
+// over its template.
+func TestEntry(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		p := machine("10.0.0.7")
+		p.Proxy.Labels = map[string]string{"version": "v2", "from": "proxy", localityLabel: "r.z.label"}
+		p.Proxy.Network, p.Locality, p.Probed = "net-2", "r/z/proxy", true
+		m.replica("one").connect(p)
+		after(0)
+		c := m.entry("web-10.0.0.7-net-2")
+		if c == nil {
+			t.Fatalf("there is no such entry: %v", m.store.List(model.WorkloadEntry, ""))
+		}
+		labels := map[string]string{"app": "web", "tier": "group", "from": "proxy", "version": "v2"}
+		want := &networkingv1alpha3.WorkloadEntry{
+			Address: "10.0.0.7", ServiceAccount: "web", Ports: map[string]uint32{"http": 8080}, Weight: 7, Network: "net-2", Locality: "r/z/proxy", Labels: labels,
+		}
+		if got := entrySpec(c); !proto.Equal(got, want) {
+			t.Errorf("the spec is\n%v\nwant\n%v", got, want)
+		}
+		if !maps.Equal(c.Labels, labels) || c.APIVersion != "networking.istio.io/v1" {
+			t.Errorf("the object is %+v", c)
+		}
+		for name, value := range map[string]string{groupAnnotation: "web", controllerAnnotation: "one", health.ChecksAnnotation: "true", "owner": "shop"} {
+			if c.Annotations[name] != value {
+				t.Errorf("annotation %s is %q, want %q", name, c.Annotations[name], value)
+			}
+		}
+		m.wantHeld("connected", "web-10.0.0.7-net-2", "one")
+	})
+}
+
+// Without a network of its own, and without what it does not say.
+func TestEntryFromTemplate(t *testing.T) {
+	g := group()
+	spec := g.Spec.(*networkingv1alpha3.WorkloadGroup)
+	spec.Template.ServiceAccount = ""
+	spec.Probe = &networkingv1alpha3.ReadinessProbe{HealthCheckMethod: &networkingv1alpha3.ReadinessProbe_TcpSocket{TcpSocket: &networkingv1alpha3.TCPHealthCheckConfig{Port: 1}}}
+	p := machine("fd00::7")
+	p.Proxy.ServiceAccount = "default"
+	c := entryOf(entryKey("x"), p, g)
+	got := entrySpec(c)
+	if got.GetNetwork() != "net-1" || got.GetLocality() != "r/z/template" || got.GetServiceAccount() != "default" || c.Annotations[health.ChecksAnnotation] != "true" {
+		t.Errorf("the entry is %v, %v", got, c.Annotations)
+	}
+	spec.Metadata.Annotations[health.ChecksAnnotation] = "false"
+	if c := entryOf(entryKey("x"), p, g); c.Annotations[health.ChecksAnnotation] != "false" {
+		t.Errorf("what the group says of health checks does not count: %v", c.Annotations)
+	}
+	if contentOf(c) == contentOf(entryOf(entryKey("x"), p, group())) {
+		t.Error("two contents have the same hash")
+	}
+}
+
+// An entry goes when its proxy has been away for the grace period, and stays when
+// it comes back before.
+func TestGrace(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one := m.replica("one")
+		leave := one.connect(machine("10.0.0.1"))
+		after(time.Hour)
+		m.wantHeld("connected", "web-10.0.0.1", "one")
+		uid := m.entry("web-10.0.0.1").UID
+		leave()
+		after(grace - time.Millisecond)
+		m.wantHeld("left", "web-10.0.0.1", "")
+		leave = one.connect(machine("10.0.0.1"))
+		after(time.Hour)
+		m.wantHeld("returned", "web-10.0.0.1", "one")
+		if m.entry("web-10.0.0.1").UID != uid {
+			t.Error("the entry is another")
+		}
+		leave()
+		after(grace - time.Millisecond)
+		m.wantEntries("before the end of the grace period", "web-10.0.0.1")
+		after(2 * time.Millisecond)
+		m.wantEntries("after the grace period")
+		one.connect(machine("10.0.0.1"))
+		after(0)
+		m.wantHeld("anew", "web-10.0.0.1", "one")
+		if n := len(one.work); n != 1 {
+			t.Errorf("%d entries are looked after", n)
+		}
+	})
+}
+
+// A proxy that moves to another replica keeps its entry, however late the first
+// one hears that the stream has ended.
+func TestTakeOver(t *testing.T) {
+	for _, late := range []time.Duration{0, grace / 2, 3 * time.Hour} {
+		t.Run(late.String(), func(t *testing.T) {
+			in(t, func(m *mesh) {
+				m.create(group())
+				one, two := m.replica("one"), m.replica("two")
+				leave := one.connect(machine("10.0.0.1"))
+				after(time.Second)
+				if late == 0 {
+					leave()
+				}
+				leaveTwo := two.connect(machine("10.0.0.1"))
+				after(late)
+				if late > 0 {
+					m.wantHeld("at two", "web-10.0.0.1", "two")
+					leave()
+				}
+				after(time.Hour)
+				m.wantHeld("at two alone", "web-10.0.0.1", "two")
+				leaveTwo()
+				after(grace - time.Millisecond)
+				m.wantHeld("left", "web-10.0.0.1", "")
+				after(2 * time.Millisecond)
+				m.wantEntries("gone")
+			})
+		})
+	}
+}
+
+// Of two streams of one proxy any that is left keeps the entry.
+func TestOlderStreamStays(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one, two := m.replica("one"), m.replica("two")
+		one.connect(machine("10.0.0.1"))
+		after(time.Second)
+		leave := two.connect(machine("10.0.0.1"))
+		second := two.connect(machine("10.0.0.1"))
+		after(time.Second)
+		leave()
+		after(time.Minute)
+		m.wantHeld("one stream of two", "web-10.0.0.1", "two")
+		second()
+		after(0)
+		m.wantHeld("the replica with the older stream has it at once", "web-10.0.0.1", "one")
+		after(time.Hour)
+		m.wantHeld("it stays", "web-10.0.0.1", "one")
+	})
+}
+
+// An entry whose replica has crashed goes if nobody has its proxy, and stays if
+// somebody has. A replica that comes back knows its own sooner.
+func TestCrash(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one, two := m.replica("one"), m.replica("two")
+		for i := range 3 {
+			one.connect(machine(fmt.Sprintf("10.0.0.%d", i+1)))
+		}
+		after(time.Second)
+		one.crash()
+		two.connect(machine("10.0.0.2"))
+		after(40 * time.Minute)
+		m.wantEntries("nobody knows yet", "web-10.0.0.1", "web-10.0.0.2", "web-10.0.0.3")
+		m.wantHeld("at two", "web-10.0.0.2", "two")
+
+		one = m.replica("one")
+		one.connect(machine("10.0.0.3"))
+		after(returning - time.Second)
+		m.wantEntries("agents have time to come back", "web-10.0.0.1", "web-10.0.0.2", "web-10.0.0.3")
+		after(time.Minute)
+		m.wantEntries("the replica is back, a proxy is not", "web-10.0.0.2", "web-10.0.0.3")
+
+		one.crash()
+		after(orphaned - 3*time.Minute)
+		m.wantEntries("before its time", "web-10.0.0.2", "web-10.0.0.3")
+		after(5 * time.Minute)
+		m.wantEntries("the other replica has removed it", "web-10.0.0.2")
+		m.wantHeld("after all", "web-10.0.0.2", "two")
+	})
+}
+
+// A mark that a replica wrote before it crashed counts, but not before proxies
+// could have come back.
+func TestCrashAfterMark(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one := m.replica("one")
+		for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
+			leave := one.connect(machine(address))
+			after(time.Second)
+			leave()
+			after(time.Second)
+		}
+		m.wantHeld("left", "web-10.0.0.1", "")
+		one.crash()
+		time.Sleep(24 * time.Hour)
+		one = m.replica("one")
+		after(returning - time.Second)
+		one.connect(machine("10.0.0.2"))
+		after(time.Hour)
+		m.wantEntries("later", "web-10.0.0.2")
+	})
+}
+
+// Replicas that have the same name do not remove each other's entries.
+func TestSameName(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one, two := m.replica("same"), m.replica("same")
+		leave := one.connect(machine("10.0.0.1"))
+		two.connect(machine("10.0.0.2"))
+		for range 100 {
+			after(time.Minute)
+			m.wantEntries("both connected", "web-10.0.0.1", "web-10.0.0.2")
+		}
+		leave()
+		after(time.Hour)
+		m.wantEntries("one has left", "web-10.0.0.2")
+	})
+}
+
+// Times that another clock wrote make no difference.
+func TestClocks(t *testing.T) {
+	for _, at := range []string{"1970-01-01T00:00:00Z", "2200-01-01T00:00:00.000000001Z", "yesterday"} {
+		t.Run(at, func(t *testing.T) {
+			in(t, func(m *mesh) {
+				m.create(group())
+				one := m.replica("one")
+				leave := one.connect(machine("10.0.0.1"))
+				after(2 * returning)
+				m.patch(entryKey("web-10.0.0.1"), func(c *model.Config) {
+					c.Annotations[controllerAnnotation], c.Annotations[connectedAnnotation] = "stranger", at
+				})
+				after(time.Minute)
+				m.patch(entryKey("web-10.0.0.1"), func(c *model.Config) {
+					delete(c.Annotations, connectedAnnotation)
+					c.Annotations[disconnectedAnnotation] = at
+				})
+				after(0)
+				m.wantHeld("taken back", "web-10.0.0.1", "one")
+				leave()
+				after(grace / 2)
+				m.patch(entryKey("web-10.0.0.1"), func(c *model.Config) { c.Annotations[disconnectedAnnotation] = at })
+				after(grace)
+				m.wantEntries("marked by a stranger", "web-10.0.0.1")
+				after(grace + slack + time.Second)
+				m.wantEntries("later")
+			})
+		})
+	}
+}
+
+// A proxy whose group does not exist is told; the group may come later.
+func TestNoGroup(t *testing.T) {
+	in(t, func(m *mesh) {
+		one := m.replica("one")
+		if err := one.Connect(machine("10.0.0.1")); !errors.Is(err, ErrNoGroup) {
+			t.Fatalf("got %v", err)
+		}
+		p := machine("10.0.0.1")
+		one.Gone(p.Proxy) // discovery tells of each
+		p.Proxy.AutoRegisterGroup = ""
+		if err := one.Connect(p); err != nil {
+			t.Fatal(err)
+		}
+		after(0)
+		m.wantEntries("nobody")
+		m.create(group())
+		one.connect(machine("10.0.0.1"))
+		after(0)
+		m.wantEntries("the group is there", "web-10.0.0.1")
+	})
+}
+
+// The address is where others reach the workload.
+func TestAddress(t *testing.T) {
+	for _, test := range []struct {
+		address, source string
+		strict, want    bool
+	}{
+		{"10.0.0.1", "10.0.0.1", true, true},
+		{"10.0.0.1", "192.0.2.1", false, true}, // through a gateway
+		{"10.0.0.1", "192.0.2.1", true, false},
+		{"127.0.0.2", "127.0.0.1", true, true}, // all on one machine
+		{"127.0.0.2", "10.0.0.1", false, false},
+		{"0.0.0.0", "10.0.0.1", false, false},
+		{"224.0.0.1", "10.0.0.1", false, false},
+		{"fe80::1%eth0", "fe80::1", false, false},
+		{"::ffff:10.0.0.1", "10.0.0.1", true, true},
+		{"fd00::1", "fd00::1", true, true},
+		{"nonsense", "10.0.0.1", false, false},
+	} {
+		p := machine("10.0.0.1")
+		p.Proxy.IPs, p.Source = []string{test.address}, netip.MustParseAddr(test.source)
+		if why := p.addressFault(test.strict); (why == "") != test.want {
+			t.Errorf("%+v: %q", test, why)
+		}
+	}
+}

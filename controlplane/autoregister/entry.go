@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package autoregister
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/health"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// The annotations of an entry that came by registration, as in Istio. The times
+// have the form of RFC 3339.
+const (
+	groupAnnotation        = "istio.io/autoRegistrationGroup"
+	controllerAnnotation   = "istio.io/workloadController"
+	connectedAnnotation    = "istio.io/connectedAt"
+	disconnectedAnnotation = "istio.io/disconnectedAt"
+	// contentAnnotation names what registration wrote: as long as that would be
+	// the same, what a person changes in the entry stays.
+	contentAnnotation = "outrigger-mesh/registered"
+)
+
+// reserved are the annotations that a group cannot give its entries.
+var reserved = []string{groupAnnotation, controllerAnnotation, connectedAnnotation, disconnectedAnnotation, contentAnnotation}
+
+// Peer is a proxy that has connected.
+type Peer struct {
+	Proxy *model.Proxy
+	// Verified is true if it was proved, on an encrypted stream, who it is.
+	Verified bool
+	// Source is the address that its connection comes from; invalid if that is
+	// none of IP.
+	Source netip.Addr
+	// Locality is region/zone/subzone of the machine; empty if it does not know.
+	Locality string
+	// Probed is true if its agent asks the application how it is.
+	Probed bool
+}
+
+// address gives the address under which a proxy is registered: its first.
+func (p Peer) address() netip.Addr {
+	if len(p.Proxy.IPs) == 0 {
+		return netip.Addr{}
+	}
+	return parse(p.Proxy.IPs[0])
+}
+
+// parse reads an address; one that is none is not valid.
+func parse(address string) netip.Addr {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ip.Unmap()
+}
+
+// addressFault says why a proxy may not have an entry with its address; empty if
+// it may.
+func (p Peer) addressFault(strict bool) string {
+	ip := p.address()
+	switch {
+	case !ip.IsValid() || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast():
+		return fmt.Sprintf("%v is no address at which others can reach it: set INSTANCE_IP at the agent", p.Proxy.IPs)
+	case ip.IsLoopback() && !p.Source.IsLoopback():
+		return fmt.Sprintf("it says that it is at %s, but connects from %s: others would reach themselves; set INSTANCE_IP at the agent", ip, p.Source)
+	case strict && !ip.IsLoopback() && ip != p.Source:
+		return fmt.Sprintf("it says that it is at %s, but connects from %s, and OUTRIGGER_WORKLOAD_ENTRY_STRICT_ADDRESS is on: set INSTANCE_IP at the agent to the address that it connects from", ip, p.Source)
+	}
+	return ""
+}
+
+// accountOf gives the service account of the workloads of a group: as the tools
+// of Istio take it, default where it names none.
+func accountOf(group *networkingv1alpha3.WorkloadGroup) string {
+	return cmp.Or(group.GetTemplate().GetServiceAccount(), "default")
+}
+
+// isRegistered reports whether an entry came by registration.
+func isRegistered(c *model.Config) bool { return c != nil && c.Annotations[groupAnnotation] != "" }
+
+func entrySpec(c *model.Config) *networkingv1alpha3.WorkloadEntry {
+	if c == nil {
+		return nil
+	}
+	spec, _ := c.Spec.(*networkingv1alpha3.WorkloadEntry)
+	return spec
+}
+
+func groupSpec(c *model.Config) *networkingv1alpha3.WorkloadGroup {
+	if c == nil {
+		return nil
+	}
+	spec, _ := c.Spec.(*networkingv1alpha3.WorkloadGroup)
+	return spec
+}
+
+// localityLabel is for what has no field for it; an entry has.
+const localityLabel = "istio-locality"
+
+// entryOf makes the entry of a proxy of a group: what the proxy says of itself,
+// over the metadata of the group, over its template, as in Istio; and beyond
+// Istio the service account that was proved, where the template names none.
+func entryOf(key model.Key, p Peer, group *model.Config) *model.Config {
+	g := groupSpec(group)
+	spec := &networkingv1alpha3.WorkloadEntry{}
+	if t := g.GetTemplate(); t != nil {
+		spec = proto.Clone(t).(*networkingv1alpha3.WorkloadEntry)
+	}
+	labels := map[string]string{}
+	maps.Copy(labels, spec.GetLabels())
+	maps.Copy(labels, g.GetMetadata().GetLabels())
+	maps.Copy(labels, p.Proxy.Labels)
+	locality := strings.ReplaceAll(labels[localityLabel], ".", "/")
+	delete(labels, localityLabel)
+	spec.Labels = labels
+	spec.Address = p.address().String()
+	spec.ServiceAccount = p.Proxy.ServiceAccount
+	spec.Network = cmp.Or(p.Proxy.Network, spec.GetNetwork())
+	spec.Locality = cmp.Or(p.Locality, spec.GetLocality(), locality)
+
+	annotations := maps.Clone(g.GetMetadata().GetAnnotations())
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	for _, name := range reserved {
+		delete(annotations, name)
+	}
+	if _, said := annotations[health.ChecksAnnotation]; !said && (p.Probed || g.GetProbe() != nil) {
+		annotations[health.ChecksAnnotation] = "true"
+	}
+	annotations[groupAnnotation] = group.Name
+	c := &model.Config{Key: key, APIVersion: group.APIVersion, Labels: maps.Clone(labels), Annotations: annotations, Spec: spec}
+	annotations[contentAnnotation] = contentOf(c)
+	return c
+}
+
+// contentOf gives a hash of what registration writes.
+func contentOf(c *model.Config) string {
+	h := fnv.New64a()
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(entrySpec(c))
+	if err != nil {
+		return "" // text that is not UTF-8, which validation refuses
+	}
+	_, _ = h.Write(raw) // a hash takes everything
+	for _, name := range slices.Sorted(maps.Keys(c.Annotations)) {
+		_, _ = fmt.Fprintf(h, "%q=%q", name, c.Annotations[name])
+	}
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// renew brings an entry to what registration writes now, unless it wrote the
+// same before: then what people changed stays. Labels that a person gave the
+// object always stay.
+func renew(c, now *model.Config) {
+	if c.Annotations[contentAnnotation] == now.Annotations[contentAnnotation] {
+		return
+	}
+	before := entrySpec(c).GetLabels()
+	labels := maps.Clone(now.Labels)
+	for k, v := range c.Labels {
+		if _, given := before[k]; !given {
+			labels[k] = v
+		}
+	}
+	c.Labels, c.Spec = labels, model.CloneSpec(now.Spec)
+	delete(c.Annotations, health.ChecksAnnotation)
+	maps.Copy(c.Annotations, now.Annotations)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package autoregister
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Why a proxy is not registered, as the metric names it.
+const (
+	refusedProxy    = "proxy"    // not authenticated, or no address of its own
+	refusedGroup    = "group"    // missing
+	refusedIdentity = "identity" // another service account than the group's
+	refusedAddress  = "address"  // of another identity's workload
+	refusedName     = "name"     // of the entry is taken
+	refusedInvalid  = "invalid"  // what the proxy says of itself
+	refusedFlood    = "flood"    // too many of its service account
+)
+
+// metrics has Istio's names where there are such.
+type metrics struct {
+	success, updates, unregistered, deletes, errors prometheus.Counter
+	refused                                         *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &metrics{
+		success:      counter("auto_registration_success_total", "Workload entries that were created because a proxy of their group has connected."),
+		updates:      counter("auto_registration_updates_total", "Workload entries that were changed because their proxy has come back, or their group or proxy has changed."),
+		unregistered: counter("auto_registration_unregister_total", "Workload entries that were marked because their proxy has left, or because nobody shows that it is connected."),
+		deletes:      counter("auto_registration_deletes_total", "Workload entries that were removed because their proxy did not come back, or may no longer have one."),
+		errors:       counter("auto_registration_errors_total", "Writes of workload entries that have failed, and are tried again."),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outrigger_control_autoregister_refused_total",
+			Help: "Proxies that name a group and were not registered, by reason: proxy, group, identity, address, name, invalid or flood.",
+		}, []string{"reason"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, collector := range []prometheus.Collector{m.success, m.updates, m.unregistered, m.deletes, m.errors, m.refused} {
+		if err := reg.Register(collector); err != nil {
+			return nil, fmt.Errorf("registering the metrics of registration: %w", err)
+		}
+	}
+	return m, nil
+}

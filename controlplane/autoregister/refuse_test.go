@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package autoregister
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// entry gives an entry that a person wrote.
+func entry(namespace, name, account, address string) *model.Config {
+	return &model.Config{
+		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
+		Spec: &networkingv1alpha3.WorkloadEntry{Address: address, ServiceAccount: account},
+	}
+}
+
+// logged collects the log of a replica.
+func logged(b *bytes.Buffer) func(*Config) {
+	return func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(b, nil)) }
+}
+
+// A proxy that may not be in its group is served, and is in no endpoints; the log
+// says why.
+func TestRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		before *model.Config // another entry; may be nil
+		alter  func(*Peer)
+		kind   string
+		says   string // empty means that it is registered
+	}{
+		"nobody proved who it is":           {nil, func(p *Peer) { p.Verified = false }, refusedProxy, "TLS port"},
+		"another service account":           {nil, func(p *Peer) { p.Proxy.ServiceAccount = "db" }, refusedIdentity, "its service account is"},
+		"no address":                        {nil, func(p *Peer) { p.Proxy.IPs = []string{"0.0.0.0"} }, refusedProxy, "no address"},
+		"labels that are none":              {nil, func(p *Peer) { p.Proxy.Labels = map[string]string{"a b": "c"} }, refusedInvalid, "not valid"},
+		"an address of another account":     {entry("shop", "db", "db", "10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/shop/db"},
+		"in another spelling":               {entry("shop", "db", "db", "::ffff:10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/shop/db"},
+		"of another namespace":              {entry("bank", "vault", "", "10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/bank/vault"},
+		"the name of another's":             {entry("shop", "web-10.0.0.1", "web", "10.0.0.9"), func(*Peer) {}, refusedName, "did not come by registration"},
+		"an address of the same account":    {entry("shop", "by-hand", "web", "10.0.0.1"), func(*Peer) {}, "", ""},
+		"an entry that has no account":      {entry("shop", "by-hand", "", "10.0.0.1"), func(*Peer) {}, "", ""},
+		"another address of another":        {entry("bank", "vault", "", "10.0.0.2"), func(*Peer) {}, "", ""},
+		"an address of a name":              {entry("bank", "vault", "", "vm.example.com"), func(*Peer) {}, "", ""},
+		"a group that makes no valid names": {nil, func(p *Peer) { p.Proxy.Network = "Net_1" }, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			in(t, func(m *mesh) {
+				m.create(group())
+				if test.before != nil {
+					m.create(test.before)
+				}
+				one := m.replica("one", logged(&log))
+				p := machine("10.0.0.1")
+				test.alter(&p)
+				leave := one.connect(p)
+				after(time.Hour)
+				made := 0
+				for _, c := range m.store.List(model.WorkloadEntry, "") {
+					if isRegistered(c) {
+						made++
+					}
+				}
+				if made != 0 != (test.says == "") {
+					t.Errorf("there are %d entries", made)
+				}
+				if test.says != "" {
+					if n := testutil.ToFloat64(one.metrics.refused.WithLabelValues(test.kind)); n != 1 {
+						t.Errorf("counted %v times", n)
+					}
+				}
+				leave()
+				after(time.Minute)
+				if test.before != nil && m.store.Get(test.before.Key) == nil {
+					t.Error("the other entry is gone")
+				}
+				if n := len(one.work) + len(one.identities); n != 0 {
+					t.Errorf("%d things are kept in mind", n)
+				}
+				one.crash()
+			})
+			if lines := strings.Count(log.String(), "not registered"); test.says != "" && (lines != 1 || !strings.Contains(log.String(), test.says)) {
+				t.Errorf("the log has %d lines and not %q:\n%s", lines, test.says, &log)
+			}
+		})
+	}
+}
+
+// An address that is free again is taken.
+func TestAddressComesFree(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		m.create(entry("bank", "vault", "vault", "10.0.0.1"))
+		m.create(entry("shop", "web-10.0.0.2", "db", "10.0.0.2"))
+		one := m.replica("one")
+		one.connect(machine("10.0.0.1"))
+		one.connect(machine("10.0.0.2"))
+		after(time.Minute)
+		m.wantEntries("before", "vault", "web-10.0.0.2")
+		m.delete(model.Key{Kind: model.WorkloadEntry, Namespace: "bank", Name: "vault"})
+		m.delete(entryKey("web-10.0.0.2"))
+		after(0)
+		m.wantHeld("after", "web-10.0.0.1", "one")
+		m.wantHeld("after", "web-10.0.0.2", "one")
+	})
+}
+
+// Of two identities that come with one address at the same time one gets it, and
+// the other when that is gone.
+func TestAddressRace(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		db := group()
+		db.Key, db.Spec.(*networkingv1alpha3.WorkloadGroup).Template.ServiceAccount = groupKey("db"), "db"
+		m.create(db)
+		one, two := m.replica("one"), m.replica("two")
+		p := machine("10.0.0.1")
+		p.Proxy.ServiceAccount, p.Proxy.AutoRegisterGroup = "db", "db"
+		leave := two.connect(p)
+		one.connect(machine("10.0.0.1"))
+		after(time.Minute)
+		list := m.store.List(model.WorkloadEntry, "")
+		if len(list) != 1 {
+			t.Fatalf("there are %d entries", len(list))
+		}
+		if list[0].Name == "db-10.0.0.1" {
+			leave()
+			after(time.Minute)
+		}
+		m.wantHeld("the other has left", "web-10.0.0.1", "one")
+	})
+}
+
+// A group that changes changes the entries of those that are connected. What a
+// person changed in an entry stays until then; labels of the object stay.
+func TestGroupChanges(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one, two := m.replica("one"), m.replica("two")
+		one.connect(machine("10.0.0.1"))
+		two.connect(machine("10.0.0.2"))
+		after(0)
+		m.patch(entryKey("web-10.0.0.1"), func(c *model.Config) {
+			entrySpec(c).Weight = 1
+			c.Labels["mine"] = "yes"
+		})
+		one.connect(machine("10.0.0.1")) // again
+		after(time.Hour)
+		if c := m.entry("web-10.0.0.1"); entrySpec(c).GetWeight() != 1 || c.Labels["mine"] != "yes" {
+			t.Errorf("what a person wrote is gone: %v %v", c.Labels, c.Spec)
+		}
+		m.patch(groupKey("web"), func(c *model.Config) {
+			g := groupSpec(c)
+			g.Template.Ports["http"] = 9090
+			delete(g.Metadata.Labels, "tier")
+			delete(g.Template.Labels, "from")
+		})
+		after(0)
+		for i, held := range []string{"one", "two"} {
+			name := fmt.Sprintf("web-10.0.0.%d", i+1)
+			m.wantHeld("changed", name, held)
+			c := m.entry(name)
+			if spec := entrySpec(c); spec.GetPorts()["http"] != 9090 || spec.GetWeight() != 7 || c.Labels["tier"] != "template" || c.Labels["from"] != "" || spec.GetLabels()["from"] != "" {
+				t.Errorf("%s does not follow: %v %v", name, c.Labels, spec)
+			}
+		}
+		if c := m.entry("web-10.0.0.1"); c.Labels["mine"] != "yes" {
+			t.Errorf("the label of a person is gone: %v", c.Labels)
+		}
+
+		m.patch(groupKey("web"), func(c *model.Config) { groupSpec(c).Template.ServiceAccount = "other" })
+		after(0)
+		m.wantEntries("the account is another")
+		m.patch(groupKey("web"), func(c *model.Config) { groupSpec(c).Template.ServiceAccount = "web" })
+		after(0)
+		m.wantEntries("and back", "web-10.0.0.1", "web-10.0.0.2")
+		m.delete(groupKey("web"))
+		after(0)
+		m.wantEntries("the group is gone")
+		m.create(group())
+		after(0)
+		m.wantEntries("the group is back", "web-10.0.0.1", "web-10.0.0.2")
+		m.delete(entryKey("web-10.0.0.1"))
+		after(0)
+		m.wantHeld("somebody removed the entry of a machine that is there", "web-10.0.0.1", "one")
+	})
+}
+
+// Many new machines of one identity come in one after the other, and those of
+// another are not held up.
+func TestFlood(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		db := group()
+		db.Key, db.Spec.(*networkingv1alpha3.WorkloadGroup).Template.ServiceAccount = groupKey("db"), "db"
+		m.create(db)
+		one := m.replica("one")
+		const many = newAtOnce + 10*newPerSecond
+		for i := range many {
+			one.connect(machine(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)))
+		}
+		p := machine("10.1.0.1")
+		p.Proxy.ServiceAccount, p.Proxy.AutoRegisterGroup = "db", "db"
+		one.connect(p)
+		after(2 * time.Second)
+		n := len(m.store.List(model.WorkloadEntry, "shop"))
+		if n < newAtOnce || n > newAtOnce+3*newPerSecond+1 {
+			t.Errorf("after 2 s there are %d entries", n)
+		}
+		m.wantHeld("another identity", "db-10.1.0.1", "one")
+		after(time.Minute)
+		if n := len(m.store.List(model.WorkloadEntry, "shop")); n != many+1 {
+			t.Errorf("there are %d entries, want %d", n, many+1)
+		}
+		one.mu.Lock()
+		one.identities[identity{"shop", "web"}].entries = maxEntries
+		one.mu.Unlock()
+		one.connect(machine("10.2.0.1"))
+		after(time.Minute)
+		if m.entry("web-10.2.0.1") != nil {
+			t.Error("there is no end of it")
+		}
+	})
+}
+
+// A store that takes no writes for a while costs time, and one line of the log.
+func TestStoreFails(t *testing.T) {
+	var log bytes.Buffer
+	in(t, func(m *mesh) {
+		m.create(group())
+		one := m.replica("one", logged(&log))
+		leave := one.connect(machine("10.0.0.1"))
+		after(0)
+		m.faulty.set(errors.New("the disk is full"), false)
+		leave()
+		one.connect(machine("10.0.0.2"))
+		after(time.Hour)
+		m.wantHeld("nothing can be written", "web-10.0.0.1", "one")
+		m.faulty.set(nil, false)
+		after(2 * longPause)
+		m.wantHeld("it can again", "web-10.0.0.2", "one")
+		m.wantEntries("it can again", "web-10.0.0.2")
+		one.crash()
+	})
+	if n := strings.Count(log.String(), "disk is full"); n != 2 {
+		t.Errorf("%d lines, want one for each entry:\n%s", n, &log)
+	}
+}
+
+// What hands over in the middle of a write loses nothing.
+func TestEndsWithContext(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		one := m.replica("one")
+		leave := one.connect(machine("10.0.0.1"))
+		after(0)
+		one.crash()
+		leave() // its streams end with it
+		synctest.Wait()
+		m.wantHeld("no mark", "web-10.0.0.1", "one")
+	})
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestClockMayJump holds that a clock that is set, forwards or back, stops no
+// push, trial or age: a time.Time of time.Now carries the monotonic clock, by
+// which Sub, Since, Until, Before and After go, as timers do, as long as nobody
+// takes it away. What takes it away, or makes a time of numbers, may be used only
+// to write times for people.
+func TestClockMayJump(t *testing.T) {
+	t.Parallel()
+	strips := []string{
+		"Round", "Truncate", "UTC", "In", "Local", "AddDate", "Unix", "UnixMilli", "UnixMicro", "UnixNano", "Date", "Parse", "ParseInLocation",
+		"GobDecode", "UnmarshalJSON", "UnmarshalText", "UnmarshalBinary",
+	}
+	seen := 0
+	for _, dir := range []string{".", "../push", "../replicas"} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(filepath.Base(file), "debug") {
+				continue // debug*.go writes times for people
+			}
+			set := token.NewFileSet()
+			tree, err := parser.ParseFile(set, file, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(tree, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "time" && sel.Sel.Name == "Now" {
+					seen++
+				}
+				if call := sel.Sel.Name; slices.Contains(strips, call) {
+					if pkg, ok := sel.X.(*ast.Ident); !ok || pkg.Name != "url" {
+						t.Errorf("%s: %s takes the monotonic clock away", set.Position(sel.Pos()), call)
+					}
+				}
+				return true
+			})
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d readings of the clock were looked at: the test looks in the wrong place", seen)
+	}
+}

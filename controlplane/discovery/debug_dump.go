@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// givenTo gives the sets that a proxy was given in its last round; before the
+// first one, what is made for it.
+func (d debugger) givenTo(st *stream) sets {
+	if g := st.standing.gives.Load(); g != nil {
+		return *g
+	}
+	return d.madeFor(st)
+}
+
+// madeFor gives what the generator makes for a proxy.
+func (d debugger) madeFor(st *stream) sets {
+	var made sets
+	for i, typeURL := range generate.Types {
+		made[i] = d.generate(d.mesh, st.proxy, typeURL)
+	}
+	return made
+}
+
+// heldBack is a resource that is held back from a proxy.
+type heldBack struct {
+	report.Held
+	item
+	// made is what was made, and refused.
+	made *generate.Resource
+}
+
+// heldFrom lists what is held back from a proxy because somebody refused it, and
+// reports whether it waits for another one to try something first.
+func (k *keeper) heldFrom(st *stream) (list []heldBack, waits bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	sc := st.place.scope
+	if sc == nil {
+		return nil, false
+	}
+	for it, h := range sc.holds {
+		if h.variant == nil || !h.variant.accused() {
+			continue
+		}
+		t := h.variant.trial
+		list = append(list, heldBack{
+			item: it, made: sc.made[it.typ].Get(it.name),
+			Held: report.Held{
+				Type: shortType(generate.Types[it.typ]), Name: it.name, By: t.proxy, Reason: t.reason, Since: t.since,
+				LastGood: st.place.circle.good(it, h.good) != nil,
+			},
+		})
+	}
+	slices.SortFunc(list, func(a, b heldBack) int {
+		return cmp.Or(cmp.Compare(a.typ, b.typ), strings.Compare(a.name, b.name))
+	})
+	return list, st.place.open
+}
+
+// configDump is what a proxy is given, in the form in which Envoy's admin port
+// shows what it has. What is held back from it stands there as Envoy shows what
+// it refused: as an error_state with what was made and Envoy's words. Keys are
+// no part of it.
+func (d debugger) configDump() (answerOf, error) {
+	st, err := d.subject()
+	if err != nil {
+		return answerOf{}, err
+	}
+	dump := newDump()
+	given := d.givenTo(st)
+	for i, typeURL := range generate.Types {
+		if typeURL == generate.TypeVirtualHost {
+			if err := addHosts(dump.routes, given[i]); err != nil {
+				return answerOf{}, err
+			}
+			continue
+		}
+		for _, r := range given[i].Resources {
+			a, err := anyOf(typeURL, r)
+			if err != nil {
+				return answerOf{}, err
+			}
+			dump.add(typeURL, r.Name, a)
+		}
+	}
+	dump.clusters.VersionInfo, dump.listeners.VersionInfo = given[typeCluster].Version, given[slices.Index(generate.Types, generate.TypeListener)].Version
+	refused, _ := d.kept.heldFrom(st)
+	for _, h := range refused {
+		failure := &adminv3.UpdateFailureState{
+			Details:           fmt.Sprintf("refused by %s: %s", h.By, h.Reason),
+			LastUpdateAttempt: timestamppb.New(h.Since.Truncate(time.Millisecond)),
+		}
+		if h.made != nil {
+			if failure.FailedConfiguration, err = anyOf(generate.Types[h.typ], h.made); err != nil {
+				return answerOf{}, err
+			}
+		}
+		dump.refuse(generate.Types[h.typ], h.Name, failure)
+	}
+	return answerOf{
+		messages: []proto.Message{dump.clusters, dump.listeners, dump.routes, dump.endpoints},
+		names:    []string{"clusters", "listeners", "routes", "endpoints"},
+	}, nil
+}
+
+// anyOf reads a resource.
+func anyOf(typeURL string, r *generate.Resource) (*anypb.Any, error) {
+	a := &anypb.Any{}
+	if err := proto.Unmarshal(r.Any, a); err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", shortType(typeURL), r.Name, err)
+	}
+	return a, nil
+}
+
+// dump are the parts of a dump of Envoy's configuration.
+type dump struct {
+	clusters  *adminv3.ClustersConfigDump
+	listeners *adminv3.ListenersConfigDump
+	routes    *adminv3.RoutesConfigDump
+	endpoints *adminv3.EndpointsConfigDump
+}
+
+func newDump() *dump {
+	return &dump{&adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{}, &adminv3.RoutesConfigDump{}, &adminv3.EndpointsConfigDump{}}
+}
+
+func (d *dump) add(typeURL, name string, a *anypb.Any) {
+	switch typeURL {
+	case generate.TypeCluster:
+		d.clusters.DynamicActiveClusters = append(d.clusters.DynamicActiveClusters, &adminv3.ClustersConfigDump_DynamicCluster{Cluster: a})
+	case generate.TypeListener:
+		d.listeners.DynamicListeners = append(d.listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{
+			Name: name, ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{Listener: a},
+		})
+	case generate.TypeRoute:
+		d.routes.DynamicRouteConfigs = append(d.routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{RouteConfig: a})
+	case generate.TypeEndpoint:
+		d.endpoints.DynamicEndpointConfigs = append(d.endpoints.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{EndpointConfig: a})
+	}
+}
+
+// refuse adds what was refused: to the listener of the name, and for the other
+// types as an entry of its own, as Envoy has it.
+func (d *dump) refuse(typeURL, name string, failure *adminv3.UpdateFailureState) {
+	switch typeURL {
+	case generate.TypeCluster:
+		d.clusters.DynamicWarmingClusters = append(d.clusters.DynamicWarmingClusters, &adminv3.ClustersConfigDump_DynamicCluster{
+			Cluster: failure.GetFailedConfiguration(), ErrorState: failure, ClientStatus: adminv3.ClientResourceStatus_NACKED,
+		})
+	case generate.TypeListener:
+		i := slices.IndexFunc(d.listeners.DynamicListeners, func(l *adminv3.ListenersConfigDump_DynamicListener) bool { return l.GetName() == name })
+		if i < 0 {
+			i = len(d.listeners.DynamicListeners)
+			d.listeners.DynamicListeners = append(d.listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{Name: name})
+		}
+		d.listeners.DynamicListeners[i].ErrorState, d.listeners.DynamicListeners[i].ClientStatus = failure, adminv3.ClientResourceStatus_NACKED
+	case generate.TypeRoute, generate.TypeVirtualHost:
+		d.routes.DynamicRouteConfigs = append(d.routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{
+			ErrorState: failure, ClientStatus: adminv3.ClientResourceStatus_NACKED,
+		})
+	}
+}

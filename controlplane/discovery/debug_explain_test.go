@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// shelf are objects of a store.
+type shelf []*model.Config
+
+func (s shelf) Schemas() []config.Schema { return config.Schemas() }
+
+func (s shelf) Get(key model.Key) *model.Config {
+	if i := slices.IndexFunc(s, func(c *model.Config) bool { return c.Key == key }); i >= 0 {
+		return s[i]
+	}
+	return nil
+}
+
+func (s shelf) List(kind model.Kind, _ string) (out []*model.Config) {
+	for _, c := range s {
+		if c.Kind == kind {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (s shelf) mesh(prev *snapshot.Mesh) *snapshot.Mesh {
+	settings := meshconfig.Default()
+	settings.ProxyHttpPort = 15080
+	return snapshot.Build(prev, snapshot.Input{Mesh: settings, List: func(k model.Kind) []*model.Config { return s.List(k, "") }, Get: s.Get}, model.Change{All: true})
+}
+
+func stored(kind model.Kind, namespace, name string, spec any) *model.Config {
+	return &model.Config{Key: model.Key{Kind: kind, Namespace: namespace, Name: name}, Spec: spec, Source: "shop.yaml:1"}
+}
+
+// shop is a mesh of one service with two workloads, and of one that is outside.
+func shop() shelf {
+	entry := func(name, version, address string) *model.Config {
+		return stored(model.WorkloadEntry, "default", name, &networkingv1alpha3.WorkloadEntry{
+			Address: address, Labels: map[string]string{"app": "web", "version": version},
+		})
+	}
+	return shelf{
+		stored(model.ServiceEntry, "default", "web", &networkingv1alpha3.ServiceEntry{
+			Hosts: []string{"web.default.svc.cluster.local"}, Resolution: networkingv1alpha3.ServiceEntry_STATIC, Location: networkingv1alpha3.ServiceEntry_MESH_INTERNAL,
+			Ports:            []*networkingv1alpha3.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
+			WorkloadSelector: &networkingv1alpha3.WorkloadSelector{Labels: map[string]string{"app": "web"}},
+		}),
+		external("a", "240.0.0.1"),
+		entry("web-1", "v1", "127.77.51.8"), entry("web-2", "v2", "127.77.51.9"),
+		stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
+			Hosts: []string{"web"}, Http: []*networkingv1alpha3.HTTPRoute{{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "web"}}}}},
+		}),
+		stored(model.DestinationRule, "default", "web", &networkingv1alpha3.DestinationRule{
+			Host: "web", Subsets: []*networkingv1alpha3.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}},
+		}),
+		stored(model.Sidecar, "default", "shop", &networkingv1alpha3.Sidecar{
+			Ingress: []*networkingv1alpha3.IstioIngressListener{{Port: &networkingv1alpha3.SidecarPort{Number: 8080, Protocol: "HTTP", Name: "http"}, DefaultEndpoint: "127.0.0.1:18080"}},
+		}),
+		stored(model.PeerAuthentication, "istio-system", "default", &securityv1beta1.PeerAuthentication{
+			Mtls: &securityv1beta1.PeerAuthentication_MutualTLS{Mode: securityv1beta1.PeerAuthentication_MutualTLS_STRICT},
+		}),
+		stored(model.AuthorizationPolicy, "default", "deny", &securityv1beta1.AuthorizationPolicy{}),
+	}
+}
+
+// TestOrigins compares each resource that is made for proxies with the objects
+// that it is made of.
+func TestOrigins(t *testing.T) {
+	t.Parallel()
+	objects := shop()
+	mesh := objects.mesh(nil)
+	for name, tc := range map[string]struct {
+		vhds bool
+		want []string
+	}{
+		"envoy": {false, []string{
+			"cds BlackHoleCluster: ", "cds inbound|8080||: Sidecar/shop",
+			"cds outbound|80|v1|web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web",
+			"cds outbound|80||a.example.com: ServiceEntry/a",
+			"cds outbound|80||web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web",
+			"eds outbound|80|v1|web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1",
+			"eds outbound|80||a.example.com: ServiceEntry/a",
+			"eds outbound|80||web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1 WorkloadEntry/web-2",
+			"lds 127.77.51.2_15080: ", "lds 127.77.51.2_8080: Sidecar/shop",
+			"rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
+		}},
+		"with virtual hosts apart": {true, []string{
+			"rds http_proxy.vhds: ", "vhds http_proxy.vhds/a.example.com:80: ServiceEntry/a", "vhds http_proxy.vhds/block_all: ",
+			"vhds http_proxy.vhds/web.default.svc.cluster.local:80: ServiceEntry/web VirtualService/web",
+		}},
+	} {
+		proxy := &model.Proxy{
+			ID: "shop.default", Role: "sidecar", IPs: []string{"127.77.51.2"}, Namespace: "default", Domain: "default.svc.cluster.local",
+			Interception: model.InterceptionNone, VHDS: tc.vhds,
+		}
+		o := newOrigins(mesh, proxy, func(k model.Key) bool { return objects.Get(k) != nil })
+		gen := generate.New(generate.Config{})
+		var got []string
+		for _, typeURL := range generate.Types {
+			for _, r := range gen.Generate(mesh, proxy, typeURL).Resources {
+				var words []string
+				for _, key := range o.of(typeURL, r.Name) {
+					words = append(words, string(key.Kind)+"/"+key.Name)
+				}
+				if typeURL == generate.TypeRoute {
+					slices.Sort(words) // they come from a map
+				}
+				got = append(got, shortType(typeURL)+" "+r.Name+": "+strings.Join(words, " "))
+			}
+		}
+		if tc.vhds { // the others are the same
+			got = slices.DeleteFunc(got, func(l string) bool { return l[0] != 'r' && l[0] != 'v' })
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+		}
+	}
+}
+
+func TestPeerAuthenticationsOfAProxy(t *testing.T) {
+	t.Parallel()
+	pa := func(namespace, name string, selector map[string]string) *model.Config {
+		c := stored(model.PeerAuthentication, namespace, name, &securityv1beta1.PeerAuthentication{})
+		if selector != nil {
+			c = stored(model.PeerAuthentication, namespace, name, selecting(selector))
+		}
+		return c
+	}
+	web := map[string]string{"app": "web"}
+	list := []*model.Config{
+		pa("root", "mesh", nil), pa("root", "later", nil), pa("root", "none", web), pa("shop", "all", nil), pa("shop", "web", web),
+		pa("shop", "too", web), pa("shop", "other", map[string]string{"app": "x"}), pa("bank", "all", nil),
+	}
+	for _, tc := range []struct {
+		namespace string
+		labels    map[string]string
+		want      string
+	}{
+		{"shop", web, "mesh all web"}, {"shop", nil, "mesh all"}, {"bank", web, "mesh all"}, {"root", web, "mesh"}, {"else", nil, "mesh"},
+	} {
+		var got []string
+		for _, key := range peerAuthentications(list, "root", tc.namespace, tc.labels) {
+			got = append(got, key.Name)
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%s %v: got %q, want %q", tc.namespace, tc.labels, got, tc.want)
+		}
+	}
+}
+
+// debugGet asks over HTTP, from this machine.
+func debugGet(t *testing.T, s *Server, path string, into any) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/debug/"+path, nil)
+	r.RemoteAddr = "127.77.51.3:1"
+	w := httptest.NewRecorder()
+	s.DebugHandler().ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%s: %d %s", path, w.Code, w.Body)
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), into); err != nil {
+		t.Fatalf("%s: %v: %s", path, err, w.Body)
+	}
+}
+
+// eventually asks until an answer is as wanted.
+func eventually[T any](t *testing.T, s *Server, path, what string, is func(T) bool) T {
+	t.Helper()
+	var got T
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		var zero T
+		got = zero
+		if debugGet(t, s, path, &got); is(got) {
+			return got
+		}
+	}
+	t.Fatalf("not within 10 s: %s: %s is %+v", what, path, got)
+	return got
+}
+
+const (
+	explainWeb  = "explain?kind=VirtualService&namespace=default&name=web"
+	explainShop = "explain?proxyID=shop.default"
+)
+
+// TestExplain follows a change of a VirtualService to a proxy that is slow, and
+// then rejects it.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, true)
+	objects, changed := shop(), map[model.Key]uint64{}
+	h.server.Debug(DebugConfig{
+		Replica: "one", Version: "v1", Objects: objects,
+		Changed: func(k model.Key) (uint64, time.Time, bool) {
+			return max(1, changed[k]), time.Unix(100, 0), changed[k] == 0
+		},
+		Problems: func() []KnownProblem {
+			return []KnownProblem{{model.Problem{Object: objects[4].Key, Reason: "spec.http: odd", Warning: true}, time.Unix(90, 0)}}
+		},
+	})
+	first := objects.mesh(nil)
+	h.server.Push(first, model.Change{All: true})
+	p := h.join(t, "shop", "default")
+	p.ack(generate.TypeCluster)
+	p.subscribe(generate.TypeListener)
+	p.any()
+	p.ack(generate.TypeListener)
+	p.subscribe(generate.TypeRoute, "http_proxy")
+	p.any()
+	p.ack(generate.TypeRoute)
+	o := eventually(t, h.server, explainWeb, "all has been answered", func(o report.Object) bool { return len(o.Proxies) == 1 && o.Proxies[0].State == report.Synced })
+	if o.Proxies[0].Proxy != "shop.default" || !o.Found || !o.InForce || !o.Started || o.Source != "shop.yaml:1" {
+		t.Errorf("got %+v", o)
+	}
+	if len(o.Resources) != 1 || o.Resources[0] != (report.Resource{Type: "rds", Name: "http_proxy", Proxies: 1}) {
+		t.Errorf("got the resources %+v", o.Resources)
+	}
+	if len(o.Problems) != 1 || o.Problems[0].Reason != "spec.http: odd" || !o.Problems[0].Since.Equal(time.Unix(90, 0)) {
+		t.Errorf("got the problems %+v", o.Problems)
+	}
+
+	changed[objects[4].Key] = 2
+	spec := objects[4].Spec.(*networkingv1alpha3.VirtualService)
+	objects[4] = stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
+		Hosts: spec.Hosts, Http: []*networkingv1alpha3.HTTPRoute{{Name: "new", Route: spec.Http[0].Route}},
+	})
+	h.server.Push(objects.mesh(first), model.Change{All: true})
+	p.any()
+	o = eventually(t, h.server, explainWeb, "the routes are unanswered", func(o report.Object) bool { return o.Proxies[0].State == report.Stale })
+	if o.Proxies[0].What != "no answer yet to rds" || o.Proxies[0].Since.IsZero() {
+		t.Errorf("got %+v", o.Proxies)
+	}
+	p.nack(generate.TypeRoute, "Error adding/updating route(s) http_proxy: no such thing")
+	o = eventually(t, h.server, explainWeb, "the change was rejected", func(o report.Object) bool { return o.Proxies[0].State == report.Rejected })
+	s := o.Proxies[0]
+	if s.What != "rds http_proxy" || !strings.Contains(s.Reason, "no such thing") || !s.LastGood || s.By != "shop.default" || o.Resources[0].HeldBack != 1 || o.Started {
+		t.Errorf("got %+v, %+v", s, o.Resources)
+	}
+
+	var d report.Decided
+	debugGet(t, h.server, explainShop, &d)
+	var words []string
+	for _, part := range d.Objects {
+		words = append(words, fmt.Sprint(part.Kind, "/", part.Name, part.Resources))
+	}
+	want := "Sidecar/shopmap[cds:1 lds:1] PeerAuthentication/defaultmap[lds:1] VirtualService/webmap[rds:1] DestinationRule/webmap[cds:2 eds:2] " +
+		"ServiceEntry/amap[cds:1 eds:1 rds:1] ServiceEntry/webmap[cds:2 eds:2 rds:1] WorkloadEntry/web-1map[eds:2] WorkloadEntry/web-2map[eds:1]"
+	if got := strings.Join(words, " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if len(d.Held) != 1 || d.Held[0].Name != "http_proxy" || len(d.Problems) != 1 {
+		t.Errorf("got %+v, %+v", d.Held, d.Problems)
+	}
+	replica := eventually(t, h.server, "proxies", "there is a state", func(r report.Replica) bool { return len(r.Proxies) == 1 })
+	i := slices.IndexFunc(replica.Proxies[0].Types, func(t report.Type) bool { return t.Name == "rds" })
+	if rds := replica.Proxies[0].Types[i]; rds.State != report.Rejected || rds.Resources != 1 || rds.Since.IsZero() || replica.Snapshot != 2 || replica.Problems != 1 {
+		t.Errorf("got %+v of %+v", rds, replica)
+	}
+	var dump struct{ Configs []json.RawMessage }
+	debugGet(t, h.server, "config_dump?proxyID=shop.default", &dump)
+	if routes := string(dump.Configs[2]); !strings.Contains(routes, "no such thing") || !strings.Contains(routes, `"failedConfiguration"`) || strings.Count(routes, `"name":"new"`) != 1 {
+		t.Errorf("the dump shows neither what was given nor what was refused: %s", routes)
+	}
+}
+
+// TestExplainOthers asks about objects that nobody gets anything of.
+func TestExplainOthers(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, false)
+	objects := shop()
+	h.server.Debug(DebugConfig{Objects: objects})
+	h.server.Push(objects.mesh(nil), model.Change{All: true})
+	h.join(t, "shop", "default")
+	for query, want := range map[string]string{
+		"kind=AuthorizationPolicy&namespace=default&name=deny": `"found":true,"in_force":false`,
+		"kind=VirtualService&namespace=default&name=none":      `"found":false,"in_force":true`,
+		"kind=WorkloadEntry&namespace=default&name=web-2":      `"outbound|80||web.default.svc.cluster.local"`,
+		"kind=Sidecar&namespace=default&name=shop":             `"proxy":"shop.default"`,
+	} {
+		var raw json.RawMessage
+		debugGet(t, h.server, "explain?"+query, &raw)
+		if !strings.Contains(string(raw), want) {
+			t.Errorf("%s: %s lacks %s", query, raw, want)
+		}
+	}
+}
+
+// TestDebugMore asks each question that there is.
+func TestDebugMore(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, true)
+	objects, pushed := shop(), 0
+	h.server.Debug(DebugConfig{
+		Objects: objects, Push: func() { pushed++ },
+		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
+	})
+	h.server.Push(objects.mesh(nil), model.Change{All: true})
+	p := h.join(t, "shop", "default")
+	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeCluster, ResponseNonce: p.nonce[generate.TypeCluster]})
+	asked := map[string]bool{}
+	for path, want := range map[string]string{
+		"list": `"explain"`, "syncz": `"proxy":"shop.default"`, "connections": `"totalClients":1`, "adsz": `"watches":{"cds":5}`,
+		"adsz?push=true": `{"pushed":1}`, "proxies": `"name":"shop.default"`, explainWeb: `"VirtualService"`, "config_dump?proxyID=shop.default": `"web.default.svc.cluster.local"`,
+		"resourcesz?proxyID=shop.default": `"inbound|8080||"`, "sidecarz?proxyID=shop.default": `"sidecar":"default/shop"`,
+		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9",
+		"config_distribution?resource=VirtualService/default/web": `"proxy":"shop.default"`, "registryz": "a.example.com", "endpointz": "127.77.54.9",
+		"configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
+	} {
+		var raw json.RawMessage
+		debugGet(t, h.server, path, &raw)
+		if !strings.Contains(strings.ReplaceAll(string(raw), " ", ""), want) {
+			t.Errorf("%s: %s lacks %s", path, raw, want)
+		}
+		name, _, _ := strings.Cut(path, "?")
+		asked[name] = true
+	}
+	for name := range debugAnswers() {
+		if !asked[name] {
+			t.Errorf("nobody asks for %s", name)
+		}
+	}
+	if pushed != 1 {
+		t.Errorf("%d pushes", pushed)
+	}
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// Answers over HTTP are bounded: so many are made at a time, others wait so long
+// for their turn, and none is larger.
+const (
+	debugAtOnce   = 2
+	debugPatience = 10 * time.Second
+	maxDebugBytes = 64 << 20
+	// pushEvery is how often everything is sent anew because somebody asks.
+	pushEvery = time.Second
+)
+
+// DebugHandler answers the questions of people over HTTP, under /debug: the
+// names are those of the questions on streams. It is for peers with a loopback
+// address, which see all of the mesh, and for callers that the Authenticator of
+// [Server.Debug] knows, who see what they would see on a stream. The index at
+// /debug is for everybody, as it is with Istio's control plane.
+func (s *Server) DebugHandler() http.Handler {
+	h := &debugHandler{server: s, turns: make(chan struct{}, debugAtOnce), pushes: rate.NewLimiter(rate.Every(pushEvery), 1)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug", debugIndex)
+	mux.HandleFunc("GET /debug/{$}", debugIndex)
+	mux.HandleFunc("GET /debug/{name}", h.serve)
+	return mux
+}
+
+// debugIndex lists the answers.
+func debugIndex(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	all := debugAnswers()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		_, _ = fmt.Fprintf(w, "/debug/%-20s %s\n", name, all[name].about) // a client that is gone needs no answer
+	}
+	_, _ = fmt.Fprint(w, "\n?pretty indents an answer.\n") // as above
+}
+
+type debugHandler struct {
+	server *Server
+	turns  chan struct{}
+	pushes *rate.Limiter
+}
+
+// debugRefusal is an answer that is none.
+type debugRefusal struct {
+	code int
+	text string
+}
+
+func (h *debugHandler) serve(w http.ResponseWriter, r *http.Request) {
+	body, no := h.answer(r)
+	if no != nil {
+		if no.code == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+		http.Error(w, no.text, no.code)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(body) // a client that is gone needs no answer
+}
+
+func (h *debugHandler) answer(r *http.Request) ([]byte, *debugRefusal) {
+	if text := foreign(r); text != "" {
+		return nil, &debugRefusal{http.StatusForbidden, text}
+	}
+	local := isLocal(r)
+	var caller *authn.Caller
+	if !local {
+		var no *debugRefusal
+		if caller, no = h.authenticate(r); no != nil {
+			return nil, no
+		}
+	}
+	mesh := h.server.mesh.Load()
+	if mesh == nil {
+		return nil, &debugRefusal{http.StatusServiceUnavailable, "configuration is still loading: there is no snapshot yet"}
+	}
+	if r.URL.Query().Get("push") == "true" && !h.pushes.Allow() {
+		return nil, &debugRefusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent anew at most every %s; ask again then", pushEvery)}
+	}
+	patience := time.NewTimer(debugPatience)
+	defer patience.Stop()
+	select {
+	case h.turns <- struct{}{}:
+		defer func() { <-h.turns }()
+	case <-patience.C:
+		return nil, &debugRefusal{http.StatusServiceUnavailable, "others are asking; ask again in a moment"}
+	case <-r.Context().Done():
+		return nil, &debugRefusal{http.StatusServiceUnavailable, "the request has ended"}
+	}
+	return h.server.answerHTTP(mesh.Mesh, caller, r)
+}
+
+// answerHTTP answers a question of a caller; nil is one who sees all.
+func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.Request) ([]byte, *debugRefusal) {
+	who := asker{name: "a caller of this machine", all: true}
+	if caller != nil {
+		who = s.askerOf(mesh, caller)
+	}
+	answer, err := debugger{Server: s, mesh: mesh, query: r.URL.Query(), asker: who}.ask(r.PathValue("name"))
+	if err == nil {
+		err = answer.fillJSON()
+	}
+	var body bytes.Buffer
+	if err == nil {
+		err = json.NewEncoder(&body).Encode(answer.json)
+	}
+	switch {
+	case errors.Is(err, errForbidden):
+		return nil, &debugRefusal{http.StatusForbidden, err.Error()}
+	case errors.Is(err, errUnknown):
+		return nil, &debugRefusal{http.StatusNotFound, err.Error()}
+	case err != nil:
+		return nil, &debugRefusal{http.StatusBadRequest, err.Error()}
+	case body.Len() > maxDebugBytes:
+		return nil, &debugRefusal{http.StatusInsufficientStorage, fmt.Sprintf("the answer has %d bytes, at most %d are given: ask about one proxy or one kind", body.Len(), maxDebugBytes)}
+	}
+	if !r.URL.Query().Has("pretty") {
+		return body.Bytes(), nil
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, body.Bytes(), "", "  "); err != nil {
+		return nil, &debugRefusal{http.StatusInternalServerError, err.Error()}
+	}
+	return pretty.Bytes(), nil
+}
+
+// isLocal reports whether a request comes from this machine. 127.0.0.6 and ::6
+// are not: Envoy hands on with them what came from elsewhere; nor is what a proxy
+// on this machine says that it hands on.
+func isLocal(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	ip := peer.Addr().Unmap()
+	return ip.IsLoopback() && ip != netip.AddrFrom4([4]byte{127, 0, 0, 6}) &&
+		r.Header.Get("X-Forwarded-For") == "" && r.Header.Get("Forwarded") == ""
+}
+
+// foreign says why a request is one that a web page of somebody else has made in
+// the browser of a person: empty if it is none.
+func foreign(r *http.Request) string {
+	if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") != "" || site != "" && site != "none" && site != "same-origin" {
+		return "requests of web pages are not answered"
+	}
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && isLocal(r) && !strings.EqualFold(host, "localhost") {
+		return fmt.Sprintf("the request is for the host %q: from this machine, use an address or localhost", host)
+	}
+	return ""
+}
+
+// authenticate tells who asks, by what the Authenticator reads of gRPC calls: the
+// metadata, and the certificate of the connection.
+func (h *debugHandler) authenticate(r *http.Request) (*authn.Caller, *debugRefusal) {
+	auth := h.server.config().Authenticator
+	if auth == nil {
+		return nil, &debugRefusal{http.StatusUnauthorized, "only requests from this machine are answered: no method of authentication is configured"}
+	}
+	md := metadata.MD{}
+	for _, name := range []string{"authorization", "clusterid"} {
+		if values := r.Header.Values(name); len(values) > 0 {
+			md.Set(name, values...)
+		}
+	}
+	p := &grpcpeer.Peer{}
+	if r.TLS != nil {
+		p.AuthInfo = credentials.TLSInfo{State: *r.TLS, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	}
+	caller, err := auth.Authenticate(grpcpeer.NewContext(metadata.NewIncomingContext(r.Context(), md), p))
+	switch {
+	case errors.Is(err, authn.ErrUnavailable):
+		return nil, &debugRefusal{http.StatusServiceUnavailable, err.Error()}
+	case err != nil:
+		return nil, &debugRefusal{http.StatusUnauthorized, err.Error()}
+	}
+	return caller, nil
+}

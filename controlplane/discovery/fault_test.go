@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// faultyTable panics for one type of the proxies with a name.
+type faultyTable struct {
+	*table
+	typeURL atomic.Pointer[string] // nil for none
+	proxy   string
+}
+
+func (g *faultyTable) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+	if bad := g.typeURL.Load(); bad != nil && *bad == typeURL && strings.HasPrefix(proxy.ID, g.proxy) {
+		panic("cannot generate")
+	}
+	return g.table.Generate(mesh, proxy, typeURL)
+}
+
+// withFaults serves three types, and two proxies that have them: one for which
+// the generator may fail, and another.
+func withFaults(t *testing.T, delta, canaries bool) (h *harness, g *faultyTable, bad, other *peer) {
+	t.Helper()
+	g = &faultyTable{table: &table{}, proxy: "bad"}
+	h = &harness{table: g.table}
+	h.serve(t, Config{Generator: g, Workers: 2, CanaryPush: canaries}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+	h.set(generate.TypeNameTable, map[string]string{"n": "n=1"})
+	h.push()
+	bad, other = h.connect(t, delta), h.connect(t, delta)
+	bad.node.Id = "sidecar~127.77.53.2~bad-1.default~default.svc.cluster.local"
+	for _, p := range []*peer{bad, other} {
+		p.subscribe(generate.TypeCluster)
+		p.wantAck("cds a=1")
+		p.subscribe(generate.TypeListener)
+		p.wantAck("lds l=1")
+		p.subscribe(generate.TypeNameTable)
+		p.wantAck("nds n=1")
+	}
+	return h, g, bad, other
+}
+
+// until acknowledges what comes until all of the lines did.
+func (p *peer) until(lines ...string) {
+	p.t.Helper()
+	for left := lines; len(left) > 0; {
+		select {
+		case m, ok := <-p.got:
+			if !ok {
+				p.t.Fatalf("the stream ended with %v, want %q", p.err.Load(), left)
+			}
+			typeURL, line := p.describe(m)
+			left = slices.DeleteFunc(slices.Clone(left), func(l string) bool { return l == line })
+			p.ack(typeURL)
+		case <-time.After(10 * time.Second):
+			p.t.Fatalf("no response within 10 s, want %q", left)
+		}
+	}
+}
+
+// A panic in the generator for one proxy ends nobody's stream: the proxy keeps
+// what it has, of all types, and gets what is newest when that can be made.
+func TestGeneratorPanics(t *testing.T) {
+	t.Parallel()
+	for _, delta := range []bool{false, true} {
+		for _, canaries := range []bool{false, true} {
+			for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener} {
+				t.Run(fmt.Sprintf("delta %t, canaries %t, %s", delta, canaries, shortType(typeURL)), func(t *testing.T) {
+					t.Parallel()
+					h, g, bad, other := withFaults(t, delta, canaries)
+					g.typeURL.Store(&typeURL)
+					for i := range 5 {
+						h.set(generate.TypeCluster, map[string]string{"a": fmt.Sprint("a=2.", i)})
+						h.set(generate.TypeListener, map[string]string{"l": fmt.Sprint("l=2.", i)})
+						h.push()
+						other.wantAck(fmt.Sprint("cds a=2.", i))
+						other.wantAck(fmt.Sprint("lds l=2.", i))
+					}
+					bad.quiet()
+					newcomer := h.connect(t, delta)
+					newcomer.node.Id = "sidecar~127.77.53.3~bad-2.default~default.svc.cluster.local"
+					newcomer.subscribe(generate.TypeCluster)
+					for range newcomer.got { // until it ends
+					}
+					if err, _ := newcomer.err.Load().(error); status.Code(err) != codes.Unavailable {
+						t.Errorf("a proxy for which nothing can be generated is refused with %v, want Unavailable", err)
+					}
+					for _, p := range h.server.Distribution().proxies {
+						if fell := strings.HasPrefix(p.ID, "bad") && p.Settled > 1; fell {
+							t.Errorf("%s is said to have snapshot %d", p.ID, p.Settled)
+						}
+					}
+					g.typeURL.Store(nil)
+					h.set(generate.TypeCluster, map[string]string{"a": "a=3"})
+					h.push()
+					other.wantAck("cds a=3")
+					if canaries { // a canary may come first: until then it is given what was last good
+						bad.until("cds a=3", "lds l=2.4")
+					} else {
+						bad.wantAck("cds a=3")
+						bad.wantAck("lds l=2.4")
+					}
+					bad.quiet()
+					other.quiet()
+					if got := testutil.ToFloat64(h.server.metrics.panics.WithLabelValues(shortType(typeURL))); got < 5 {
+						t.Errorf("%.0f panics are counted, want at least 5", got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The same for a type of the agent: the others go on, in the newest snapshot.
+func TestGeneratorPanicsForAgent(t *testing.T) {
+	t.Parallel()
+	h, g, bad, other := withFaults(t, true, false)
+	typeURL := generate.TypeNameTable
+	g.typeURL.Store(&typeURL)
+	h.set(generate.TypeCluster, map[string]string{"a": "a=2"})
+	h.set(generate.TypeNameTable, map[string]string{"n": "n=2"})
+	h.push()
+	bad.wantAck("cds a=2")
+	bad.quiet()
+	other.wantAck("cds a=2")
+	other.wantAck("nds n=2")
+	g.typeURL.Store(nil)
+	h.push()
+	bad.wantAck("nds n=2")
+}
+
+// A panic while one stream is served ends that stream alone.
+func TestStreamPanics(t *testing.T) {
+	t.Parallel()
+	h := &harness{table: &table{}}
+	h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(*model.Proxy, bool, string) { panic("report") }}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.push()
+	bad, other := h.connect(t, true), h.connect(t, true)
+	for _, p := range []*peer{bad, other} {
+		p.subscribe(generate.TypeCluster)
+		p.wantAck("cds a=1")
+	}
+	bad.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeHealth})
+	for range bad.got { // until it ends
+	}
+	if err, _ := bad.err.Load().(error); status.Code(err) != codes.Internal {
+		t.Errorf("the stream ended with %v, want Internal", err)
+	}
+	until(t, "it is forgotten", func() bool { return h.server.Connected() == 1 })
+	h.set(generate.TypeCluster, map[string]string{"a": "a=2"})
+	h.push()
+	other.wantAck("cds a=2")
+}
+
+// What is logged of a panic says where it was.
+func TestDescribePanic(t *testing.T) {
+	t.Parallel()
+	var got string
+	func() {
+		defer func() { got = describePanic(recover()) }()
+		var none *published
+		_ = none.since
+	}()
+	if !strings.Contains(got, "nil pointer") || !strings.Contains(got, "TestDescribePanic") {
+		t.Errorf("a panic is described as %q", got)
+	}
+}
+
+// A proxy that is to go to another replica has answered all when its stream ends,
+// and gets nothing in part.
+func TestShed(t *testing.T) {
+	each(t, func(t *testing.T, h *harness, p *peer) {
+		if h.server.Shed() {
+			t.Error("there is nobody")
+		}
+		p.subscribe(generate.TypeCluster)
+		p.want("cds a=1 b=1")
+		if !h.server.Shed() || h.server.Shed() || h.server.Load() != 0 || h.server.Connected() != 1 {
+			t.Errorf("load %d, %d connected, after one of one is shed", h.server.Load(), h.server.Connected())
+		}
+		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.push()
+		p.quiet() // it owes an answer, and its stream is there
+		p.ack(generate.TypeCluster)
+		if p.delta {
+			p.wantAck("cds a=2") // what is newest is sent before the end
+		} else {
+			p.wantAck("cds a=2 b=1")
+		}
+		for range p.got { // until it ends
+		}
+		if err, _ := p.err.Load().(error); status.Code(err) != codes.Unavailable {
+			t.Errorf("the stream ended with %v, want Unavailable", err)
+		}
+	})
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"bufio"
+	"strings"
+	"testing"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// edgeObjects have a server of every kind.
+const edgeObjects = `
+apiVersion: networking.istio.io/v1alpha3
+kind: ServiceEntry
+metadata: {name: apps, namespace: default}
+spec:
+  hosts: [apps.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports:
+  - {number: 1, name: http-a, protocol: HTTP}
+  - {number: 2, name: http-b, protocol: HTTP}
+  - {number: 3, name: tls, protocol: TLS}
+  endpoints: [{address: 127.0.0.1, ports: {http-a: BACKEND_A, http-b: BACKEND_B, tls: BACKEND_TLS}}]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: ServiceEntry
+metadata: {name: echo, namespace: default}
+spec:
+  hosts: [echo.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 4, name: tcp, protocol: TCP}]
+  endpoints: [{address: ADDRESS, ports: {tcp: BACKEND_ECHO}}]
+---
+# The service of the gateway itself: what it calls port 80 is taken at another.
+apiVersion: networking.istio.io/v1alpha3
+kind: ServiceEntry
+metadata: {name: edge, namespace: default}
+spec:
+  hosts: [edge.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: PORT_HTTP}]
+  endpoints: [{address: ADDRESS}]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  selector: {app: edge}
+  servers:
+  - port: {number: 80, name: http, protocol: HTTP}
+    bind: ADDRESS
+    hosts: [a.test, b.test]
+  - port: {number: 80, name: http-old, protocol: HTTP}
+    bind: ADDRESS
+    hosts: [old.test]
+    tls: {httpsRedirect: true}
+  - port: {number: PORT_HTTPS, name: https-one, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [one.test]
+    tls: {mode: SIMPLE, credentialName: one}
+  - port: {number: PORT_HTTPS, name: https-two, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: ["*.two.test"]
+    tls: {mode: SIMPLE, credentialName: two, maxProtocolVersion: TLSV1_2}
+  - port: {number: PORT_HTTPS, name: https-mutual, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [mutual.test]
+    tls: {mode: MUTUAL, credentialName: mutual}
+  - port: {number: PORT_HTTPS, name: https-named, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [named.test]
+    tls: {mode: MUTUAL, credentialName: mutual, subjectAltNames: ["spiffe://cluster.local/ns/default/sa/somebody"]}
+  - port: {number: PORT_HTTPS, name: https-optional, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [optional.test]
+    tls: {mode: OPTIONAL_MUTUAL, credentialName: mutual}
+  - port: {number: PORT_HTTPS, name: tls-passes, protocol: TLS}
+    bind: ADDRESS
+    hosts: [passes.test]
+    tls: {mode: PASSTHROUGH}
+  - port: {number: PORT_HTTPS, name: tls-ends, protocol: TLS}
+    bind: ADDRESS
+    hosts: [ends.test]
+    tls: {mode: SIMPLE, credentialName: ends}
+  - port: {number: PORT_TCP, name: tcp, protocol: TCP}
+    bind: ADDRESS
+    hosts: ["*"]
+  - port: {number: PORT_MESH, name: https-mesh, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: ["*"]
+    tls: {mode: ISTIO_MUTUAL}
+  - port: {number: PORT_AUTO, name: tls-auto, protocol: TLS}
+    bind: ADDRESS
+    hosts: ["apps.default.svc.cluster.local"]
+    tls: {mode: AUTO_PASSTHROUGH}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: a, namespace: default}
+spec:
+  hosts: [a.test, old.test, one.test, mutual.test, named.test, optional.test, mesh.test]
+  gateways: [edge]
+  http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: b, namespace: default}
+spec:
+  hosts: [b.test, x.two.test]
+  gateways: [edge]
+  http: [{route: [{destination: {host: apps, port: {number: 2}}}]}]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: streams, namespace: default}
+spec:
+  hosts: [passes.test, ends.test]
+  gateways: [edge]
+  tls:
+  - match: [{sniHosts: [passes.test]}]
+    route: [{destination: {host: apps, port: {number: 3}}}]
+  tcp:
+  - match: [{port: PORT_TCP}, {port: PORT_HTTPS}]
+    route: [{destination: {host: echo}}]
+`
+
+// TestEdge sends what clients send through the real Envoy as a gateway, and
+// changes what it is told:
+//   - requests by host, with redirects, and hosts that nobody has
+//   - TLS that is ended with the certificate of the name, of mutual TLS too, and
+//     TLS that is handed on
+//   - streams, mutual TLS of the mesh, ended and handed on
+//   - a new certificate leaves connections alone
+//   - servers, Gateways and routes that come, change and go
+func TestEdge(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ api, ip string }{"sotw": {"GRPC", "127.77.57.11"}, "delta": {"DELTA_GRPC", "127.77.57.12"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := startEdge(t, tc.api, tc.ip, edgeObjects, nil)
+			w.testTable(t)
+			w.testRotation(t)
+			w.testChanges(t)
+			if apart := strings.Contains(w.logged.String(), generate.TypeVirtualHost); apart != (name == "delta") {
+				t.Errorf("virtual hosts come as resources of their own: %v", apart)
+			}
+		})
+	}
+}
+
+func (w *edgeWorld) testTable(t *testing.T) {
+	t.Helper()
+	client, stranger := w.root.issue(t, "client"), mint(t, "stranger")
+	const refused = "error: "
+	spiffe := "URI=spiffe://cluster.local/ns/default/sa/gateway"
+	https := func(name string, client *minted, alpn ...string) caller {
+		return caller{port: "PORT_HTTPS", name: name, client: client, alpn: alpn}
+	}
+	plain := caller{port: "PORT_HTTP"}
+	until(t, "the last listener is there", func() bool { return strings.HasPrefix(w.ask(https("one.test", nil), "one.test"), "one 200 a one.test") })
+	until(t, "streams pass", func() bool { return w.echo(caller{port: "PORT_TCP"}) == "hello" })
+	for _, tc := range []struct {
+		from caller
+		host string
+		want string // the beginning of the answer
+		also string // a part of it
+	}{
+		{plain, "a.test", "200 a a.test", ""},
+		{plain, "b.test", "200 b b.test", ""},
+		{plain, "A.TEST:80", "200 a A.TEST:80", ""},
+		{plain, "unknown.test", "404", ""},
+		{plain, "one.test", "404", ""},
+		{plain, "old.test", "301 https://old.test/", ""},
+		{https("one.test", nil), "one.test", "one 200 a one.test", ""},
+		{https("one.test", nil), "b.test", "one 404", ""},
+		{https("x.two.test", nil), "x.two.test", "two 200 b x.two.test", ""},
+		{https("nobody.test", nil), "nobody.test", refused, ""},
+		{https("mutual.test", nil), "mutual.test", refused, ""},
+		{https("mutual.test", &stranger), "mutual.test", refused, ""},
+		{https("mutual.test", &client), "mutual.test", "mutual 200 a mutual.test", spiffe},
+		{https("named.test", &client), "named.test", refused, ""},
+		{https("optional.test", nil), "optional.test", "mutual 200 a optional.test", ""},
+		{https("optional.test", &client), "optional.test", "mutual 200 a optional.test", spiffe},
+		{https("passes.test", nil), "passes.test", "application 200 tls passes.test 0", ""},
+		{https("passes.test", &client), "passes.test", "application 200 tls passes.test 1", ""},
+		{caller{port: "PORT_MESH", name: "any.test", client: &client}, "mesh.test", "workload 200 a mesh.test", spiffe},
+		{caller{port: "PORT_MESH", name: "any.test"}, "mesh.test", refused, ""},
+		{caller{port: "PORT_MESH", name: "any.test", client: &stranger}, "mesh.test", refused, ""},
+		{caller{port: "PORT_AUTO", name: "outbound_.3_._.apps.default.svc.cluster.local", alpn: []string{"istio", "http/1.1"}, client: &client}, "apps", "application 200 tls apps 1", ""},
+		{caller{port: "PORT_AUTO", name: "outbound_.3_._.apps.default.svc.cluster.local", client: &client}, "apps", refused, ""},
+		{caller{port: "PORT_AUTO", name: "outbound_.4_._.echo.default.svc.cluster.local", alpn: []string{"istio", "http/1.1"}, client: &client}, "echo", refused, ""},
+		{caller{port: "PORT_HTTPS"}, "one.test", refused, ""},
+	} {
+		// A client that shows a certificate that is forged hears so only after
+		// its handshake: what it sends is not answered.
+		got := w.ask(tc.from, tc.host)
+		if tc.want == refused {
+			if !strings.Contains(got, refused) {
+				t.Errorf("%+v is answered: %s", tc.from, got)
+			}
+		} else if !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.also) {
+			t.Errorf("%+v for %s: %q, want %q and %q", tc.from, tc.host, got, tc.want, tc.also)
+		}
+	}
+	if got := w.echo(https("ends.test", nil)); got != "ends hello" {
+		t.Errorf("a stream in TLS that the gateway ends: %q", got)
+	}
+}
+
+// testRotation gives the gateway another certificate while a client has a
+// connection.
+func (w *edgeWorld) testRotation(t *testing.T) {
+	t.Helper()
+	from := caller{port: "PORT_HTTPS", name: "one.test"}
+	conn, _, err := w.connect(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	reader := bufio.NewReader(conn)
+	want := "200 a one.test"
+	if got := exchange(conn, reader, "one.test"); !strings.HasPrefix(got, want) {
+		t.Fatalf("before the rotation: %q, want %q", got, want)
+	}
+	w.write(t, "one", w.root.issue(t, "one-renewed").pair())
+	until(t, "the new certificate is shown", func() bool { return strings.HasPrefix(w.ask(from, "one.test"), "one-renewed "+want) })
+	if got := exchange(conn, reader, "one.test"); !strings.HasPrefix(got, want) {
+		t.Errorf("a connection from before the rotation: %q, want %q", got, want)
+	}
+}
+
+// testChanges has Gateways and routes come, change and go.
+func (w *edgeWorld) testChanges(t *testing.T) {
+	t.Helper()
+	plain, late := caller{port: "PORT_HTTP"}, caller{port: "PORT_LATE"}
+	answers := func(from caller, host, want string) {
+		t.Helper()
+		until(t, host+" answers "+want, func() bool { return strings.HasPrefix(w.ask(from, host), want) })
+	}
+	const second = `
+apiVersion: networking.istio.io/v1alpha3
+kind: Gateway
+metadata: {name: second, namespace: default}
+spec:
+  selector: {app: edge}
+  servers:
+  - port: {number: 80, name: http, protocol: HTTP}
+    bind: ADDRESS
+    hosts: ["*.second.test"]
+  - port: {number: PORT_LATE, name: late, protocol: HTTP}
+    bind: ADDRESS
+    hosts: ["*"]
+`
+	w.apply(t, second+`
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: second, namespace: default}
+spec:
+  hosts: [x.second.test]
+  gateways: [second]
+  http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
+`)
+	answers(plain, "x.second.test", "200 a x.second.test")
+	answers(late, "x.second.test", "200 a x.second.test")
+	answers(plain, "b.test", "200 b b.test")
+	w.apply(t, `
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: second, namespace: default}
+spec:
+  hosts: ["*.second.test"]
+  gateways: [second]
+  http: [{route: [{destination: {host: apps, port: {number: 2}}}]}]
+`)
+	answers(plain, "y.second.test", "200 b y.second.test")
+	// A broken server beside good ones harms none of them.
+	w.apply(t, strings.Replace(second, `hosts: ["*"]`, `hosts: [z.second.test]`, 1)+`
+  - port: {number: PORT_LATE, name: conflict, protocol: TCP}
+    bind: ADDRESS
+    hosts: ["*"]
+`)
+	answers(late, "y.second.test", "404")
+	answers(late, "z.second.test", "200 b z.second.test")
+	w.remove(model.Gateway, "second")
+	answers(plain, "y.second.test", "404")
+	answers(plain, "a.test", "200 a a.test")
+	until(t, "the listener of the Gateway is gone", func() bool { return strings.Contains(w.ask(late, "z.second.test"), "refused") })
+	w.apply(t, second)
+	answers(late, "y.second.test", "200 b y.second.test")
+}
+
+// TestEdgeTopology has load balancers before the gateway: one that writes the
+// PROXY protocol, and proxies whose word for the client's address counts.
+func TestEdgeTopology(t *testing.T) {
+	t.Parallel()
+	objects := strings.Join(strings.SplitAfter(edgeObjects, "---")[:3], "") + `
+apiVersion: networking.istio.io/v1alpha3
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  servers:
+  - port: {number: 80, name: http, protocol: HTTP}
+    bind: ADDRESS
+    hosts: [a.test]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: a, namespace: default}
+spec:
+  hosts: [a.test]
+  gateways: [edge]
+  http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
+`
+	w := startEdge(t, "DELTA_GRPC", "127.77.57.13", objects, &meshv1alpha1.Topology{
+		NumTrustedProxies: 1, ProxyProtocol: &meshv1alpha1.Topology_ProxyProtocolConfiguration{},
+		ForwardClientCertDetails: meshv1alpha1.ForwardClientCertDetails_ALWAYS_FORWARD_ONLY,
+	})
+	from := caller{port: "PORT_HTTP", before: "PROXY TCP4 198.51.100.7 192.0.2.1 4711 80\r\n"}
+	until(t, "the client's address is that of the header", func() bool { return w.ask(from, "a.test") == "200 a a.test 198.51.100.7" })
+	for _, tc := range []struct{ header, want string }{
+		{"X-Forwarded-For: 203.0.113.9", "200 a a.test 203.0.113.9,198.51.100.7"},
+		{"X-Forwarded-Client-Cert: By=somebody", "200 a a.test 198.51.100.7\nBy=somebody"},
+	} {
+		if got := w.ask(from, "a.test", tc.header); got != tc.want {
+			t.Errorf("with %s: %q, want %q", tc.header, got, tc.want)
+		}
+	}
+	if got := w.ask(caller{port: "PORT_HTTP"}, "a.test"); !strings.HasPrefix(got, "error: ") {
+		t.Errorf("a connection without the header is answered: %q", got)
+	}
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Presence is a proxy that has connected.
+type Presence struct {
+	Proxy *model.Proxy
+	// Verified is true if it was proved, on an encrypted stream, who it is.
+	Verified bool
+	// Source is the address that its connection comes from; invalid if that is
+	// none of IP.
+	Source netip.Addr
+	// Locality is region/zone/subzone, as its node says; may be empty.
+	Locality string
+	// Probed is true if its agent asks the application how it is.
+	Probed bool
+}
+
+// PresenceConfig is who hears of proxies that come, and knows their labels.
+type PresenceConfig struct {
+	// OnConnect takes a proxy before it is served; an error refuses the stream.
+	// It must not wait. Config.OnGone hears of all proxies that it was called
+	// with. Nil takes all.
+	OnConnect func(Presence) error
+	// Labels gives the labels that a proxy has now, or nil if only the proxy
+	// knows them. It has to be quick, and is asked again with each snapshot. The
+	// map is the caller's. Nil means that what proxies say at the start holds.
+	Labels func(*model.Proxy) map[string]string
+}
+
+// presented tells of a new proxy.
+func (s *Server) presented(ctx context.Context, proxy *model.Proxy, caller *authn.Caller, n *corev3.Node) error {
+	if s.presence.OnConnect == nil {
+		return nil
+	}
+	err := s.presence.OnConnect(Presence{
+		Proxy: proxy, Verified: caller != nil && private(ctx), Source: sourceOf(ctx), Locality: localityOf(n), Probed: isProbed(n),
+	})
+	if err == nil {
+		return nil
+	}
+	s.log.Warn("refused a stream", "proxy", proxy.ID, "err", err)
+	return status.Error(codes.FailedPrecondition, err.Error())
+}
+
+// gone tells of the end of a proxy.
+func (s *Server) gone(proxy *model.Proxy) {
+	if s.onGone != nil {
+		s.onGone(proxy)
+	}
+}
+
+// sourceOf gives the address that a stream comes from.
+func sourceOf(ctx context.Context) netip.Addr {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return netip.Addr{}
+	}
+	at, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap().WithZone("")
+}
+
+func localityOf(n *corev3.Node) string {
+	l := n.GetLocality()
+	return strings.TrimRight(l.GetRegion()+"/"+l.GetZone()+"/"+l.GetSubZone(), "/")
+}
+
+// isProbed reports whether the configuration of a proxy has a readinessProbe. A
+// value of another shape was refused before.
+func isProbed(n *corev3.Node) bool {
+	field := n.GetMetadata().GetFields()["PROXY_CONFIG"]
+	if text := field.GetStringValue(); text != "" {
+		var fields map[string]json.RawMessage
+		err := json.Unmarshal([]byte(text), &fields)
+		return err == nil && fields["readinessProbe"] != nil
+	}
+	return field.GetStructValue().GetFields()["readinessProbe"].GetStructValue() != nil
+}
+
+// labels are those of the proxy of a stream.
+type labels struct {
+	// static were given to the agent for itself; those of its workload go over
+	// them. Before they are known no others are looked for.
+	static atomic.Pointer[map[string]string]
+	// at is the snapshot with which they were looked at; of the stream's loop.
+	at *published
+	// seen is the proxy with them; nil as long as they are as it said.
+	seen atomic.Pointer[model.Proxy]
+}
+
+// given notes what the agent was given.
+func (l *labels) given(n *corev3.Node) {
+	static := map[string]string{}
+	for k, v := range n.GetMetadata().GetFields()["STATIC_LABELS"].GetStructValue().GetFields() {
+		static[k] = v.GetStringValue()
+	}
+	l.static.Store(&static)
+}
+
+// view gives the proxy for which resources are made: with the labels that its
+// workload has now.
+func (s *stream) view() *model.Proxy {
+	if seen := s.labels.seen.Load(); seen != nil {
+		return seen
+	}
+	return s.proxy
+}
+
+// take takes the newest snapshot. The labels of the proxy are looked at with it,
+// so that all that is made of one snapshot is made of the same labels.
+func (s *stream) take() {
+	s.mesh = s.server.mesh.Load()
+	if s.labels.at == s.mesh {
+		return
+	}
+	s.labels.at = s.mesh
+	if fresh := s.relabelled(); fresh != s.view() {
+		s.labels.seen.Store(fresh)
+		s.log.Debug("a proxy has other labels", "count", len(fresh.Labels))
+	}
+}
+
+// relabelled gives the proxy with the labels that it has now. Who nobody knows
+// anything of any more keeps what was known.
+func (s *stream) relabelled() *model.Proxy {
+	known, static := s.view(), s.labels.static.Load()
+	if static == nil || s.server.presence.Labels == nil {
+		return known
+	}
+	found := s.server.presence.Labels(s.proxy)
+	if found == nil {
+		return known
+	}
+	for k, v := range *static {
+		if _, ok := found[k]; !ok {
+			found[k] = v
+		}
+	}
+	if maps.Equal(found, known.Labels) {
+		return known
+	}
+	next := *s.proxy
+	next.Labels = found
+	return &next
+}

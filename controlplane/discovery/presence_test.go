@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// labelled is a Generator whose clusters are the labels of the proxy.
+type labelled struct{}
+
+func (labelled) Generate(_ *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+	if typeURL != generate.TypeCluster {
+		return noResources
+	}
+	made := &table{}
+	content := map[string]string{}
+	for k, v := range proxy.Labels {
+		content[k] = k + "=" + v
+	}
+	made.set(typeURL, content)
+	return made.Generate(nil, proxy, typeURL)
+}
+
+// What a proxy gets follows the labels of its workload, from the first response
+// on; those that its agent was given stay beneath them.
+func TestLabelsFollow(t *testing.T) {
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex // guards now
+			now := map[string]string{"app": "web"}
+			h := &harness{table: &table{}}
+			h.serve(t, Config{Generator: labelled{}, Workers: 2, Presence: PresenceConfig{Labels: func(p *model.Proxy) map[string]string {
+				mu.Lock()
+				defer mu.Unlock()
+				if p.Labels["app"] != "old" {
+					t.Errorf("asked for a proxy with the labels %v", p.Labels)
+				}
+				return maps.Clone(now)
+			}}}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+			relabel := func(labels map[string]string) {
+				mu.Lock()
+				now = labels
+				mu.Unlock()
+				h.push()
+			}
+			h.push()
+			p := h.connect(t, delta)
+			p.node = shopNode(t, map[string]any{"LABELS": map[string]any{"app": "old", "gone": "yes"}, "STATIC_LABELS": map[string]any{"app": "old", "mine": "yes"}})
+			p.subscribe(generate.TypeCluster)
+			p.wantAck("cds app=web mine=yes")
+			relabel(map[string]string{"app": "web", "mine": "yes"})
+			p.quiet()
+			relabel(map[string]string{"app": "shop"})
+			if delta {
+				p.wantAck("cds app=shop")
+			} else {
+				p.wantAck("cds app=shop mine=yes")
+			}
+			relabel(nil) // nobody knows
+			p.quiet()
+			relabel(map[string]string{})
+			if delta {
+				p.wantAck("cds app=old")
+			} else {
+				p.wantAck("cds app=old mine=yes")
+			}
+		})
+	}
+}
+
+// Who hears of proxies hears what their node says, and may refuse them.
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	came, left := make(chan Presence, 1), make(chan *model.Proxy, 1)
+	var mu sync.Mutex // guards refuse
+	var refuse error
+	h := &harness{table: &table{}}
+	h.serve(t, Config{
+		Generator: h.table, Workers: 2, OnGone: func(p *model.Proxy) { left <- p },
+		Presence: PresenceConfig{OnConnect: func(p Presence) error {
+			came <- p
+			mu.Lock()
+			defer mu.Unlock()
+			return refuse
+		}},
+	}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.push()
+	p := h.connect(t, false)
+	p.node = shopNode(t, map[string]any{"PROXY_CONFIG": map[string]any{"readinessProbe": map[string]any{"tcpSocket": map[string]any{"port": 1}}}})
+	p.node.Locality = &corev3.Locality{Region: "r", Zone: "z"}
+	p.subscribe(generate.TypeCluster)
+	got := <-came
+	if got.Verified || !got.Source.IsLoopback() || got.Locality != "r/z" || !got.Probed || got.Proxy.ID != "shop-1.default" {
+		t.Errorf("heard of %+v", got)
+	}
+	p.leave(h)
+	if gone := <-left; gone != got.Proxy {
+		t.Errorf("another proxy has left: %+v", gone)
+	}
+
+	mu.Lock()
+	refuse = errors.New("there is no such group")
+	mu.Unlock()
+	p = h.connect(t, true)
+	p.subscribe(generate.TypeCluster)
+	if got := <-came; got.Probed || got.Locality != "" {
+		t.Errorf("heard of %+v", got)
+	}
+	select {
+	case m, ok := <-p.got:
+		if ok {
+			t.Fatalf("it is served: %v", m)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the stream stays")
+	}
+	if err := p.err.Load().(error); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "no such group") {
+		t.Errorf("it ended with %v", err)
+	}
+	if n := h.server.Connected(); n != 0 {
+		t.Errorf("%d streams are open", n)
+	}
+	if len(left) != 0 {
+		t.Error(fmt.Sprint("who never came has left: ", <-left))
+	}
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gatewayapi
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// route is a route of any kind while it is converted.
+type route struct {
+	*model.Config
+	hostnames []string
+	// byHost is true if requests tell the host that they are for.
+	byHost bool
+	// unresolved is the first thing that a rule refers to and that is not there;
+	// dropped says which rules have no effect.
+	unresolved, dropped fault
+}
+
+// attachment is a place at which a route takes requests.
+type attachment struct {
+	listener *listener // nil for a Service
+	hosts    []string
+	service  *model.Service // nil for a listener
+	of       name           // of the service
+	port     uint32         // of the service; 0 means all
+}
+
+func (r *route) unresolve(reason gatewayv1.RouteConditionReason, format string, args ...any) {
+	if !r.unresolved.is() {
+		r.unresolved = fault{string(reason), fmt.Sprintf(format, args...)}
+	}
+}
+
+// attach finds where a route takes requests. What is to be said of each parent is
+// finished by finish, when the rules were read.
+func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (places []attachment, status []gatewayv1.RouteParentStatus) {
+	for _, ref := range parents {
+		ns := string(orElse(ref.Namespace, gatewayv1.Namespace(r.Namespace)))
+		to := name{ns, string(ref.Name)}
+		group, kind := string(orElse(ref.Group, groupGateway)), string(orElse(ref.Kind, kindGateway))
+		var why fault
+		controller := gatewayv1.GatewayController(Controller)
+		switch {
+		case group == groupGateway && kind == kindGateway:
+			g := c.gateways[to]
+			if g == nil {
+				continue // of another controller, or of nobody
+			}
+			var at []attachment
+			at, why = c.attachToGateway(r, g, ref)
+			places = append(places, at...)
+		case (group == "" || group == "core") && kind == kindService:
+			controller = MeshController
+			s := c.service(to)
+			if s == nil {
+				why = fault{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("there is no Service %s/%s", to.namespace, to.name)}
+				break
+			}
+			if port := uint32(deref(ref.Port)); port != 0 && !slices.ContainsFunc(s.Ports, func(p model.Port) bool { return p.Number == port }) {
+				why = fault{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("the Service %s/%s has no port %d", to.namespace, to.name, port)}
+				break
+			}
+			places = append(places, attachment{service: s, of: to, port: uint32(deref(ref.Port)), hosts: []string{s.Hostname}})
+		default:
+			continue
+		}
+		accepted := condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, "the route is accepted")
+		if why.is() {
+			accepted = condition(gatewayv1.RouteConditionAccepted, false, why.reason, why.message)
+		}
+		status = append(status, gatewayv1.RouteParentStatus{ParentRef: ref, ControllerName: controller, Conditions: []metav1.Condition{accepted}})
+	}
+	return places, status
+}
+
+// attachToGateway finds the listeners that a parentRef means.
+func (c *converter) attachToGateway(r *route, g *gateway, ref gatewayv1.ParentReference) (places []attachment, why fault) {
+	named, allowed := false, false
+	for _, l := range g.listeners {
+		if ref.SectionName != nil && *ref.SectionName != l.Name || ref.Port != nil && *ref.Port != l.Port {
+			continue
+		}
+		named = true
+		if !slices.ContainsFunc(l.kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == string(r.Kind) }) || !c.admits(l, r.Namespace) {
+			continue
+		}
+		allowed = true
+		hosts := []string{"*"}
+		if r.byHost {
+			hosts = hostnames(string(deref(l.Hostname)), r.hostnames)
+		}
+		if len(hosts) == 0 {
+			continue
+		}
+		l.attached++
+		l.namespaces[r.Namespace] = true
+		places = append(places, attachment{listener: l, hosts: hosts})
+	}
+	switch {
+	case len(places) > 0:
+		return places, fault{}
+	case !named:
+		return nil, fault{string(gatewayv1.RouteReasonNoMatchingParent), "the Gateway has no listener of that name and port"}
+	case !allowed:
+		return nil, fault{string(gatewayv1.RouteReasonNotAllowedByListeners), fmt.Sprintf("no listener allows a %s of namespace %s", r.Kind, r.Namespace)}
+	}
+	return nil, fault{string(gatewayv1.RouteReasonNoMatchingListenerHostname), "no listener has a host in common with the route"}
+}
+
+// from says of which namespaces routes may attach.
+func (l *listener) from() gatewayv1.FromNamespaces {
+	if l.AllowedRoutes == nil || l.AllowedRoutes.Namespaces == nil {
+		return gatewayv1.NamespacesFromSame
+	}
+	return orElse(l.AllowedRoutes.Namespaces.From, gatewayv1.NamespacesFromSame)
+}
+
+// admits reports whether a listener takes routes of a namespace.
+func (c *converter) admits(l *listener, namespace string) bool {
+	switch l.from() {
+	case gatewayv1.NamespacesFromAll:
+		return true
+	case gatewayv1.NamespacesFromSelector:
+		selector, err := metav1.LabelSelectorAsSelector(l.AllowedRoutes.Namespaces.Selector)
+		return err == nil && selector.Matches(labels.Set(c.labelsOf(namespace)))
+	}
+	return namespace == l.of.Namespace
+}
+
+func (c *converter) labelsOf(namespace string) map[string]string {
+	c.result.namespaces = true
+	if c.in.NamespaceLabels != nil {
+		if of := c.in.NamespaceLabels(namespace); of != nil {
+			return of
+		}
+	}
+	return map[string]string{"kubernetes.io/metadata.name": namespace}
+}
+
+// finish says of each parent what the rules showed.
+func (r *route) finish(status []gatewayv1.RouteParentStatus) gatewayv1.RouteStatus {
+	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "what the route refers to is there")
+	if r.unresolved.is() {
+		resolved = condition(gatewayv1.RouteConditionResolvedRefs, false, r.unresolved.reason, r.unresolved.message)
+	}
+	for i := range status {
+		s := &status[i]
+		s.Conditions = append(s.Conditions, resolved)
+		if r.dropped.is() && s.Conditions[0].Status == metav1.ConditionTrue {
+			s.Conditions = append(s.Conditions, condition(gatewayv1.RouteConditionPartiallyInvalid, true, r.dropped.reason, r.dropped.message))
+		}
+		observe(s.Conditions, r.Generation)
+	}
+	if status == nil {
+		status = []gatewayv1.RouteParentStatus{}
+	}
+	return gatewayv1.RouteStatus{Parents: status}
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gatewayapi
+
+import "slices"
+
+// Features are the names of what the GatewayClass says that it serves, sorted.
+func Features() []string {
+	out := []string{
+		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "TCPRoute", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
+		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
+		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",
+		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",
+		"HTTPRoutePathRewrite", "HTTPRoutePortRedirect", "HTTPRouteQueryParamMatching", "HTTPRouteRequestMirror",
+		"HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror", "HTTPRouteRequestTimeout",
+		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "HTTPRoute303RedirectStatusCode",
+		"HTTPRoute307RedirectStatusCode", "HTTPRouteRetry", "HTTPRouteRetryBackendTimeout", "HTTPRouteRetryConnectionError", "HTTPRoute308RedirectStatusCode", "GRPCRouteNamedRouteRule",
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gatewayapi
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func isIP(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+// writeGateways makes an Istio Gateway of each listener, and the statuses. The
+// routes have attached before.
+func (c *converter) writeGateways() {
+	for _, n := range slices.SortedFunc(maps.Keys(c.gateways), compareNames) {
+		g := c.gateways[n]
+		for _, l := range g.listeners {
+			if l.serves() {
+				c.add(model.Gateway, g.Config, c.istioGateway(l))
+			}
+		}
+		c.result.Status[g.Key] = g.status()
+	}
+}
+
+func compareNames(a, b name) int {
+	return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name)
+}
+
+func (c *converter) istioGateway(l *listener) *model.Config {
+	g := l.of
+	annotations := map[string]string{
+		parentsAnnotation:   fmt.Sprintf("%s/%s/%s.%s", kindGateway, g.Name, l.Name, g.Namespace),
+		semanticsAnnotation: "gateway",
+	}
+	spec := &networkingv1alpha3.Gateway{Selector: map[string]string{NameLabel: g.Name}}
+	if len(g.services) > 0 {
+		annotations[serviceAnnotation] = strings.Join(g.services, ",")
+	}
+	if len(g.selector) > 0 {
+		spec.Selector = maps.Clone(g.selector)
+	}
+	protocol := string(l.Protocol)
+	server := &networkingv1alpha3.Server{
+		Port: &networkingv1alpha3.Port{Number: uint32(l.Port), Name: "default", Protocol: protocol},
+		Hosts: l.serverHosts(), Tls: l.serverTLS(), Bind: g.bind(),
+	}
+	spec.Servers = []*networkingv1alpha3.Server{server}
+	return &model.Config{
+		Key:  model.Key{Namespace: g.Namespace, Name: l.gatewayName()},
+		Spec: spec, Labels: maps.Clone(g.Labels), Annotations: annotations,
+	}
+}
+
+// bind is the address that the listeners are bound to: a loopback address is the
+// proxy's own, as workloads of one machine have them; others are those of what
+// stands before the proxies.
+func (g *gateway) bind() string {
+	if len(g.addresses) != 1 {
+		return ""
+	}
+	if ip, err := netip.ParseAddr(g.addresses[0].Value); err == nil && ip.IsLoopback() {
+		return ip.String()
+	}
+	return ""
+}
+
+// serverHosts names the namespaces whose routes attach, and the host.
+func (l *listener) serverHosts() []string {
+	host := string(orElse(l.Hostname, "*"))
+	if host == "" {
+		host = "*"
+	}
+	switch l.from() {
+	case gatewayv1.NamespacesFromAll:
+		return []string{"*/" + host}
+	case gatewayv1.NamespacesFromSelector:
+		out := []string{l.of.Namespace + "/" + host} // a server needs a host; nothing of that namespace attaches by itself
+		for _, ns := range slices.Sorted(maps.Keys(l.namespaces)) {
+			if ns != l.of.Namespace {
+				out = append(out, ns+"/"+host)
+			}
+		}
+		return out
+	}
+	return []string{l.of.Namespace + "/" + host}
+}
+
+func (l *listener) serverTLS() *networkingv1alpha3.ServerTLSSettings {
+	switch {
+	case l.Protocol != gatewayv1.HTTPSProtocolType && l.Protocol != gatewayv1.TLSProtocolType:
+		return nil
+	case tlsMode(l.Listener) == gatewayv1.TLSModePassthrough:
+		return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_PASSTHROUGH}
+	case len(l.credentials) == 1:
+		return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialName: l.credentials[0]}
+	}
+	return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialNames: l.credentials}
+}
+
+// status is what is to be said of a Gateway.
+func (g *gateway) status() *gatewayv1.GatewayStatus {
+	out := &gatewayv1.GatewayStatus{Addresses: g.addresses, Listeners: []gatewayv1.ListenerStatus{}}
+	valid, serving := 0, 0
+	for _, l := range g.listeners {
+		out.Listeners = append(out.Listeners, l.status())
+		valid += b2i(!l.refused.is() && !l.conflict.is())
+		serving += b2i(l.serves())
+	}
+	accepted := condition(gatewayv1.GatewayConditionAccepted, true, gatewayv1.GatewayReasonAccepted, "the Gateway is accepted")
+	switch {
+	case g.reason != "":
+		accepted = condition(gatewayv1.GatewayConditionAccepted, false, g.reason, g.message)
+	case valid < len(g.listeners):
+		accepted = condition(gatewayv1.GatewayConditionAccepted, valid > 0, gatewayv1.GatewayReasonListenersNotValid, "not all listeners are accepted: see their conditions")
+	}
+	programmed := condition(gatewayv1.GatewayConditionProgrammed, true, gatewayv1.GatewayReasonProgrammed, "proxies with the label "+NameLabel+"="+g.Name+" get the listeners")
+	switch {
+	case g.reason != "", serving == 0:
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, "no listener can be served")
+	case len(g.addresses) == 0:
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonAddressNotAssigned,
+			fmt.Sprintf("no address is known: there is no Service %s-%s or %s with one; name a Service or an address in spec.addresses", g.Name, g.spec.GatewayClassName, g.Name))
+	}
+	out.Conditions = []metav1.Condition{accepted, programmed}
+	observe(out.Conditions, g.Generation)
+	return out
+}
+
+func observe(conditions []metav1.Condition, generation int64) {
+	for i := range conditions {
+		conditions[i].ObservedGeneration = generation
+	}
+}
+
+func (l *listener) status() gatewayv1.ListenerStatus {
+	accepted := condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "the listener is accepted")
+	conflicted := condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "no other listener is in the way")
+	resolved := condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs, "what the listener refers to is there")
+	programmed := condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed, "proxies get the listener")
+	switch {
+	case l.refused.is():
+		accepted = condition(gatewayv1.ListenerConditionAccepted, false, l.refused.reason, l.refused.message)
+	case l.conflict.is():
+		accepted = condition(gatewayv1.ListenerConditionAccepted, false, l.conflict.reason, l.conflict.message)
+		conflicted = condition(gatewayv1.ListenerConditionConflicted, true, l.conflict.reason, l.conflict.message)
+	}
+	if l.unresolved.is() {
+		resolved = condition(gatewayv1.ListenerConditionResolvedRefs, false, l.unresolved.reason, l.unresolved.message)
+	}
+	if !l.serves() || l.unresolved.is() {
+		programmed = condition(gatewayv1.ListenerConditionProgrammed, l.serves(), gatewayv1.ListenerReasonInvalid, "not all of the listener is valid: see the other conditions")
+		if l.serves() {
+			programmed.Reason = string(gatewayv1.ListenerReasonProgrammed)
+		}
+	}
+	out := gatewayv1.ListenerStatus{
+		Name: l.Name, SupportedKinds: l.kinds, AttachedRoutes: l.attached,
+		Conditions: []metav1.Condition{accepted, conflicted, programmed, resolved},
+	}
+	observe(out.Conditions, l.of.Generation)
+	return out
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gatewayapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// securing is a BackendTLSPolicy as it holds for one target.
+type securing struct {
+	object[gatewayv1.BackendTLSPolicySpec]
+	section string // name of a port; empty for all
+	service *model.Service
+	// Faults; an empty reason means that there is none.
+	refused, unresolved fault
+}
+
+// systemRoots is the value of caCertificates that means those of the proxy's
+// machine.
+const systemRoots = "system"
+
+// readPolicies finds the policies of each service. For the same port the oldest
+// one holds, and one for a port before one for all.
+func (c *converter) readPolicies() {
+	for _, o := range specs[gatewayv1.BackendTLSPolicySpec](c, model.BackendTLSPolicy) {
+		for _, target := range o.spec.TargetRefs {
+			if target.Group != "" || target.Kind != kindService {
+				continue
+			}
+			to := name{o.Namespace, string(target.Name)}
+			p := &securing{object: o, section: string(deref(target.SectionName)), service: c.service(to)}
+			if p.service == nil {
+				continue
+			}
+			v := o.spec.Validation
+			switch {
+			case slices.ContainsFunc(c.secured[to], func(q *securing) bool { return q.section == p.section }):
+				p.refused = fault{string(gatewayv1.PolicyReasonConflicted), "an older BackendTLSPolicy is for the same target"}
+			case len(v.CACertificateRefs) > 0:
+				p.refused = fault{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "validation.caCertificateRefs: roots out of ConfigMaps are not served in this version; requests of the target get 500: write wellKnownCACertificates: System"}
+				p.unresolved = fault{string(gatewayv1.BackendTLSPolicyReasonInvalidKind), p.refused.message}
+			}
+			c.secured[to] = append(c.secured[to], p)
+		}
+	}
+}
+
+// policyOf gives the policy that holds for a port of a service; nil if none does.
+func (c *converter) policyOf(n name, s *model.Service, port uint32) *securing {
+	var whole *securing
+	for _, p := range c.secured[n] {
+		switch {
+		case p.refused.reason == string(gatewayv1.PolicyReasonConflicted):
+		case p.section == "":
+			whole = p
+		case slices.ContainsFunc(s.Ports, func(q model.Port) bool { return q.Number == port && q.Name == p.section }):
+			return p
+		}
+	}
+	return whole
+}
+
+// insecure reports whether a policy demands what cannot be done: the backend gets
+// no requests then.
+func (c *converter) insecure(n name, s *model.Service, port uint32) bool {
+	p := c.policyOf(n, s, port)
+	return p != nil && p.refused.is()
+}
+
+// writePolicies makes a DestinationRule of each service with policies, and says in
+// their status at which Gateways they hold.
+func (c *converter) writePolicies() {
+	names := make([]name, 0, len(c.secured))
+	for n := range c.secured {
+		names = append(names, n)
+	}
+	slices.SortFunc(names, compareNames)
+	status := map[model.Key]*gatewayv1.PolicyStatus{}
+	for _, n := range names {
+		list := c.secured[n]
+		policy := &networkingv1alpha3.TrafficPolicy{}
+		for _, p := range list {
+			if status[p.Key] == nil {
+				status[p.Key] = &gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
+				c.result.Status[p.Key] = status[p.Key]
+			}
+			p.say(status[p.Key], c)
+			if p.refused.is() {
+				continue
+			}
+			tls := p.settings()
+			if p.section == "" {
+				policy.Tls = tls
+				continue
+			}
+			for _, port := range p.service.Ports {
+				if port.Name == p.section {
+					policy.PortLevelSettings = append(policy.PortLevelSettings, &networkingv1alpha3.TrafficPolicy_PortTrafficPolicy{
+						Port: &networkingv1alpha3.PortSelector{Number: port.Number}, Tls: tls,
+					})
+				}
+			}
+		}
+		if policy.Tls == nil && policy.PortLevelSettings == nil {
+			continue
+		}
+		c.add(model.DestinationRule, list[0].Config, &model.Config{
+			Key:         model.Key{Namespace: n.namespace, Name: list[0].Name + "-" + n.name + "-" + suffix},
+			Annotations: map[string]string{parentsAnnotation: fmt.Sprintf("BackendTLSPolicy/%s.%s", list[0].Name, n.namespace)},
+			Spec:        &networkingv1alpha3.DestinationRule{Host: list[0].service.Hostname, TrafficPolicy: policy},
+		})
+	}
+}
+
+func (p *securing) settings() *networkingv1alpha3.ClientTLSSettings {
+	v := p.spec.Validation
+	out := &networkingv1alpha3.ClientTLSSettings{
+		Mode: networkingv1alpha3.ClientTLSSettings_SIMPLE, Sni: string(v.Hostname), SubjectAltNames: []string{string(v.Hostname)}, CaCertificates: systemRoots,
+	}
+	if len(v.SubjectAltNames) > 0 {
+		out.SubjectAltNames = nil
+		for _, s := range v.SubjectAltNames {
+			out.SubjectAltNames = append(out.SubjectAltNames, orText(string(s.URI), string(s.Hostname)))
+		}
+	}
+	return out
+}
+
+// say writes the conditions of a policy for each Gateway whose routes go to its
+// target. Which those are follows from the VirtualServices.
+func (p *securing) say(status *gatewayv1.PolicyStatus, c *converter) {
+	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, "the policy is accepted")
+	if p.refused.is() {
+		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.refused.reason, p.refused.message)
+	}
+	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, true, gatewayv1.BackendTLSPolicyReasonResolvedRefs, "what the policy refers to is there")
+	if p.unresolved.is() {
+		resolved = condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, false, p.unresolved.reason, p.unresolved.message)
+	}
+	conditions := []metav1.Condition{accepted, resolved}
+	observe(conditions, p.Generation)
+	for _, n := range c.gatewaysOf(p.service.Hostname) {
+		group, kind, ns := gatewayv1.Group(groupGateway), gatewayv1.Kind(kindGateway), gatewayv1.Namespace(n.namespace)
+		status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
+			AncestorRef:    gatewayv1.ParentReference{Group: &group, Kind: &kind, Namespace: &ns, Name: gatewayv1.ObjectName(n.name)},
+			ControllerName: Controller, Conditions: slices.Clone(conditions),
+		})
+	}
+}
+
+// gatewaysOf are the Gateways with a route to a host, sorted.
+func (c *converter) gatewaysOf(host string) []name {
+	var out []name
+	for key, g := range c.groups {
+		if !slices.ContainsFunc(g.entries, func(e entry) bool {
+			return slices.ContainsFunc(e.route.GetRoute(), func(d *networkingv1alpha3.HTTPRouteDestination) bool { return d.GetDestination().GetHost() == host })
+		}) {
+			continue
+		}
+		ns, of, _ := strings.Cut(key.gateway, "/")
+		of, _, _ = strings.Cut(of, "-"+suffix+"-")
+		if n := (name{ns, of}); c.gateways[n] != nil && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	slices.SortFunc(out, compareNames)
+	return out
+}

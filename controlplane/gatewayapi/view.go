@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gatewayapi
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// KubernetesNamespace and KubernetesSecret name in a [model.Change] that labels of
+// a namespace, or a Secret, are others now. Neither is a configuration object.
+const (
+	KubernetesNamespace model.Kind = "Namespace"
+	KubernetesSecret    model.Kind = "Secret"
+)
+
+// View keeps the newest conversion. Update and Get are for one goroutine.
+type View struct {
+	result atomic.Pointer[Result]
+	byKey  map[model.Key]*model.Config
+}
+
+// Result gives the newest conversion; nil before the first Update.
+func (v *View) Result() *Result { return v.result.Load() }
+
+// DependsOn reports whether the newest conversion depends on something that
+// changed.
+func (v *View) DependsOn(change model.Change) bool {
+	r := v.result.Load()
+	return r == nil || r.dependsOn(change)
+}
+
+// Update converts anew if a change touches something that the last conversion
+// depended on, and gives the change with the converted objects that differ now.
+// What says the same as before stays the same pointer.
+func (v *View) Update(in Input, change model.Change) model.Change {
+	if !v.DependsOn(change) {
+		return change
+	}
+	next := Convert(in)
+	byKey := map[model.Key]*model.Config{}
+	changed := map[model.Key]struct{}{}
+	for _, list := range next.Objects {
+		for i, o := range list {
+			old := v.byKey[o.Key]
+			if old != nil && old.Source == o.Source && old.Created.Equal(o.Created) && maps.Equal(old.Annotations, o.Annotations) &&
+				maps.Equal(old.Labels, o.Labels) && model.SameSpec(old.Spec, o.Spec) {
+				list[i] = old
+			} else {
+				changed[o.Key] = struct{}{}
+			}
+			byKey[o.Key] = list[i]
+		}
+	}
+	for key := range v.byKey {
+		if byKey[key] == nil {
+			changed[key] = struct{}{}
+		}
+	}
+	v.byKey = byKey
+	v.result.Store(next)
+	return change.Merge(model.Change{Keys: changed})
+}
+
+// Get gives a converted object; nil if there is none.
+func (v *View) Get(key model.Key) *model.Config { return v.byKey[key] }
+
+// dependsOn reports whether a change touches what was converted, or asked for.
+func (r *Result) dependsOn(change model.Change) bool {
+	if change.Touches(Kinds()...) {
+		return true
+	}
+	for key := range change.Keys {
+		switch n := (name{key.Namespace, key.Name}); key.Kind {
+		case model.KubernetesService:
+			if r.services[n] {
+				return true
+			}
+		case KubernetesSecret:
+			if r.secrets[n] {
+				return true
+			}
+		case model.ServiceEntry:
+			if r.entries {
+				return true
+			}
+		case KubernetesNamespace:
+			if r.namespaces {
+				return true
+			}
+		case model.MeshConfigKind:
+			if key.Name != "roots" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Blame gives problems of converted objects to the objects that people wrote.
+// What a converted object names and is not there the status of its origin says
+// already.
+func (r *Result) Blame(problems []model.Problem) []model.Problem {
+	out := make([]model.Problem, 0, len(problems))
+	for _, p := range problems {
+		if origin, converted := r.Origin[p.Object]; converted {
+			if p.Dangling {
+				continue
+			}
+			p.Object = origin
+		}
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}

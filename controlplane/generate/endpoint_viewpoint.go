@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// viewpoint is where a proxy is, as far as it decides which endpoints it gets.
+// For one service it holds only what matters to that service, so that proxies
+// share what is equal.
+type viewpoint struct {
+	cluster, network, node string
+	// visible are the networks whose endpoints it takes, with commas before,
+	// between and behind; empty means all.
+	visible string
+
+	// What follows is set for one service.
+
+	// clusterLocal and nodeLocal leave out endpoints elsewhere.
+	clusterLocal, nodeLocal bool
+	// networks is nil if the service has endpoints in no other network; secure
+	// says whether connections have mutual TLS, without which a gateway does not
+	// know whom they are for.
+	networks *snapshot.Networks
+	secure   bool
+}
+
+// viewpointOf reads it from what the proxy says of itself; where it says
+// nothing, from what the registry knows of its address.
+func viewpointOf(s *scope) viewpoint {
+	v := viewpoint{cluster: s.proxy.ClusterID}
+	if len(s.proxy.NetworkView) > 0 {
+		v.visible = "," + strings.Join(s.proxy.NetworkView, ",") + ","
+	}
+	networks, nodes := s.mesh.Networks.Any(), s.mesh.Services.NodeLocal
+	if networks {
+		v.network = s.proxy.Network
+	}
+	if nodes {
+		v.node = s.proxy.Node
+	}
+	if nodes && v.node == "" || networks && v.network == "" {
+		for _, i := range s.mesh.Instances.At(s.proxy.IPs) {
+			if i.Endpoint.Cluster != v.cluster {
+				continue // the address may be another's there
+			}
+			if nodes {
+				v.node = cmp.Or(v.node, i.Endpoint.Node)
+			}
+			if networks {
+				v.network = cmp.Or(v.network, i.Endpoint.Network)
+			}
+		}
+	}
+	return v
+}
+
+// String is a part of keys. The values are quoted: a proxy may claim anything.
+func (v viewpoint) String() string {
+	var b strings.Builder
+	for _, text := range []string{v.cluster, v.network, v.node, v.visible} {
+		b.WriteString(" @" + strconv.Quote(text))
+	}
+	return b.String()
+}
+
+// of gives what of the viewpoint matters to a cluster with some endpoints, which
+// may be nil.
+func (v viewpoint) of(s *scope, ref clusterRef, set *snapshot.EndpointSet) viewpoint {
+	out := viewpoint{clusterLocal: v.cluster != "" && s.mesh.ClusterLocal.Has(ref.service.Hostname), nodeLocal: ref.service.NodeLocal}
+	if out.clusterLocal {
+		out.cluster = v.cluster
+	}
+	if out.nodeLocal {
+		out.node = v.node
+	}
+	if set == nil || !set.Networks {
+		return out
+	}
+	out.visible = v.visible
+	if s.mesh.Networks.Any() {
+		out.network, out.networks, out.secure = v.network, s.mesh.Networks, securesTo(s, ref)
+	}
+	return out
+}
+
+// securesTo reports whether connections to endpoints that speak mutual TLS have
+// it.
+func securesTo(s *scope, ref clusterRef) bool {
+	if tls := ref.policy().TLS; tls != nil {
+		return tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
+	}
+	auto := s.mesh.Config.GetEnableAutoMtls()
+	return !ref.service.External && (auto == nil || auto.GetValue())
+}
+
+// seen gives the endpoints that the proxy takes.
+func (v viewpoint) seen(list []*model.Endpoint) []*model.Endpoint {
+	if !v.clusterLocal && !v.nodeLocal && v.visible == "" {
+		return list
+	}
+	out := make([]*model.Endpoint, 0, len(list))
+	for _, ep := range list {
+		switch {
+		case v.clusterLocal && ep.Cluster != "" && ep.Cluster != v.cluster:
+		case v.nodeLocal && (v.node == "" || ep.Node != v.node):
+		case v.visible != "" && ep.Network != "" && !strings.Contains(v.visible, ","+ep.Network+","):
+		default:
+			out = append(out, ep)
+		}
+	}
+	return out
+}
+
+// route gives the endpoints of a port as they are reached: those of another
+// network through its gateways, which divide the weights among them. The list is
+// sorted by locality, and stays so. What has no mutual TLS is reached through no
+// gateway, and left out.
+func (v viewpoint) route(list []*model.Endpoint, port uint32, peers *snapshot.PeerAuthentications) []*model.Endpoint {
+	scale := uint64(v.networks.Scale())
+	out := make([]*model.Endpoint, 0, len(list))
+	through := map[model.NetworkGateway]uint64{}
+	var locality string
+	flush := func() {
+		for _, gateway := range slices.SortedFunc(maps.Keys(through), model.NetworkGateway.Compare) {
+			out = append(out, &model.Endpoint{
+				Address: gateway.Address, Port: gateway.Port, ServicePort: port, Cluster: gateway.Cluster, Network: gateway.Network,
+				Locality: locality, Weight: uint32(min(through[gateway], math.MaxUint32)), MutualTLS: true,
+			})
+		}
+		clear(through)
+	}
+	for _, ep := range list {
+		if ep.ServicePort != port {
+			continue
+		}
+		if ep.Locality != locality {
+			flush()
+			locality = ep.Locality
+		}
+		weight := uint64(max(ep.Weight, 1)) * scale
+		var gateways []model.NetworkGateway
+		if v.network != "" && ep.Network != v.network {
+			gateways = v.networks.Gateways(ep.Network, ep.Cluster)
+		}
+		switch {
+		case len(gateways) == 0:
+			direct := *ep
+			direct.Weight, direct.MutualTLS = uint32(min(weight, math.MaxUint32)), secured(ep, peers)
+			out = append(out, &direct)
+		case v.secure && secured(ep, peers) && !ep.Draining:
+			for _, gateway := range gateways {
+				through[gateway] += weight / uint64(len(gateways))
+			}
+		}
+	}
+	flush()
+	return out
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gateway
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+)
+
+// Opaque makes of the cluster of the port the one to which the mutual TLS of
+// others is handed on as it is: the same endpoints and limits, no TLS and no HTTP
+// of its own.
+func (p Passthrough) Opaque(c *clusterv3.Cluster) *clusterv3.Cluster {
+	c.Name = p.Name
+	c.TransportSocket, c.TransportSocketMatches = nil, nil
+	c.TypedExtensionProtocolOptions = nil
+	if c.GetEdsClusterConfig() != nil {
+		c.EdsClusterConfig.ServiceName = p.Name
+	}
+	if c.GetLoadAssignment() != nil {
+		c.LoadAssignment.ClusterName = p.Name
+	}
+	return c
+}
+
+// Destinations gives the hosts that the VirtualServices of the proxy lead to, so
+// that clusters of others can be left out.
+func (m *Merged) Destinations(in *Source) map[string]bool {
+	hosts := make(map[string]bool)
+	for _, l := range m.listeners {
+		for _, s := range l.servers {
+			for _, vs := range in.virtualServices(s.gateway) {
+				destinations(vs.Spec, func(d *networkingv1alpha3.Destination) {
+					hosts[in.Mesh.ResolveHost(d.GetHost(), vs.Config.Namespace)] = true
+				})
+			}
+		}
+	}
+	for _, p := range m.Passthroughs(in) {
+		hosts[p.Service.Hostname] = true
+	}
+	return hosts
+}
+
+// Needs reports whether a cluster leads to one of the hosts, or to none.
+func Needs(hosts map[string]bool, cluster string) bool {
+	host, ok := parts.OutboundHost(cluster)
+	return !ok || hosts[host]
+}
+
+// destinations calls f with all destinations of an object.
+func destinations(spec *networkingv1alpha3.VirtualService, f func(*networkingv1alpha3.Destination)) {
+	for _, r := range spec.GetHttp() {
+		for _, d := range r.GetRoute() {
+			f(d.GetDestination())
+		}
+		for _, d := range r.GetMirrors() {
+			f(d.GetDestination())
+		}
+		if r.GetMirror() != nil {
+			f(r.GetMirror())
+		}
+	}
+	var streams []*networkingv1alpha3.RouteDestination
+	for _, r := range spec.GetTls() {
+		streams = append(streams, r.GetRoute()...)
+	}
+	for _, r := range spec.GetTcp() {
+		streams = append(streams, r.GetRoute()...)
+	}
+	for _, d := range streams {
+		f(d.GetDestination())
+	}
+}

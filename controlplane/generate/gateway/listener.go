@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// clientALPN is what gateways offer to clients.
+func clientALPN() []string { return []string{"h2", "http/1.1"} }
+
+// Listeners makes the listeners of a proxy. Of filter chains that Envoy could not
+// tell apart, and those that it would refuse, the listener has the first and
+// others are problems.
+func (m *Merged) Listeners(in *Source) ([]*listenerv3.Listener, []model.Problem) {
+	var out []*listenerv3.Listener
+	var problems []model.Problem
+	for _, l := range m.listeners {
+		b := &chains{Source: in, listener: l, taken: make(map[string]owner)}
+		b.build()
+		problems = append(problems, b.problems...)
+		if len(b.list) > 0 {
+			out = append(out, b.message())
+		}
+	}
+	return out, once(problems)
+}
+
+// once leaves out what was said before: an object may be bound to several servers
+// and hosts.
+func once(problems []model.Problem) []model.Problem {
+	seen := make(map[model.Problem]bool, len(problems))
+	return slices.DeleteFunc(problems, func(p model.Problem) bool {
+		was := seen[p]
+		seen[p] = true
+		return was
+	})
+}
+
+// chains makes the filter chains of a listener.
+type chains struct {
+	*Source
+	*listener
+	list     []*listenerv3.FilterChain
+	taken    map[string]owner // by what a chain matches
+	problems []model.Problem
+}
+
+// owner is the object and place that a chain is for.
+type owner struct {
+	object *model.Config
+	at     string
+}
+
+func (o owner) String() string { return o.object.Key.String() + " " + o.at }
+
+func (o owner) problem(format string, args ...any) model.Problem {
+	return model.Problem{Object: o.object.Key, Source: o.object.Source, Reason: o.at + ": " + fmt.Sprintf(format, args...)}
+}
+
+// message is the listener around the chains.
+func (b *chains) message() *listenerv3.Listener {
+	out := &listenerv3.Listener{
+		Name:             b.name(),
+		Address:          parts.SocketAddress(b.bind, b.port),
+		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		FilterChains:     b.list,
+	}
+	if path, ok := parts.UnixPath(b.bind); ok {
+		out.Address = parts.PipeAddress(path)
+	}
+	if b.Topology.GetProxyProtocol() != nil {
+		out.ListenerFilters = append(out.ListenerFilters, parts.ProxyProtocol()) // before the bytes of the client
+	}
+	if b.kind == tlsByName {
+		out.ListenerFilters = append(out.ListenerFilters, parts.TLSInspector())
+	}
+	return out
+}
+
+func (b *chains) build() {
+	switch b.kind {
+	case plainHTTP:
+		b.add(&listenerv3.FilterChain{Filters: []*listenerv3.Filter{b.http(b.servers)}}, b.servers[0].owner())
+	case plainTCP:
+		b.tcp(b.servers[0], nil, nil)
+	case tlsByName:
+		// Servers that end TLS first: what they claim is theirs by the Gateway.
+		for _, s := range b.servers {
+			if s.terminates() {
+				b.terminated(s)
+			}
+		}
+		for _, s := range b.servers {
+			switch {
+			case s.automatic():
+				b.automatic(s)
+			case !s.terminates():
+				b.passedThrough(s)
+			}
+		}
+	}
+}
+
+func (s *server) owner() owner { return owner{s.gateway.Config, s.at()} }
+
+// add appends a chain, unless another one matches the same or it is not valid.
+func (b *chains) add(chain *listenerv3.FilterChain, of owner) {
+	err := chain.Validate()
+	if err == nil {
+		_, err = proto.Marshal(chain)
+	}
+	if err != nil {
+		p := parts.Left(of.object.Key, fmt.Errorf("%s: %w", of.at, err))
+		p.Source = of.object.Source
+		b.problems = append(b.problems, p)
+		return
+	}
+	for _, key := range matchKeys(chain.GetFilterChainMatch()) {
+		if first, ok := b.taken[key]; ok {
+			b.problems = append(b.problems, of.problem("connections to port %d that it is for already go to what %s says, which wins: %s; remove one of them",
+				b.port, first, strings.ReplaceAll(key, "|", " ")))
+			return
+		}
+	}
+	for _, key := range matchKeys(chain.GetFilterChainMatch()) {
+		b.taken[key] = of
+	}
+	b.list = append(b.list, chain)
+}
+
+// matchKeys spells out what a chain matches, each combination by itself, as Envoy
+// does when it looks for chains that match the same.
+func matchKeys(m *listenerv3.FilterChainMatch) []string {
+	keys := []string{"connections"}
+	multiply := func(what string, values []string) {
+		if len(values) == 0 {
+			return
+		}
+		var next []string
+		for _, key := range keys {
+			for _, v := range values {
+				next = append(next, key+"|"+what+" "+v)
+			}
+		}
+		keys = next
+	}
+	multiply("to the address", cidrs(m.GetPrefixRanges()))
+	multiply("for the name", m.GetServerNames())
+	multiply("with ALPN", m.GetApplicationProtocols())
+	multiply("from the address", cidrs(m.GetSourcePrefixRanges()))
+	return keys
+}
+
+func cidrs(ranges []*corev3.CidrRange) []string {
+	var out []string
+	for _, r := range ranges {
+		out = append(out, r.GetAddressPrefix()+"/"+parts.Number(r.GetPrefixLen().GetValue()))
+	}
+	return out
+}
+
+// http is the filter that serves the requests of servers that share routes.
+func (b *chains) http(servers []*server) *listenerv3.Filter {
+	first := servers[0]
+	prefix := first.spec.GetName()
+	if prefix == "" {
+		prefix = "outbound_" + b.name()
+	}
+	hcm := parts.GatewayHTTP(b.Mesh.Config, prefix, b.Topology)
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: b.routeName(first.route)}}
+	if slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb }) {
+		parts.WithGRPCWeb(hcm)
+	}
+	return parts.HTTPFilter(hcm)
+}
+
+func (in *Source) routeName(name string) string {
+	if in.RouteName == nil {
+		return name
+	}
+	return in.RouteName(name)
+}
+
+// terminated adds the chains of a server that ends TLS.
+func (b *chains) terminated(s *server) {
+	socket, err := parts.ServerTLS(b.Mesh.Config, s.spec.GetTls(), clientALPN())
+	if err != nil {
+		b.problems = append(b.problems, s.problem("%s", err))
+		return
+	}
+	names := serverNames(plainHosts(s.spec.GetHosts()))
+	if s.route == "" {
+		b.tcp(s, names, socket)
+		return
+	}
+	chain := &listenerv3.FilterChain{Name: s.route, Filters: []*listenerv3.Filter{b.http([]*server{s})}, TransportSocket: socket}
+	if len(names) > 0 {
+		chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: names}
+	}
+	b.add(chain, s.owner())
+}
+
+// serverNames are the names of a match; none matches all, as "*" does.
+func serverNames(hosts []string) []string {
+	if slices.Contains(hosts, "*") {
+		return nil
+	}
+	out := slices.Clone(hosts)
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gateway
+
+import (
+	"slices"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// Routes makes the routes of all listeners, sorted by name.
+func (m *Merged) Routes(in *Source) ([]*routev3.RouteConfiguration, []model.Problem) {
+	var problems []model.Problem
+	out := m.configurations(in, func(group []*server) []*routev3.VirtualHost {
+		b := &routes{Source: in, hosts: make(map[string]*virtualHost)}
+		for _, s := range group {
+			b.server(s)
+		}
+		hosts := b.virtualHosts(group[0].number())
+		problems = append(problems, b.problems...)
+		return hosts
+	})
+	return out, once(problems)
+}
+
+// Frames are the routes of all listeners without their virtual hosts.
+func (m *Merged) Frames(in *Source) []*routev3.RouteConfiguration {
+	return m.configurations(in, func([]*server) []*routev3.VirtualHost { return nil })
+}
+
+func (m *Merged) configurations(in *Source, hosts func([]*server) []*routev3.VirtualHost) []*routev3.RouteConfiguration {
+	var out []*routev3.RouteConfiguration
+	for _, l := range m.listeners {
+		for _, group := range l.byRoutes() {
+			out = append(out, &routev3.RouteConfiguration{
+				Name:                           in.routeName(group[0].route),
+				VirtualHosts:                   hosts(group),
+				ValidateClusters:               wrapperspb.Bool(false),
+				MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(route.MaxBody),
+				IgnorePortInHostMatching:       true,
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b *routev3.RouteConfiguration) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return out
+}
+
+// byRoutes gives the servers of the listener that take requests, those that share
+// routes together.
+func (l *listener) byRoutes() [][]*server {
+	if l.kind == plainHTTP {
+		return [][]*server{l.servers}
+	}
+	var out [][]*server
+	for _, s := range l.servers {
+		if s.route != "" {
+			out = append(out, []*server{s})
+		}
+	}
+	return out
+}
+
+// routes makes the virtual hosts of one route configuration.
+type routes struct {
+	*Source
+	hosts    map[string]*virtualHost
+	problems []model.Problem
+}
+
+type virtualHost struct {
+	*routev3.VirtualHost
+	from []hostRules // what its routes were made of
+	of   model.Key   // the first object that it is for
+}
+
+// hostRules are those of an object at a Gateway.
+type hostRules struct {
+	gateway *snapshot.Gateway
+	rules   *snapshot.VirtualService
+}
+
+// server adds the hosts of one server.
+func (b *routes) server(s *server) {
+	redirects := s.spec.GetTls().GetHttpsRedirect()
+	for _, vs := range b.virtualServices(s.gateway) {
+		if len(vs.Spec.GetHttp()) == 0 {
+			continue
+		}
+		for _, host := range snapshot.IntersectHosts(s.gateway.ServerHosts(s.spec, vs.Config.Namespace), vs.Hosts) {
+			h := b.at(host, s, vs.Config.Key)
+			if redirects {
+				h.RequireTls = routev3.VirtualHost_ALL
+			}
+			from := hostRules{s.gateway, vs}
+			if slices.Contains(h.from, from) {
+				continue
+			}
+			h.from = append(h.from, from)
+			h.Routes = append(h.Routes, b.routesOf(host, s, vs)...)
+		}
+	}
+	if redirects {
+		for _, host := range plainHosts(s.spec.GetHosts()) {
+			b.at(host, s, s.gateway.Config.Key).RequireTls = routev3.VirtualHost_ALL
+		}
+	}
+}
+
+// at gives the virtual host of a host, a new one if there is none.
+func (b *routes) at(host string, s *server, of model.Key) *virtualHost {
+	h := b.hosts[host]
+	if h == nil {
+		h = &virtualHost{of: of, VirtualHost: &routev3.VirtualHost{
+			Name: parts.HostPort(host, s.number()), Domains: []string{domain(host)}, IncludeRequestAttemptCount: true,
+		}}
+		b.hosts[host] = h
+	}
+	return h
+}
+
+// domain is how Envoy spells a host: IPv6 addresses stand in brackets.
+func domain(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// routesOf makes the routes of a VirtualService for one of its hosts.
+func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) []*routev3.Route {
+	builder := route.Builder{Mesh: b.Mesh, Proxy: b.Proxy, Gateway: s.gateway.Name, TLS: s.terminates(), Service: b.Service}
+	out := builder.Routes(&route.Host{Name: host, Port: s.number(), Rules: vs})
+	b.problems = append(b.problems, builder.Problems...)
+	return out
+}
+
+// virtualHosts gives what is valid of the hosts, sorted by name. There is always
+// one: without any, requests would wait for it.
+func (b *routes) virtualHosts(port uint32) []*routev3.VirtualHost {
+	var out []*routev3.VirtualHost
+	for _, h := range b.hosts {
+		h.Routes = catchAllLast(h.Routes)
+		err := h.Validate()
+		if err == nil {
+			_, err = proto.Marshal(h.VirtualHost)
+		}
+		if err == nil {
+			out = append(out, h.VirtualHost)
+			continue
+		}
+		b.problems = append(b.problems, parts.Left(h.of, err))
+	}
+	slices.SortFunc(out, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.GetName(), y.GetName()) })
+	slices.SortFunc(b.problems, func(x, y model.Problem) int { return strings.Compare(x.String(), y.String()) })
+	if len(out) == 0 {
+		out = []*routev3.VirtualHost{{Name: parts.HostPort("blackhole", port), Domains: []string{"*"}}}
+	}
+	return out
+}
+
+// catchAllLast moves routes that take every request behind the others, of
+// several VirtualServices too, and leaves out what could never be reached.
+func catchAllLast(list []*routev3.Route) []*routev3.Route {
+	var rest, all []*routev3.Route
+	for _, r := range list {
+		if takesAll(r.GetMatch()) {
+			all = append(all, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	return append(rest, all[:min(len(all), 1)]...)
+}
+
+// takesAll reports whether a match leaves no request over.
+func takesAll(m *routev3.RouteMatch) bool {
+	everything := m.GetPrefix() == "/" || m.GetPathSeparatedPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*"
+	return everything && len(m.GetHeaders())+len(m.GetQueryParameters())+len(m.GetDynamicMetadata()) == 0 && m.GetRuntimeFraction() == nil && m.GetGrpc() == nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gateway
+
+import (
+	"cmp"
+	"slices"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// Source is the proxy that the servers are for, in a snapshot.
+type Source struct {
+	Mesh  *snapshot.Mesh
+	Proxy *model.Proxy
+	// Topology is what stands before the gateway; nil means nothing.
+	Topology *meshv1alpha1.Topology
+	// Services are those that the proxy sees; Service finds one by its host, nil
+	// if there is none.
+	Services []*model.Service
+	Service  func(host string) *model.Service
+	// RouteName gives the name under which the proxy asks for routes; nil keeps
+	// it.
+	RouteName func(string) string
+}
+
+// virtualServices gives the objects that are bound to a Gateway and that the
+// proxy sees, oldest first.
+func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.VirtualService {
+	return slices.DeleteFunc(slices.Clone(in.Mesh.VirtualServices.OfGateway(gateway.Name)), func(vs *snapshot.VirtualService) bool {
+		return !vs.VisibleFrom(in.Proxy.Namespace)
+	})
+}
+
+// l4match is what TLS and TCP matches share.
+type l4match interface {
+	GetPort() uint32
+	GetSourceLabels() map[string]string
+	GetSourceNamespace() string
+	GetGateways() []string
+}
+
+// applies evaluates what a match says about the gateway and the port.
+func (in *Source) applies(m l4match, s *server, vs *snapshot.VirtualService) bool {
+	named := func(name string) bool {
+		return name != "mesh" && snapshot.GatewayName(name, vs.Config.Namespace) == s.gateway.Name
+	}
+	if gateways := m.GetGateways(); len(gateways) > 0 && !slices.ContainsFunc(gateways, named) {
+		return false
+	}
+	return (m.GetPort() == 0 || m.GetPort() == s.number()) &&
+		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == in.Proxy.Namespace) &&
+		model.Selects(m.GetSourceLabels(), in.Proxy.Labels)
+}
+
+// stream says where connections of a route go; false if all of its weights are
+// 0.
+func (in *Source) stream(vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) (parts.Stream, bool) {
+	var out parts.Stream
+	for _, d := range dests {
+		if d.GetWeight() <= 0 && len(dests) > 1 {
+			continue
+		}
+		host, subset := in.Mesh.ResolveHost(d.GetDestination().GetHost(), vs.Config.Namespace), d.GetDestination().GetSubset()
+		port := d.GetDestination().GetPort().GetNumber()
+		svc := in.Service(host)
+		if port == 0 {
+			port = s.number()
+			if svc != nil && len(svc.Ports) == 1 {
+				port = svc.Ports[0].Number
+			}
+		}
+		out.Targets = append(out.Targets, parts.Target{Cluster: parts.OutboundName(port, subset, host), Weight: uint32(max(d.GetWeight(), 1))})
+		if len(out.Targets) == 1 && svc != nil {
+			// What the rule of the first one says about connections holds for all.
+			rule := in.Mesh.DestinationRules.For(svc.ServiceKey, in.Proxy.Namespace, in.Proxy.Labels)
+			policy := cluster.PolicyOf(rule, subset, port)
+			out.Idle, out.BySource = policy.Pool.GetTcp().GetIdleTimeout(), policy.Balancer.GetConsistentHash().GetUseSourceIp()
+		}
+	}
+	switch len(out.Targets) {
+	case 0:
+		return blackHole(), false
+	case 1:
+		out.StatPrefix = out.Targets[0].Cluster
+	default:
+		out.StatPrefix = vs.Config.Name + "." + vs.Config.Namespace
+	}
+	return out, true
+}
+
+// blackHole takes connections and ends them.
+func blackHole() parts.Stream {
+	return parts.Stream{StatPrefix: parts.BlackHoleCluster, Targets: []parts.Target{{Cluster: parts.BlackHoleCluster}}}
+}
+
+// Passthrough is a port, or a subset of it, that mutual TLS reaches through the
+// proxy without being ended there.
+type Passthrough struct {
+	// Name is that of the cluster and what clients ask for.
+	Name    string
+	Service *model.Service
+	Port    model.Port
+	Subset  string
+	Rule    *snapshot.DestinationRule // may be nil
+}
+
+// Passthroughs gives what the servers of mode AUTO_PASSTHROUGH lead to, sorted,
+// without duplicates.
+func (m *Merged) Passthroughs(in *Source) []Passthrough {
+	var out []Passthrough
+	for _, l := range m.listeners {
+		for _, s := range l.servers {
+			if s.automatic() {
+				out = append(out, s.passthroughs(in)...)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Passthrough) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(out, func(a, b Passthrough) bool { return a.Name == b.Name })
+}
+
+func (s *server) passthroughs(in *Source) []Passthrough {
+	var out []Passthrough
+	for _, svc := range in.Services {
+		hosts := s.gateway.ServerHosts(s.spec, svc.Namespace)
+		if svc.External || serverNameFault(svc.Hostname) != "" || svc.Hostname[0] == '*' ||
+			!slices.Contains(snapshot.IntersectHosts(hosts, []string{svc.Hostname}), svc.Hostname) {
+			continue
+		}
+		rule := in.Mesh.DestinationRules.For(svc.ServiceKey, in.Proxy.Namespace, in.Proxy.Labels)
+		for _, port := range svc.Ports {
+			if port.Protocol == model.ProtocolUDP {
+				continue
+			}
+			add := func(subset string) {
+				out = append(out, Passthrough{
+					Name: parts.ServerName(port.Number, subset, svc.Hostname), Service: svc, Port: port, Subset: subset, Rule: rule,
+				})
+			}
+			add("")
+			if rule != nil {
+				for _, subset := range rule.Subsets {
+					add(subset.GetName())
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package gateway
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// tcp adds the chains of a server whose connections follow the TCP routes of its
+// VirtualServices; the socket ends TLS, nil for plaintext. Without a route for
+// all, the other connections are ended.
+func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) {
+	for _, vs := range b.virtualServices(s.gateway) {
+		if len(snapshot.IntersectHosts(s.gateway.ServerHosts(s.spec, vs.Config.Namespace), vs.Hosts)) == 0 {
+			continue
+		}
+		for i, route := range vs.Spec.GetTcp() {
+			matches := route.GetMatch()
+			if len(matches) == 0 {
+				matches = []*networkingv1alpha3.L4MatchAttributes{nil}
+			}
+			for j, m := range matches {
+				if !b.applies(m, s, vs) {
+					continue
+				}
+				of := owner{vs.Config, fmt.Sprintf("spec.tcp[%d].match[%d]", i, j)}
+				match, ok := b.match(of, names, m.GetDestinationSubnets(), m.GetSourceSubnet())
+				if !ok {
+					continue
+				}
+				b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: b.streamFilters(of, vs, s, route.GetRoute()), TransportSocket: socket}, of)
+				if len(m.GetDestinationSubnets()) == 0 && m.GetSourceSubnet() == "" {
+					return
+				}
+			}
+		}
+	}
+	match, _ := b.match(s.owner(), names, nil, "")
+	b.add(&listenerv3.FilterChain{
+		FilterChainMatch: match, Filters: []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, blackHole())}, TransportSocket: socket,
+	}, s.owner())
+}
+
+// streamFilters hand connections on to the destinations of a route.
+func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) []*listenerv3.Filter {
+	stream, ok := b.stream(vs, s, dests)
+	if !ok {
+		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
+	}
+	return []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, stream)}
+}
+
+// match says which connections a chain is for; nil all of them. False means that
+// there can be none.
+func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.FilterChainMatch, bool) {
+	m := &listenerv3.FilterChainMatch{ServerNames: names}
+	read := func(text string) (*corev3.CidrRange, bool) {
+		r := subnet(text)
+		if r == nil {
+			b.problems = append(b.problems, of.problem("%q is no address or subnet: write one such as 10.0.0.0/8", text))
+		}
+		return r, r != nil
+	}
+	for _, text := range to {
+		r, ok := read(text)
+		if !ok {
+			return nil, false // fewer subnets than written, perhaps none, would match others
+		}
+		if !slices.Contains(cidrs(m.GetPrefixRanges()), cidrs([]*corev3.CidrRange{r})[0]) {
+			m.PrefixRanges = append(m.PrefixRanges, r)
+		}
+	}
+	if from != "" {
+		r, ok := read(from)
+		if !ok {
+			return nil, false
+		}
+		m.SourcePrefixRanges = []*corev3.CidrRange{r}
+	}
+	if len(m.GetServerNames())+len(m.GetPrefixRanges())+len(m.GetSourcePrefixRanges()) == 0 {
+		return nil, true
+	}
+	return m, true
+}
+
+// subnet reads an address or a subnet; nil if it is none.
+func subnet(text string) *corev3.CidrRange {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" {
+			return nil
+		}
+		prefix = netip.PrefixFrom(ip, ip.BitLen())
+	}
+	prefix = prefix.Masked()
+	return &corev3.CidrRange{AddressPrefix: prefix.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(prefix.Bits()))}
+}
+
+// passedThrough adds the chains of a server that leaves TLS as it is: those of
+// each match of the TLS routes of its VirtualServices, for the names that the
+// server has, too. Names that a match spells out go before those that only fall
+// under one of its wildcards.
+func (b *chains) passedThrough(s *server) {
+	for _, spelled := range []bool{true, false} {
+		for _, vs := range b.virtualServices(s.gateway) {
+			hosts := snapshot.IntersectHosts(s.gateway.ServerHosts(s.spec, vs.Config.Namespace), vs.Hosts)
+			if len(hosts) == 0 {
+				continue
+			}
+			for i, route := range vs.Spec.GetTls() {
+				for j, m := range route.GetMatch() {
+					if b.applies(m, s, vs) {
+						of := owner{vs.Config, fmt.Sprintf("spec.tls[%d].match[%d]", i, j)}
+						b.sniMatch(of, s, tlsMatch{vs, m, route.GetRoute(), hosts}, spelled)
+					}
+				}
+			}
+		}
+	}
+}
+
+// tlsMatch is one match of a TLS route.
+type tlsMatch struct {
+	vs    *snapshot.VirtualService
+	spec  *networkingv1alpha3.TLSMatchAttributes
+	dests []*networkingv1alpha3.RouteDestination
+	hosts []string // of the server and the VirtualService
+}
+
+// sniMatch adds the chain of a match for the names that it spells out, or for the
+// others.
+func (b *chains) sniMatch(of owner, s *server, m tlsMatch, spelled bool) {
+	written := plainHosts(m.spec.GetSniHosts())
+	all := snapshot.IntersectHosts(m.hosts, written)
+	if len(all) == 0 && spelled {
+		b.problems = append(b.problems, of.problem("no name of sniHosts is one of %s of the Gateway %s that spec.hosts holds, so the route takes no effect there; correct the names",
+			s.at(), s.gateway.Name))
+		return
+	}
+	var names []string
+	for _, name := range all {
+		if slices.Contains(written, name) != spelled {
+			continue
+		}
+		if fault := serverNameFault(name); fault != "" {
+			b.problems = append(b.problems, of.problem("%s", fault))
+			continue
+		}
+		names = append(names, name)
+	}
+	match, ok := b.match(of, nil, m.spec.GetDestinationSubnets(), "")
+	if !ok {
+		return
+	}
+	if match == nil {
+		match = &listenerv3.FilterChainMatch{}
+	}
+	if !spelled { // what others spell out is theirs
+		names = slices.DeleteFunc(names, func(name string) bool {
+			match.ServerNames = serverNames([]string{name})
+			return slices.ContainsFunc(matchKeys(match), func(key string) bool { _, taken := b.taken[key]; return taken })
+		})
+	}
+	if len(names) == 0 {
+		return
+	}
+	if match.ServerNames = serverNames(names); proto.Equal(match, &listenerv3.FilterChainMatch{}) {
+		match = nil
+	}
+	b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: b.streamFilters(of, m.vs, s, m.dests)}, of)
+}
+
+// automatic adds a chain for each port that mutual TLS of the mesh can reach
+// through the gateway.
+func (b *chains) automatic(s *server) {
+	for _, p := range s.passthroughs(b.Source) {
+		if serverNameFault(p.Name) != "" {
+			continue
+		}
+		b.add(&listenerv3.FilterChain{
+			FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{p.Name}, ApplicationProtocols: parts.MeshALPN()},
+			Filters: []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, parts.Stream{
+				StatPrefix: p.Name, Targets: []parts.Target{{Cluster: p.Name, Weight: 1}},
+			})},
+		}, s.owner())
+	}
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// noPortTranslation is the label of a service whose ports say nothing about
+// where the gateways behind it listen.
+const noPortTranslation = "experimental.istio.io/disable-gateway-port-translation"
+
+// routerKey decides, with outboundKey, what a gateway listens for.
+type routerKey struct {
+	labels string // all of them: Gateways and VirtualServices select by them
+	// namespace is that of the Gateways that count; empty counts all.
+	namespace string
+	wildcard  string // where servers without an address of their own listen
+	targets   string // ports of its services, and where it takes them
+}
+
+// router is a proxy at the edge in a snapshot.
+type router struct {
+	*scope
+	key    routerKey
+	merged *gateway.Merged
+	view   *view
+}
+
+// router gives the resources of a proxy at the edge.
+func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *Set {
+	r := g.newRouter(mesh, proxy)
+	switch typeURL {
+	case TypeCluster:
+		return g.routerClusters(r)
+	case TypeEndpoint:
+		return g.routerEndpoints(r)
+	case TypeListener:
+		return g.routerListeners(r)
+	case TypeRoute:
+		return g.routerRoutes(r)
+	case TypeVirtualHost:
+		return g.routerHosts(r)
+	}
+	return g.empty
+}
+
+func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
+	r := &router{scope: newScope(mesh, proxy)}
+	// Sidecar objects are not for gateways, not even those of a whole namespace.
+	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
+	r.key = routerKey{
+		labels:   project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels),
+		wildcard: familiesOf(proxy).wildcards()[0],
+	}
+	if g.cfg.ScopeGateways {
+		r.key.namespace = proxy.Namespace
+	}
+	targets := r.targets()
+	for _, t := range targets {
+		r.key.targets += fmt.Sprintf("%d=%d,", t.service, t.proxy)
+	}
+	r.view = g.view(r.scope)
+	r.merged = g.gateways.get(r.key, mesh.Sequence, sources{mesh.Gateways, mesh.Config}, func(*gateway.Merged) *gateway.Merged {
+		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Labels, r.key.namespace), r.key.wildcard, func(port uint32) uint32 {
+			for _, t := range targets {
+				if t.service == port {
+					return t.proxy
+				}
+			}
+			return port
+		})
+	})
+	return r
+}
+
+// targetPort is a port of a service of the gateway, and where the gateway takes
+// what comes for it.
+type targetPort struct{ service, proxy uint32 }
+
+// targets gives the ports that the services of the gateway, those of its own
+// namespace, translate.
+func (r *router) targets() []targetPort {
+	var out []targetPort
+	for _, i := range r.mesh.Instances.At(r.proxy.IPs) {
+		_, off := i.Service.Labels[noPortTranslation]
+		if off || i.Service.Namespace != r.proxy.Namespace || i.Endpoint.Port == 0 || i.Endpoint.Port == i.Endpoint.ServicePort {
+			continue
+		}
+		out = append(out, targetPort{service: i.Endpoint.ServicePort, proxy: i.Endpoint.Port})
+	}
+	return out
+}
+
+// source is what its listeners and routes are made of.
+func (r *router) source() *gateway.Source {
+	in := &gateway.Source{
+		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
+		Service:  func(host string) *model.Service { return r.view.byHost[host] },
+		Topology: r.mesh.Config.GetDefaultConfig().GetGatewayTopology(),
+	}
+	if r.proxy.VHDS {
+		in.RouteName = func(name string) string { return name + vhdsSuffix }
+	}
+	return in
+}
+
+// routerSet remembers one set of a gateway. It depends on all that a
+// [gateway.Source] shows.
+func (g *Generator) routerSet(r *router, typeURL string, build func(prev *Set) *Set) *Set {
+	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key}
+	from := sources{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
+	return g.sets.get(key, r.mesh.Sequence, from, build)
+}
+
+func (g *Generator) routerListeners(r *router) *Set {
+	return g.routerSet(r, TypeListener, func(prev *Set) *Set {
+		listeners, problems := r.merged.Listeners(r.source())
+		out := &part{problems: slices.Concat(r.merged.Problems, problems)}
+		for _, l := range listeners {
+			g.putOrKeep(out, prev, TypeListener, l.GetName(), l)
+		}
+		return newSet(prev, out.resources, out.problems)
+	})
+}
+
+func (g *Generator) routerRoutes(r *router) *Set {
+	return g.routerSet(r, TypeRoute, func(prev *Set) *Set {
+		out := &part{}
+		if r.proxy.VHDS {
+			for _, c := range r.merged.Frames(r.source()) {
+				c.Vhds = &routev3.Vhds{ConfigSource: parts.OverADS()}
+				g.putOrKeep(out, prev, TypeRoute, c.GetName(), c)
+			}
+			return newSet(prev, out.resources, out.problems)
+		}
+		configurations, problems := r.merged.Routes(r.source())
+		for _, c := range configurations {
+			g.putOrKeep(out, prev, TypeRoute, c.GetName(), c)
+		}
+		return newSet(prev, out.resources, slices.Concat(problems, out.problems))
+	})
+}
+
+// routerHosts gives the virtual hosts of a proxy that takes them apart.
+func (g *Generator) routerHosts(r *router) *Set {
+	if !r.proxy.VHDS {
+		return g.empty
+	}
+	return g.routerSet(r, TypeVirtualHost, func(prev *Set) *Set {
+		configurations, problems := r.merged.Routes(r.source())
+		out := &part{problems: problems}
+		for _, c := range configurations {
+			for _, vh := range c.GetVirtualHosts() {
+				vh.Name = c.GetName() + "/" + vh.GetName()
+				g.putOrKeep(out, prev, TypeVirtualHost, vh.GetName(), vh)
+			}
+		}
+		return newSet(prev, out.resources, out.problems)
+	})
+}
+
+// putOrKeep adds the resource of a message; where none can be made of it the last
+// good one stays.
+func (g *Generator) putOrKeep(out *part, prev *Set, typeURL, name string, msg proto.Message) {
+	res, err := g.table.put(typeURL, name, msg)
+	if err != nil {
+		out.problems = append(out.problems, parts.Left(model.Key{}, err))
+		if prev != nil {
+			res = prev.Get(name)
+		}
+	}
+	if res != nil {
+		out.resources = append(out.resources, res)
+	}
+}
+
+// routerClusters gives the clusters of all services that the proxy sees, and
+// those to which it hands mutual TLS on.
+func (g *Generator) routerClusters(r *router) *Set {
+	outbound := g.outboundClusters(r.scope)
+	key := setKey{typeURL: TypeCluster, outbound: r.outbound, router: r.key}
+	from := sources{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
+	return g.sets.get(key, r.mesh.Sequence, from, func(prev *Set) *Set {
+		in := r.source()
+		needed := g.needed(r)
+		out := &part{problems: slices.Clone(outbound.problems)}
+		byName := make(map[string]*Resource)
+		for _, res := range outbound.resources {
+			byName[res.Name] = res
+			if needed(res.Name) {
+				out.resources = append(out.resources, res)
+			}
+		}
+		for _, p := range r.merged.Passthroughs(in) {
+			res := byName[parts.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname)]
+			if res == nil {
+				continue // there is none that could be secured as its rule says
+			}
+			opaque, err := g.renamed(res, TypeCluster, p.Name, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
+			if err != nil {
+				out.problems = append(out.problems, parts.Left(p.Service.Source, err))
+				continue
+			}
+			out.resources = append(out.resources, opaque)
+		}
+		return newSet(prev, out.resources, out.problems)
+	})
+}
+
+// renamedSource is what a resource is made of that is another one with changes.
+type renamedSource struct {
+	from *Resource
+	name string
+}
+
+// renamed makes of a resource the one of another name.
+func (g *Generator) renamed(from *Resource, typeURL, name string, change func(proto.Message) proto.Message) (*Resource, error) {
+	packed := &anypb.Any{}
+	if err := proto.Unmarshal(from.Any, packed); err != nil {
+		return nil, fmt.Errorf("read resource %s: %w", from.Name, err)
+	}
+	msg, err := packed.UnmarshalNew()
+	if err != nil {
+		return nil, fmt.Errorf("read resource %s: %w", from.Name, err)
+	}
+	return g.table.get(renamedSource{from, name}, typeURL, name, func() proto.Message { return change(msg) })
+}
+
+// routerEndpoints gives the endpoints of its clusters: those to which mutual TLS
+// is handed on have the same as the ones of the port.
+func (g *Generator) routerEndpoints(r *router) *Set {
+	all := g.endpoints(r.scope)
+	key := setKey{typeURL: TypeEndpoint, outbound: r.outbound, router: r.key}
+	from := sources{r.merged, r.view, all, r.mesh.VirtualServices, r.mesh.DestinationRules}
+	return g.sets.get(key, r.mesh.Sequence, from, func(prev *Set) *Set {
+		needed := g.needed(r)
+		out := &part{problems: slices.Clone(all.Problems)}
+		for _, res := range all.Resources {
+			if needed(res.Name) {
+				out.resources = append(out.resources, res)
+			}
+		}
+		for _, p := range r.merged.Passthroughs(r.source()) {
+			res := all.Get(parts.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname))
+			if res == nil {
+				continue // Envoy resolves them
+			}
+			same, err := g.renamed(res, TypeEndpoint, p.Name, func(m proto.Message) proto.Message {
+				cla := m.(*endpointv3.ClusterLoadAssignment)
+				cla.ClusterName = p.Name
+				return cla
+			})
+			if err != nil {
+				out.problems = append(out.problems, parts.Left(p.Service.Source, err))
+				continue
+			}
+			out.resources = append(out.resources, same)
+		}
+		return newSet(prev, out.resources, out.problems)
+	})
+}
+
+// needed says which clusters a gateway gets: all, unless it is to have only those
+// of the services that its routes lead to.
+func (g *Generator) needed(r *router) func(cluster string) bool {
+	if !g.cfg.FilterGatewayClusters {
+		return func(string) bool { return true }
+	}
+	hosts := r.merged.Destinations(r.source())
+	return func(cluster string) bool { return gateway.Needs(hosts, cluster) }
+}

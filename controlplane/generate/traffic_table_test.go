@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// routing is a VirtualService, and requests that it routes.
+type routing struct {
+	// name is that of the object; its host is the name and ".test".
+	name string
+	// http is spec.http, in which $A and $B stand for a route to the application a
+	// or b, and $NO for an answer with 404.
+	http string
+	// spec are further fields, which replace the host; objects are further
+	// objects.
+	spec, objects string
+	// semantics is an annotation of what is made of a Gateway API route.
+	semantics string
+	requests  []request
+}
+
+// request is what is sent, and what must come of it.
+type request struct {
+	// send is the method and the path, host a host in place of that of the
+	// object, header "Name: value; Other: value".
+	send, host, header string
+
+	// status is that of the answer, 0 for 200; answer its headers, body its body.
+	status int
+	answer string
+	body   string
+	// to is the application that answers, empty for none; path and host are how it
+	// gets the request, if not as it was sent; arrives are headers that it gets.
+	to, path, asked string
+	arrives         string
+	// tries is how often the request came to an application, 0 for once; differ
+	// means that each try came to another one; copies are applications that get
+	// copies.
+	tries  int
+	differ bool
+	copies []string
+	// atLeast and atMost bound the time until the answer.
+	atLeast, atMost time.Duration
+}
+
+// decode gives the objects of the rule.
+func (r *routing) decode(t *testing.T) []*model.Config {
+	t.Helper()
+	text := strings.NewReplacer(
+		"$A", "route: [{destination: {host: shop, subset: v1}}]",
+		"$B", "route: [{destination: {host: shop, subset: v2}}]",
+		"$NO", "directResponse: {status: 404}",
+	).Replace(strings.ReplaceAll(strings.TrimSpace(r.http), "\n", "\n  "))
+	spec := cmp.Or(r.spec, "hosts: ["+r.name+".test]")
+	objects := decode(t, fmt.Sprintf("kind: VirtualService\nmetadata: {name: %s, namespace: default}\nspec:\n  %s\n  http:\n  %s\n",
+		r.name, strings.ReplaceAll(spec, "\n", "\n  "), text))
+	if r.semantics != "" {
+		objects[0].Annotations = map[string]string{"internal.istio.io/route-semantics": r.semantics}
+	}
+	if r.objects != "" {
+		objects = append(objects, decode(t, strings.TrimSpace(r.objects)+"\n")...)
+	}
+	return objects
+}
+
+// TestRoutes sends requests through the real Envoy, and looks at what arrives
+// and what is answered: with virtual hosts inside the routes and as resources of
+// their own.
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	rules := slices.Concat(
+		matchRules(), matchOrderRules(), matchValueRules(), matchOtherValueRules(), matchCallerRules(),
+		redirectRules(), rewriteRules(), answerRules(), headerRules(),
+		timeoutRules(), retryRules(), faultRules(), corsRules(), mirrorRules(), delegateRules(), splitRules(),
+	)
+	sent := 0
+	for _, r := range rules {
+		sent += len(r.requests)
+	}
+	if sent < 150 {
+		t.Errorf("the table has %d requests, want at least 150", sent)
+	}
+	t.Run("inside", func(t *testing.T) { testRoutes(t, "127.77.55.2", false, rules) })
+	t.Run("VHDS", func(t *testing.T) { testRoutes(t, "127.77.55.3", true, rules) })
+}
+
+func testRoutes(t *testing.T, address string, vhds bool, rules []routing) {
+	t.Parallel()
+	w := newTraffic(t, address, vhds, rules)
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			for _, q := range r.requests {
+				t.Run(strings.TrimSpace(q.send+" "+q.header), func(t *testing.T) {
+					t.Parallel()
+					w.check(t, &r, &q)
+				})
+			}
+		})
+	}
+	t.Run("shares", func(t *testing.T) { t.Parallel(); w.checkShares(t) })
+	t.Run("hash", func(t *testing.T) { t.Parallel(); w.checkHash(t) })
+	t.Run("websocket", func(t *testing.T) { t.Parallel(); w.checkWebSocket(t) })
+}
+
+// check sends one request of the table.
+func (w *traffic) check(t *testing.T, r *routing, q *request) {
+	t.Helper()
+	method, path, _ := strings.Cut(q.send, " ")
+	host := cmp.Or(q.host, r.name+".test")
+	header := headers(t, q.header)
+	header.Set(idHeader, t.Name())
+	resp, body, took := w.send(t, w.client, method, "http://"+host+path, header, "")
+	if want := cmp.Or(q.status, 200); resp.StatusCode != want {
+		t.Errorf("status %d, want %d; body %q", resp.StatusCode, want, body)
+	}
+	checkHeaders(t, "answer", resp.Header, q.answer)
+	if q.body != "" && body != q.body {
+		t.Errorf("body %q, want %q", body, q.body)
+	}
+	if took < q.atLeast || q.atMost > 0 && took > q.atMost {
+		t.Errorf("took %v, want between %v and %v", took, q.atLeast, q.atMost)
+	}
+	tries := 0
+	if q.to != "" {
+		tries = cmp.Or(q.tries, 1)
+	}
+	arrived := w.journal.wait(t, t.Name(), tries+len(q.copies))
+	copies, own := partition(arrived)
+	if got := names(copies); !slices.Equal(got, q.copies) {
+		t.Errorf("copies went to %v, want %v", got, q.copies)
+	}
+	for _, c := range copies {
+		if c.path != path || c.host != host+"-shadow" {
+			t.Errorf("the copy at %s is for %s%s", c.backend, c.host, c.path)
+		}
+	}
+	if len(own) != tries {
+		t.Fatalf("%d tries, want %d: %v", len(own), tries, own)
+	}
+	if tries == 0 {
+		return
+	}
+	if distinct := len(slices.Compact(names(own))); q.differ && distinct != tries {
+		t.Errorf("%d tries at %v, want each at another", tries, names(own))
+	}
+	last := own[tries-1]
+	if !q.differ && last.backend != q.to || last.method != method {
+		t.Errorf("%s at %s, want %s at %s", last.method, last.backend, method, q.to)
+	}
+	if want := cmp.Or(q.path, path); last.path != want {
+		t.Errorf("path %q, want %q", last.path, want)
+	}
+	if want := cmp.Or(q.asked, host); last.host != want {
+		t.Errorf("host %q, want %q", last.host, want)
+	}
+	checkHeaders(t, "request", last.header, q.arrives)
+}
+
+// partition gives the copies of a request, sorted, and the request itself.
+func partition(arrived []arrival) (copies, own []arrival) {
+	for _, a := range arrived {
+		if strings.HasPrefix(a.backend, "copy") {
+			copies = append(copies, a)
+		} else {
+			own = append(own, a)
+		}
+	}
+	slices.SortFunc(copies, func(a, b arrival) int { return strings.Compare(a.backend, b.backend) })
+	return copies, own
+}
+
+// names gives the applications of requests, sorted.
+func names(list []arrival) (out []string) {
+	for _, a := range list {
+		out = append(out, a.backend)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package replicas
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// numbered gives one cluster and one listener, whose content is the number of the
+// snapshot.
+type numbered struct{ sets sync.Map }
+
+func (g *numbered) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *generate.Set {
+	if typeURL != generate.TypeCluster && typeURL != generate.TypeListener {
+		typeURL = ""
+	}
+	key := fmt.Sprint(mesh.Sequence, typeURL)
+	if typeURL == "" {
+		key = ""
+	}
+	set := &generate.Set{}
+	if typeURL != "" {
+		text := fmt.Sprint(mesh.Sequence)
+		b, _ := proto.Marshal(&anypb.Any{TypeUrl: typeURL, Value: []byte(text)})
+		set = &generate.Set{Version: text, Resources: []*generate.Resource{{Name: "one", Hash: mesh.Sequence, Any: b}}}
+	}
+	got, _ := g.sets.LoadOrStore(key, set)
+	return got.(*generate.Set)
+}
+
+// replica is a whole server: ADS and the handler of its balancer.
+type replica struct {
+	discovery *discovery.Server
+	balancer  *Balancer
+	ads       net.Listener
+	web       *httptest.Server
+}
+
+// mesh are the replicas, and the proxy in front of them.
+type mesh struct {
+	t        *testing.T
+	pushed   atomic.Uint64
+	front    net.Listener
+	cut      atomic.Int64 // streams that ended with something half told
+	ends     atomic.Int64
+	mu       sync.Mutex // guards what follows
+	replicas []*replica
+	open     map[*replica]int
+	next     int
+	least    bool
+}
+
+func (m *mesh) list() []*replica {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.replicas)
+}
+
+// add starts a replica; stop ends it.
+func (m *mesh) add(ctx context.Context, all *sync.WaitGroup) {
+	m.t.Helper()
+	r := &replica{}
+	var err error
+	must := func() {
+		if err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	r.discovery, err = discovery.New(discovery.Config{Generator: &numbered{}, Workers: 2})
+	must()
+	r.balancer, err = New(Config{
+		Peers: func(context.Context) (out []string, _ error) {
+			for _, r := range m.list() {
+				out = append(out, strings.TrimPrefix(r.web.URL, "http://"))
+			}
+			return out, nil
+		},
+		Load: r.discovery.Load, Shed: r.discovery.Shed, Ready: r.discovery.Ready, Every: 100 * time.Millisecond,
+	})
+	must()
+	mux := http.NewServeMux()
+	mux.Handle("GET "+Path, r.balancer)
+	r.web = httptest.NewServer(mux)
+	r.ads, err = net.Listen("tcp", "127.77.53.10:0")
+	must()
+	g := grpc.NewServer(grpc.ForceServerCodecV2(discovery.Codec()))
+	r.discovery.Register(g, nil)
+	r.discovery.Push(&snapshot.Mesh{Sequence: m.pushed.Load()}, model.Change{All: true})
+	m.mu.Lock()
+	m.replicas = append(m.replicas, r)
+	m.mu.Unlock()
+	all.Go(func() { _ = r.discovery.Run(ctx) })
+	all.Go(func() { _ = r.balancer.Run(ctx) })
+	all.Go(func() { _ = g.Serve(r.ads) })
+	all.Go(func() {
+		<-ctx.Done()
+		g.Stop()
+		r.web.Close()
+	})
+}
+
+// balance is the proxy in front: it hands on connections in turn, or to who has
+// the fewest.
+func (m *mesh) balance(all *sync.WaitGroup) {
+	for {
+		c, err := m.front.Accept()
+		if err != nil {
+			return
+		}
+		m.mu.Lock()
+		r := m.replicas[m.next%len(m.replicas)]
+		m.next++
+		if m.least {
+			r = slices.MinFunc(m.replicas, func(a, b *replica) int { return m.open[a] - m.open[b] })
+		}
+		m.open[r]++
+		m.mu.Unlock()
+		all.Go(func() {
+			defer func() {
+				_ = c.Close()
+				m.mu.Lock()
+				m.open[r]--
+				m.mu.Unlock()
+			}()
+			up, err := net.Dial("tcp", r.ads.Addr().String())
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(up, c)
+				_ = up.Close()
+			}()
+			_, _ = io.Copy(c, up)
+			_ = up.Close()
+		})
+	}
+}
+
+// proxy is a client that, as agents do, dials anew for each stream.
+func (m *mesh) proxy(ctx context.Context, number int) {
+	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"})
+	if err != nil {
+		m.t.Error(err)
+		return
+	}
+	node := &corev3.Node{Id: fmt.Sprintf("sidecar~127.77.53.9~p-%d.default~default.svc.cluster.local", number), Metadata: md}
+	for ctx.Err() == nil {
+		m.stream(ctx, node)
+		_ = sleep(ctx, rand.N(50*time.Millisecond))
+	}
+}
+
+// stream takes what comes until it ends, and looks whether that was at a good
+// moment: clusters and listeners are of the same snapshot.
+func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
+	conn, err := grpc.NewClient("passthrough:///"+m.front.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		m.t.Error(err)
+		return
+	}
+	defer func() { _ = conn.Close() }() // it is over
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return
+	}
+	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener} {
+		if s.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}) != nil {
+			return
+		}
+	}
+	has := map[string]string{}
+	for {
+		r, err := s.Recv()
+		if err == nil {
+			has[r.GetTypeUrl()] = string(r.GetResources()[0].GetValue())
+			_ = s.Send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()})
+			continue
+		}
+		if ctx.Err() == nil {
+			m.ends.Add(1)
+			if status.Code(err) != codes.Unavailable || has[generate.TypeCluster] != has[generate.TypeListener] {
+				m.cut.Add(1)
+				m.t.Errorf("a stream ended with %v, at the clusters of snapshot %s and the listeners of %s", err, has[generate.TypeCluster], has[generate.TypeListener])
+			}
+		}
+		return
+	}
+}
+
+// TestReplicaJoins has 300 proxies on two replicas, and a third one come, while
+// configuration changes all the time: soon each has a third, no stream is cut in
+// the middle of a push, and then nothing moves any more.
+func TestReplicaJoins(t *testing.T) {
+	t.Parallel()
+	for name, least := range map[string]bool{"in turn": false, "least connections": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const proxies = 300
+			ctx, cancel := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			m := &mesh{t: t, open: map[*replica]int{}, least: least}
+			m.pushed.Store(1)
+			var err error
+			if m.front, err = net.Listen("tcp", "127.77.53.11:0"); err != nil {
+				t.Fatal(err)
+			}
+			defer all.Wait()
+			defer func() { _ = m.front.Close() }()
+			defer cancel()
+			m.add(ctx, &all)
+			m.add(ctx, &all)
+			all.Go(func() { m.balance(&all) })
+			for i := range proxies {
+				all.Go(func() { m.proxy(ctx, i) })
+			}
+			loads := func() (out []int) {
+				for _, r := range m.list() {
+					out = append(out, r.discovery.Load())
+				}
+				return out
+			}
+			wait := func(what string, limit time.Duration, until func(loads []int) bool) {
+				t.Helper()
+				for deadline := time.Now().Add(limit); !until(loads()); {
+					if time.Now().After(deadline) {
+						t.Fatalf("not within %s: %s: the replicas have %v", limit, what, loads())
+					}
+					_ = sleep(ctx, 10*time.Millisecond)
+				}
+			}
+			sum := func(loads []int) (n int) {
+				for _, l := range loads {
+					n += l
+				}
+				return n
+			}
+			wait("all are connected", 20*time.Second, func(l []int) bool { return sum(l) == proxies })
+			all.Go(func() {
+				for sleep(ctx, 50*time.Millisecond) == nil {
+					n := m.pushed.Add(1)
+					for _, r := range m.list() {
+						r.discovery.Push(&snapshot.Mesh{Sequence: n}, model.Change{All: true})
+					}
+				}
+			})
+			m.add(ctx, &all)
+			began := time.Now()
+			even := func(l []int) bool { // some may be on their way
+				return sum(l) >= proxies*95/100 && slices.Min(l) >= proxies*30/100 && slices.Max(l) <= proxies*36/100
+			}
+			wait("the load is even", 60*time.Second, even)
+			t.Logf("even after %s: %v, %d streams moved", time.Since(began), loads(), m.ends.Load())
+			// The rounds that are under way end; after that nothing moves.
+			_ = sleep(ctx, time.Second)
+			moved := m.ends.Load()
+			_ = sleep(ctx, 2*time.Second)
+			if again := m.ends.Load() - moved; again > 3 || !even(loads()) {
+				t.Errorf("%d streams moved after the load was even, and it is %v", again, loads())
+			}
+			if m.ends.Load() > 2*proxies {
+				t.Errorf("%d streams ended to move 100", m.ends.Load())
+			}
+		})
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+)
+
+// Resolve gives what looks up replicas: each item is host:port, and a name stands
+// for all of its addresses, as that of a headless service does.
+func Resolve(list []string) (func(context.Context) ([]string, error), error) {
+	type place struct{ host, port string }
+	places := make([]place, 0, len(list))
+	for _, item := range list {
+		host, port, err := net.SplitHostPort(item)
+		if err != nil || host == "" {
+			return nil, fmt.Errorf("%q is no replica: write host:port, such as istiod-replicas.istio-system.svc:8080", item)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return nil, fmt.Errorf("%q is no replica: its port is no number from 1 to 65535", item)
+		}
+		places = append(places, place{host, port})
+	}
+	return func(ctx context.Context) ([]string, error) {
+		var out []string
+		var problems []error
+		for _, p := range places {
+			ips, err := net.DefaultResolver.LookupHost(ctx, p.host)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("look up replica %s: %w", p.host, err))
+			}
+			for _, ip := range ips {
+				out = append(out, net.JoinHostPort(ip, p.port))
+			}
+		}
+		slices.Sort(out)
+		out = slices.Compact(out)
+		if len(out) > 0 {
+			return out, nil // who cannot be found is as one that does not answer
+		}
+		return nil, errors.Join(problems...)
+	}, nil
+}

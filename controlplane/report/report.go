@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package report
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State is how far a proxy is with a type, or with an object. The words are
+// those of "istioctl proxy-status", where it has them.
+type State string
+
+// The states.
+const (
+	// Synced: the proxy took what it was sent last.
+	Synced State = "SYNCED"
+	// Stale: it has not answered yet.
+	Stale State = "STALE"
+	// NotSent: it was sent nothing, because there is nothing or it asked for
+	// nothing.
+	NotSent State = "NOT SENT"
+	// Rejected: it refused what it was sent last.
+	Rejected State = "REJECTED"
+	// HeldBack: it has older resources, or none, in place of those that it or
+	// another proxy of its kind refused.
+	HeldBack State = "HELD BACK"
+)
+
+// Replica is what one control plane knows of its proxies.
+type Replica struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	// Snapshot counts the states of the mesh since the start of the replica;
+	// Pushed is when the newest one went out.
+	Snapshot uint64    `json:"snapshot"`
+	Pushed   time.Time `json:"pushed"`
+	// Problems is how many are known of objects.
+	Problems int     `json:"problems"`
+	Proxies  []Proxy `json:"proxies"`
+}
+
+// Proxy is one proxy that is connected.
+type Proxy struct {
+	// Name is "<name>.<namespace>".
+	Name      string    `json:"name"`
+	Namespace string    `json:"namespace"`
+	Cluster   string    `json:"cluster,omitempty"`
+	Role      string    `json:"role"`
+	Addresses []string  `json:"addresses"`
+	Identity  string    `json:"identity,omitempty"`
+	Envoy     string    `json:"envoy_version,omitempty"`
+	Agent     string    `json:"agent_version,omitempty"`
+	Connected time.Time `json:"connected"`
+	Delta     bool      `json:"delta"`
+	Replica   string    `json:"replica"`
+	// Snapshot is the newest one of which nothing is on its way to the proxy.
+	Snapshot uint64 `json:"snapshot"`
+	Types    []Type `json:"types"`
+	Held     []Held `json:"held_back,omitempty"`
+}
+
+// Type is how far a proxy is with the resources of a type.
+type Type struct {
+	Name  string `json:"type"` // cds, eds, lds, rds, vhds, sds, nds, pcds
+	State State  `json:"state"`
+	// Since is when it took, refused or was sent what State speaks of.
+	Since time.Time `json:"since,omitzero"`
+	// Resources is how many it is given; 0 for types that are not Envoy's
+	// configuration.
+	Resources int    `json:"resources"`
+	Sent      string `json:"sent,omitempty"` // nonces
+	Acked     string `json:"acked,omitempty"`
+	Reason    string `json:"reason,omitempty"` // Envoy's words
+}
+
+// Held is a resource that is held back because a proxy refused it.
+type Held struct {
+	Type   string    `json:"type"`
+	Name   string    `json:"name"`
+	By     string    `json:"rejected_by"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	// LastGood is true if an older version is given instead, false if the
+	// resource is left out.
+	LastGood bool `json:"last_good"`
+}
+
+// Ref names an object.
+type Ref struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// Compare orders references by kind, namespace and name.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(strings.Compare(r.Kind, o.Kind), strings.Compare(r.Namespace, o.Namespace), strings.Compare(r.Name, o.Name))
+}
+
+// Problem is what is wrong with an object.
+type Problem struct {
+	Object  Ref       `json:"object"`
+	Source  string    `json:"source,omitempty"`
+	Reason  string    `json:"reason"`
+	Warning bool      `json:"warning,omitempty"`
+	Since   time.Time `json:"since,omitzero"` // zero if it is not known
+}
+
+// Object is what became of one object.
+type Object struct {
+	Ref
+	Replica string `json:"replica"`
+	// Found is false if no store has it: it may have been taken away, or never
+	// have been valid.
+	Found bool `json:"found"`
+	// InForce is false for kinds of which proxies get nothing in this version.
+	InForce bool   `json:"in_force"`
+	Source  string `json:"source,omitempty"`
+	// Changed is when its last change went out; Started is true if it is older
+	// than the replica, whose start this is then.
+	Changed  time.Time `json:"changed,omitzero"`
+	Started  bool      `json:"since_start,omitempty"`
+	Problems []Problem `json:"problems,omitempty"`
+	// Resources are those that it has a part in, for some proxy.
+	Resources []Resource `json:"resources,omitempty"`
+	// Proxies are those that have such resources; Others is how many have none.
+	Proxies []Standing `json:"proxies,omitempty"`
+	Others  int        `json:"other_proxies"`
+	// Cut is true if there was more than an answer holds.
+	Cut bool `json:"cut,omitempty"`
+}
+
+// Resource is one resource, for all proxies that get it.
+type Resource struct {
+	Type    string `json:"type"`
+	Name    string `json:"name"`
+	Proxies int    `json:"proxies"`
+	// HeldBack is how many of them do not get it as it was made.
+	HeldBack int `json:"held_back,omitempty"`
+}
+
+// Standing is how far one proxy is with an object.
+type Standing struct {
+	Proxy string `json:"proxy"`
+	State State  `json:"state"`
+	// Of Stale, Rejected and HeldBack: types or resources, since when, and
+	// Envoy's words.
+	What   string    `json:"what,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+	By     string    `json:"rejected_by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	// LastGood is true if it has an older version.
+	LastGood bool `json:"last_good,omitempty"`
+}
+
+// Decided is what decides the configuration of one proxy.
+type Decided struct {
+	Proxy
+	Objects  []Part    `json:"objects"`
+	Problems []Problem `json:"problems,omitempty"` // of these objects
+	// Cut is true if there was more than an answer holds.
+	Cut bool `json:"cut,omitempty"`
+}
+
+// Part is the part of an object in the configuration of a proxy.
+type Part struct {
+	Ref
+	// Resources is how many it has a part in, by type.
+	Resources map[string]int `json:"resources,omitempty"`
+	// Role says what else it does.
+	Role string `json:"role,omitempty"`
+}
+
+// Merge joins what replicas say of one object. They agree on the object; each
+// has proxies of its own.
+func Merge(all []Object) Object {
+	if len(all) == 0 {
+		return Object{}
+	}
+	out := all[0]
+	out.Resources, out.Proxies, out.Problems = nil, nil, nil
+	byName := map[[2]string]*Resource{}
+	known := map[Problem]int{}
+	for i, o := range all {
+		if i > 0 {
+			out.Replica += ", " + o.Replica
+			out.Others += o.Others
+			out.Found, out.InForce, out.Cut = out.Found || o.Found, out.InForce || o.InForce, out.Cut || o.Cut
+			if o.Changed.After(out.Changed) {
+				out.Changed, out.Started = o.Changed, o.Started
+			}
+			out.Source = cmp.Or(out.Source, o.Source)
+		}
+		for _, p := range o.Problems {
+			plain := p
+			plain.Since = time.Time{}
+			at, twice := known[plain]
+			if !twice {
+				known[plain] = len(out.Problems)
+				out.Problems = append(out.Problems, p)
+			} else if since := &out.Problems[at].Since; !p.Since.IsZero() && p.Since.Before(*since) {
+				*since = p.Since
+			}
+		}
+		for _, r := range o.Resources {
+			key := [2]string{r.Type, r.Name}
+			if same := byName[key]; same != nil {
+				same.Proxies += r.Proxies
+				same.HeldBack += r.HeldBack
+				continue
+			}
+			byName[key] = &r
+		}
+		out.Proxies = append(out.Proxies, o.Proxies...)
+	}
+	for _, r := range byName {
+		out.Resources = append(out.Resources, *r)
+	}
+	slices.SortFunc(out.Resources, ByName)
+	slices.SortStableFunc(out.Proxies, func(a, b Standing) int { return strings.Compare(a.Proxy, b.Proxy) })
+	return out
+}
+
+// ByName orders resources by type, in the order in which they are sent, and name.
+func ByName(a, b Resource) int {
+	return cmp.Or(cmp.Compare(Order(a.Type), Order(b.Type)), strings.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name))
+}
+
+// Order is the place of a type among those that are sent.
+func Order(name string) int {
+	order := []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"}
+	if i := slices.Index(order, name); i >= 0 {
+		return i
+	}
+	return len(order)
+}

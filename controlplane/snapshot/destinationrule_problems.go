@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// MaxRing is the largest hash ring that Envoy takes.
+const MaxRing = 8 << 20
+
+func (c *checker) destinationRule(obj *model.Config) {
+	spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
+	if !ok {
+		return
+	}
+	host := c.mesh.ResolveHost(spec.GetHost(), obj.Namespace)
+	if !isWildcard(host) && c.mesh.Services.ForHost(host, obj.Namespace) == nil {
+		c.dangling(obj, "spec.host: no service has the host %q, so the rule has no effect; correct the host or add a ServiceEntry", host)
+	}
+	c.olderRules(obj, spec, host)
+	selected := len(spec.GetWorkloadSelector().GetMatchLabels()) > 0
+	c.policy(obj, "spec.trafficPolicy", spec.GetTrafficPolicy(), selected)
+	for i, s := range spec.GetSubsets() {
+		c.policy(obj, fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy(), selected)
+	}
+}
+
+// olderRules reports what older rules of the same host say too, and better.
+func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.DestinationRule, host string) {
+	rules := c.mesh.DestinationRules.withHost(obj.Namespace, host)
+	at := slices.IndexFunc(rules, func(r *DestinationRule) bool {
+		return slices.ContainsFunc(r.From, func(o *model.Config) bool { return o.Key == obj.Key })
+	})
+	if at < 0 {
+		return
+	}
+	own := rules[at]
+	for _, other := range rules[:at] {
+		if !other.Selected() && !own.Selected() && own.From[0].Key == obj.Key {
+			c.report(obj, "spec.exportTo: is another one than that of the older DestinationRule %s for %q, so the two are not merged, and the older one alone counts in %s; "+
+				"write the same exportTo in both", other.From[0].Name, host, obj.Namespace)
+		}
+	}
+	position := slices.IndexFunc(own.From, func(o *model.Config) bool { return o.Key == obj.Key })
+	for _, older := range own.From[:position] {
+		said, ok := older.Spec.(*networkingv1alpha3.DestinationRule)
+		if !ok {
+			continue
+		}
+		if spec.GetTrafficPolicy() != nil && said.GetTrafficPolicy() != nil {
+			c.report(obj, "spec.trafficPolicy: %q has one already in the older DestinationRule %s, which wins; remove one of them", host, older.Name)
+		}
+		for i, s := range spec.GetSubsets() {
+			if slices.ContainsFunc(said.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
+				c.report(obj, "spec.subsets[%d].name: the subset %q of %q is already defined by the older DestinationRule %s, which wins; remove one of them",
+					i, s.GetName(), host, older.Name)
+			}
+		}
+	}
+}
+
+// portPolicy is what a policy and the settings of one port have in common.
+type portPolicy interface {
+	GetLoadBalancer() *networkingv1alpha3.LoadBalancerSettings
+	GetTls() *networkingv1alpha3.ClientTLSSettings
+}
+
+// policy reports settings of which nothing, or not what they say, is made.
+func (c *checker) policy(obj *model.Config, at string, policy *networkingv1alpha3.TrafficPolicy, selected bool) {
+	c.portPolicy(obj, at, policy, selected)
+	for i, p := range policy.GetPortLevelSettings() {
+		c.portPolicy(obj, fmt.Sprintf("%s.portLevelSettings[%d]", at, i), p, selected)
+	}
+}
+
+func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selected bool) {
+	lb, tls := p.GetLoadBalancer(), p.GetTls()
+	if n := lb.GetConsistentHash().GetRingHash().GetMinimumRingSize(); n > MaxRing {
+		c.warn(obj, "%s.loadBalancer.consistentHash.ringHash.minimumRingSize: %d is more than Envoy takes: %d is used", at, n, MaxRing)
+	}
+	if hash := lb.GetConsistentHash(); hash != nil && lb.GetWarmup() != nil || lb.GetSimple() == networkingv1alpha3.LoadBalancerSettings_RANDOM && lb.GetWarmup() != nil {
+		c.warn(obj, "%s.loadBalancer.warmup: has an effect with ROUND_ROBIN and LEAST_REQUEST only; use one of them", at)
+	}
+	if fault := TLSFault(tls); fault != "" {
+		c.report(obj, "%s.tls.%s: requests to the host are answered with 503 until then, and never sent as plaintext", at, fault)
+		return
+	}
+	if OriginatesTLS(tls) && tls.GetCredentialName() != "" && !selected {
+		c.warn(obj, "%s.tls.credentialName: sidecars take it only from a rule with a workloadSelector: what they send to the host is answered with 503, and never sent as plaintext; "+
+			"write spec.workloadSelector, or use files", at)
+	}
+}
+
+// OriginatesTLS reports whether settings ask for TLS that is not that of the
+// mesh.
+func OriginatesTLS(tls *networkingv1alpha3.ClientTLSSettings) bool {
+	return tls.GetMode() == networkingv1alpha3.ClientTLSSettings_SIMPLE || tls.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
+}
+
+// TLSFault says why TLS settings can be served to no proxy, beginning with the
+// name of a field; empty if they can be.
+func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
+	if !OriginatesTLS(tls) {
+		return ""
+	}
+	if name := tls.GetCredentialName(); name != "" {
+		if scheme, _, ok := strings.Cut(name, "://"); ok && scheme != "kubernetes" && scheme != "kubernetes-gateway" {
+			return fmt.Sprintf("credentialName: no secrets are served for %s://; write the name of a Secret", scheme)
+		}
+		return ""
+	}
+	own := []string{tls.GetClientCertificate(), tls.GetPrivateKey()}
+	if tls.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL && slices.Contains(own, "") {
+		return "mode: MUTUAL needs a certificate; write clientCertificate and privateKey, or credentialName"
+	}
+	for i, path := range own {
+		if strings.Contains(path, "~") {
+			return fmt.Sprintf("%s: the agent cannot be asked for %q, which holds a ~; give the file another name", []string{"clientCertificate", "privateKey"}[i], path)
+		}
+	}
+	return ""
+}
+
+// subsetIndex are the subsets that select none of the endpoints that there are.
+type subsetIndex struct {
+	problems []model.Problem
+
+	rules     *DestinationRules
+	services  *Services
+	endpoints [2]*Endpoints
+	found     map[*DestinationRule]subsetFinding
+}
+
+// subsetFinding is what was found of one rule with these endpoints.
+type subsetFinding struct {
+	endpoints *EndpointSet
+	problems  []model.Problem
+}
+
+// newSubsetIndex looks again only at rules whose endpoints are not the ones of
+// before.
+func newSubsetIndex(old *subsetIndex, m *Mesh) *subsetIndex {
+	endpoints := [2]*Endpoints{m.Endpoints, m.NamedEndpoints}
+	if old != nil && old.rules == m.DestinationRules && old.services == m.Services && old.endpoints == endpoints {
+		return old
+	}
+	x := &subsetIndex{rules: m.DestinationRules, services: m.Services, endpoints: endpoints, found: make(map[*DestinationRule]subsetFinding)}
+	for _, rule := range m.DestinationRules.merged {
+		if len(rule.Subsets) == 0 || isWildcard(rule.Host) {
+			continue
+		}
+		svc := m.Services.ForHost(rule.Host, rule.From[0].Namespace)
+		if svc == nil {
+			continue // reported as such
+		}
+		set := endpoints[0].Of(svc.ServiceKey)
+		if svc.Resolution.ByName() {
+			set = endpoints[1].Of(svc.ServiceKey)
+		}
+		if set == nil {
+			continue // scaled to zero: nothing is wrong with the labels
+		}
+		var f subsetFinding
+		if old != nil {
+			f = old.found[rule]
+		}
+		if f.endpoints != set {
+			f = subsetFinding{endpoints: set, problems: emptySubsets(rule, set)}
+		}
+		x.found[rule] = f
+		x.problems = append(x.problems, f.problems...)
+	}
+	return x
+}
+
+func emptySubsets(rule *DestinationRule, set *EndpointSet) []model.Problem {
+	c := &checker{}
+	for _, s := range rule.Subsets {
+		if slices.ContainsFunc(set.List, func(ep *model.Endpoint) bool { return model.Selects(s.GetLabels(), ep.Labels) }) {
+			continue
+		}
+		for _, obj := range rule.From {
+			spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
+			if i := slices.Index(spec.GetSubsets(), s); ok && i >= 0 {
+				c.dangling(obj, "spec.subsets[%d].labels: no endpoint of %q has them: requests to the subset %q are answered with 503; correct them, or those of the workloads",
+					i, rule.Host, s.GetName())
+			}
+		}
+	}
+	return c.found
+}

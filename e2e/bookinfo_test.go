@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The addresses of Bookinfo that the test asks.
+const (
+	bookinfoPage    = "http://productpage:9080/productpage"
+	bookinfoReviews = "127.1.9.6" // version 3
+	publisher       = "127.0.0.1:19090"
+)
+
+// bookPage is what of the product page the test looks at.
+type bookPage struct {
+	Details      *struct{ Publisher string }
+	DetailsError string
+	Reviews      *struct {
+		Version string
+		Reviews []struct {
+			Rating *struct {
+				Color, Error string
+			}
+		}
+	}
+	ReviewsError string
+}
+
+// version is that of the reviews, and the colour of their stars.
+func (p bookPage) version() string {
+	if p.Reviews == nil {
+		return "none: " + p.ReviewsError
+	}
+	out := p.Reviews.Version
+	if r := p.Reviews.Reviews[0].Rating; r != nil {
+		out += " " + r.Color + r.Error
+	}
+	return out
+}
+
+// TestBookinfo runs the bookshop, and applies the rules that people know it by,
+// one after the other, with outrigger apply.
+func TestBookinfo(t *testing.T) {
+	s := newExample(t, "bookinfo")
+	s.edit("mesh.yaml", "[../../bin/bookinfo, details,", "[../../bin/bookinfo, details, --external, \"http://publisher.example.com/\",")
+	l, err := net.Listen("tcp", publisher)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"publisher": "Outside Press"}`) // the page shows what is missing
+	})}
+	go func() { _ = outside.Serve(l) }() // it ends with the test
+	t.Cleanup(func() { _ = outside.Close() })
+	s.start()
+	s.waitFor("Ctrl-C ends it", time.Minute)
+
+	// Without rules all versions take turns, and nobody outside is known.
+	seen := map[string]bool{}
+	eventually(t, 10*time.Second, func() string {
+		p := s.page(t, "")
+		seen[p.version()] = true
+		if p.Details != nil || !strings.Contains(p.DetailsError, "ServiceEntry") {
+			return fmt.Sprintf("details without a ServiceEntry for the publisher: %+v", p)
+		}
+		if !seen["v1"] || !seen["v2 black"] || !seen["v3 red"] {
+			return fmt.Sprintf("all versions should take turns: %v", seen)
+		}
+		return ""
+	})
+	s.apply(t, "service-entry-publisher")
+	eventually(t, 5*time.Second, func() string {
+		if p := s.page(t, ""); p.Details == nil || p.Details.Publisher != "Outside Press" {
+			return fmt.Sprintf("details with a ServiceEntry for the publisher: %+v", p)
+		}
+		return ""
+	})
+
+	s.apply(t, "virtual-service-all-v1")
+	s.wantVersion(t, "", "v1")
+	for range 50 {
+		if got := s.page(t, "").version(); got != "v1" {
+			t.Fatalf("everything goes to v1, but %s answers", got)
+		}
+	}
+	s.apply(t, "virtual-service-reviews-test-v2")
+	s.wantVersion(t, "jason", "v2 black")
+	s.wantVersion(t, "somebody", "v1")
+
+	s.apply(t, "virtual-service-ratings-test-abort")
+	s.wantVersion(t, "jason", `v2 the ratings are not available: .* 500 `)
+	s.wantVersion(t, "somebody", "v1")
+	s.apply(t, "virtual-service-ratings-test-delay")
+	s.wantVersion(t, "jason", `none: .*not available`)
+	began := time.Now()
+	if got := s.page(t, "jason").version(); !strings.HasPrefix(got, "none") || time.Since(began) < 6*time.Second {
+		t.Errorf("with 7 s for a rating the page is there after %s: %s", time.Since(began), got)
+	}
+	s.wantVersion(t, "somebody", "v1")
+
+	s.apply(t, "virtual-service-ratings-delay-2s", "virtual-service-reviews-v2-timeout")
+	s.wantVersion(t, "", `none: .* 504 `)
+
+	s.apply(t, "virtual-service-reviews-50-v3")
+	s.wantVersion(t, "", "v3 red")
+	count := map[string]int{}
+	for range 40 {
+		count[s.page(t, "").version()]++
+	}
+	if count["v1"]+count["v3 red"] != 40 || count["v1"] < 8 || count["v3 red"] < 8 {
+		t.Errorf("of 40 requests half should go to v1 and half to v3: %v", count)
+	}
+
+	s.apply(t, "virtual-service-reviews-v1-mirror-v3")
+	s.wantVersion(t, "", "v1")
+	before := inboundRequests(t, bookinfoReviews)
+	for range 20 {
+		if got := s.page(t, "").version(); got != "v1" {
+			t.Errorf("everybody sees v1, but %s answers", got)
+		}
+	}
+	eventually(t, 5*time.Second, func() string {
+		if got := inboundRequests(t, bookinfoReviews) - before; got < 20 {
+			return fmt.Sprintf("version 3 got %d copies of 20 requests", got)
+		}
+		return ""
+	})
+}
+
+// page asks for the product page, for a user.
+func (s *shop) page(t *testing.T, user string) (p bookPage) {
+	t.Helper()
+	header := http.Header{}
+	if user != "" {
+		header.Set("End-User", user)
+	}
+	client := throughProxy(t, "127.1.9.2")
+	client.Timeout = 20 * time.Second
+	code, body, _, err := get(t.Context(), client, bookinfoPage, header)
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &p)
+	}
+	if err != nil || code != http.StatusOK {
+		t.Fatalf("the product page answers %d, %v: %s", code, err, body)
+	}
+	return p
+}
+
+// wantVersion waits until a user sees this version of the reviews, a pattern.
+func (s *shop) wantVersion(t *testing.T, user, want string) {
+	t.Helper()
+	pattern := regexp.MustCompile("^" + want)
+	eventually(t, 30*time.Second, func() string {
+		if got := s.page(t, user).version(); !pattern.MatchString(got) {
+			return fmt.Sprintf("the user %q sees the reviews %s, want %s", user, got, want)
+		}
+		return ""
+	})
+}
+
+// apply applies rules of the example with the tool.
+func (s *shop) apply(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		cmd := exec.Command(filepath.Join(s.bin, "outrigger"), "apply", "--store", "fs://"+filepath.Join(s.dir, "config"), "-f", filepath.Join(s.dir, "rules", name+".yaml"))
+		cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "HOME="+s.home)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("apply %s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// edit replaces a text in a file of the copy.
+func (s *shop) edit(name, old, new string) {
+	s.t.Helper()
+	path := filepath.Join(s.dir, name)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text := strings.Replace(string(b), old, new, 1)
+	if text == string(b) {
+		s.t.Fatalf("%s does not hold %q", path, old)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// inboundRequests is how many requests have come to the Envoy of a workload.
+func inboundRequests(t *testing.T, address string) int {
+	t.Helper()
+	text, err := fetch(t, "http://"+address+":15000/stats?filter=http.inbound_.*downstream_rq_total")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, number, _ := strings.Cut(text, ": ")
+	n, err := strconv.Atoi(strings.TrimSpace(number))
+	if err != nil {
+		t.Fatalf("the statistics of %s: %q: %v", address, text, err)
+	}
+	return n
+}

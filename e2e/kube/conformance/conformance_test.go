@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package conformance
+
+import (
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/gateway-api/apis/v1alpha2"
+	"sigs.k8s.io/gateway-api/apis/v1alpha3"
+	"sigs.k8s.io/gateway-api/apis/v1beta1"
+	"sigs.k8s.io/gateway-api/conformance"
+	"sigs.k8s.io/gateway-api/conformance/tests"
+	"sigs.k8s.io/gateway-api/conformance/utils/config"
+	"sigs.k8s.io/gateway-api/conformance/utils/suite"
+	"sigs.k8s.io/gateway-api/pkg/features"
+
+	"github.com/go-logr/logr"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
+	"github.com/outrigger-mesh/outrigger/e2e/kube"
+)
+
+const class = "istio"
+
+// notRun are tests of served features that this package does not run, and why.
+var notRun = map[string]string{}
+
+// TestConformance runs the suite for the features that the GatewayClass says are
+// served.
+func TestConformance(t *testing.T) {
+	crlog.SetLogger(logr.Discard())
+	cluster := kube.New(t, kube.Options{})
+	w := newWorld(t, cluster)
+	w.install()
+	go w.play() // ends with the test
+
+	served := make([]features.FeatureName, 0, len(gatewayapi.Features()))
+	for _, f := range gatewayapi.Features() {
+		served = append(served, features.FeatureName(f))
+	}
+	timeouts := config.DefaultTimeoutConfig()
+	timeouts.DefaultPollInterval = 50 * time.Millisecond
+	timeouts.RequiredConsecutiveSuccesses = 2
+	timeouts.TestIsolation = 0
+	timeouts.MaxTimeToConsistency = 15 * time.Second
+	timeouts.NamespacesMustBeReady = 60 * time.Second
+	if os.Getenv("OUTRIGGER_CONFORMANCE_QUICK") != "" {
+		timeouts.MaxTimeToConsistency = 6 * time.Second
+		timeouts.GatewayMustHaveAddress, timeouts.GatewayMustHaveCondition = 6*time.Second, 6*time.Second
+		timeouts.GatewayListenersMustHaveConditions, timeouts.GatewayStatusMustHaveListeners = 6*time.Second, 6*time.Second
+		timeouts.HTTPRouteMustHaveCondition, timeouts.RouteMustHaveParents, timeouts.TLSRouteMustHaveCondition = 6*time.Second, 6*time.Second, 6*time.Second
+		timeouts.LatestObservedGenerationSet, timeouts.DefaultTestTimeout, timeouts.HTTPRouteMustNotHaveParents = 6*time.Second, 6*time.Second, 6*time.Second
+	}
+	options := suite.ConformanceOptions{
+		ConfigurableOptions: suite.ConfigurableOptions{
+			GatewayClassName: class, SupportedFeatures: served, TimeoutConfig: timeouts,
+			CleanupTestResources: true, RunTest: os.Getenv("OUTRIGGER_CONFORMANCE_TEST"), DisableParallelTests: true,
+		},
+		Client: w.client, Clientset: cluster.Admin(), RestConfig: cluster.AdminConfig(), ManifestFS: []fs.FS{&conformance.Manifests},
+		ClientOptions: client.Options{Scheme: w.scheme},
+	}
+	s, err := suite.NewConformanceTestSuite(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := slices.DeleteFunc(slices.Clone(tests.ConformanceTests), func(test suite.ConformanceTest) bool {
+		why, skip := notRun[test.ShortName]
+		if skip {
+			t.Logf("%s is not run: %s", test.ShortName, why)
+		}
+		return skip || !s.SupportedFeatures.HasAll(test.Features...)
+	})
+	if only := os.Getenv("OUTRIGGER_CONFORMANCE_TEST"); only != "" {
+		list = slices.DeleteFunc(list, func(test suite.ConformanceTest) bool { return !strings.HasPrefix(test.ShortName, only) })
+		s.RunTest = ""
+	}
+	s.Setup(t, list)
+	if err := s.Run(t, list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, gatewayv1.Install, v1alpha2.Install, v1alpha3.Install, v1beta1.Install,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheme
+}

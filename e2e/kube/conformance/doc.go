@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package conformance runs the conformance tests of the Gateway API, as its
+// module has them, against outrigger-control, a real kube-apiserver and real
+// Envoys.
+//
+// There is no kubelet: the package plays its part. For each Deployment it runs the
+// module's own echo server and makes the Pods and EndpointSlices; for each Gateway
+// it makes a Service with a loopback address and runs outrigger-agent with Envoy.
+//
+// It is a module of its own so that the suite's dependencies stay out of the
+// others.
+package conformance

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/outrigger-mesh/outrigger/e2e/kube"
+)
+
+// play follows Deployments and Gateways until the test ends.
+func (w *world) play() {
+	ctx := w.t.Context()
+	deployments, err := w.client.Watch(ctx, &appsv1.DeploymentList{})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer deployments.Stop()
+	gateways, err := w.client.Watch(ctx, &gatewayv1.GatewayList{})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer gateways.Stop()
+	services, err := w.client.Watch(ctx, &corev1.ServiceList{})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer services.Stop()
+	for {
+		var done error
+		// Cases: the end; a Deployment; a Service; a Gateway.
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-deployments.ResultChan():
+			if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type == watch.Added {
+				done = w.deploy(ctx, d)
+			}
+		case e := <-services.ResultChan():
+			if s, ok := e.Object.(*corev1.Service); ok && e.Type == watch.Added {
+				for _, a := range w.apps {
+					done = errors.Join(done, w.slice(ctx, a, s))
+				}
+			}
+		case e := <-gateways.ResultChan():
+			if g, ok := e.Object.(*gatewayv1.Gateway); ok {
+				done = w.gateway(ctx, g, e.Type)
+			}
+		}
+		if done != nil && ctx.Err() == nil {
+			w.t.Error(done)
+		}
+	}
+}
+
+// deploy runs the echo server of a Deployment.
+func (w *world) deploy(ctx context.Context, d *appsv1.Deployment) error {
+	if len(d.Spec.Template.Spec.Containers) == 0 || !strings.Contains(d.Spec.Template.Spec.Containers[0].Image, "echo-basic") {
+		return nil
+	}
+	id := d.Namespace + "/" + d.Name
+	dir := filepath.Join(w.dir, "echo-"+d.Namespace+"-"+d.Name)
+	env := []string{"NAMESPACE=" + d.Namespace, "POD_NAME=" + d.Name + "-0-0"}
+	ports := map[int32]int32{}
+	for name, target := range map[string]int32{"HTTP_PORT": 3000, "H2C_PORT": 3001, "HTTPS_PORT": 8443, "TCP_PORT": 3000, "TLS_PORT": 8443} {
+		port, err := ports[target], error(nil)
+		if port == 0 {
+			port, err = w.port(d.Name, target)
+		}
+		if err != nil {
+			return err
+		}
+		ports[target] = port
+		env = append(env, fmt.Sprintf("%s=%d", name, port))
+	}
+	secret := ""
+	for _, v := range d.Spec.Template.Spec.Volumes {
+		if v.Secret != nil {
+			secret = v.Secret.SecretName
+		}
+	}
+	for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+		switch {
+		case e.ValueFrom != nil:
+		case strings.HasPrefix(e.Name, "TLS_"):
+			env = append(env, e.Name+"="+filepath.Join(dir, filepath.Base(e.Value)))
+		default:
+			env = append(env, e.Name+"="+e.Value)
+		}
+	}
+	start := func() { w.run(id, dir, env, "echo-basic") }
+	if secret == "" {
+		start()
+	} else {
+		go w.withSecret(ctx, d.Namespace, secret, dir, start) // ends with the test
+	}
+	a := &app{namespace: d.Namespace, name: d.Name, labels: d.Spec.Template.Labels, ports: ports}
+	w.apps = append(w.apps, a)
+	if err := w.pod(ctx, a); err != nil {
+		return err
+	}
+	services, err := w.cluster.Admin().CoreV1().Services(d.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range services.Items {
+		if err := w.slice(ctx, a, &services.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withSecret puts a Secret into files, once it is there.
+func (w *world) withSecret(ctx context.Context, ns, name, dir string, start func()) {
+	secrets, err := w.cluster.Admin().CoreV1().Secrets(ns).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer secrets.Stop()
+	for e := range secrets.ResultChan() {
+		s, ok := e.Object.(*corev1.Secret)
+		if !ok {
+			continue
+		}
+		err := os.MkdirAll(dir, 0o700)
+		for _, file := range []struct{ name, key string }{{"crt", "tls.crt"}, {"key", "tls.key"}, {"tls.crt", "tls.crt"}, {"tls.key", "tls.key"}} {
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, file.name), s.Data[file.key], 0o600))
+		}
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		start()
+		return
+	}
+}
+
+// port gives a port that nobody listens on. One test writes the port of
+// infra-backend-v1 into an EndpointSlice itself.
+func (w *world) port(deployment string, target int32) (int32, error) {
+	address := ":0"
+	if deployment == "infra-backend-v1" && target == 3000 {
+		address = ":3000"
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }() // the echo server takes it
+	return int32(l.Addr().(*net.TCPAddr).Port), nil
+}
+
+// gateway gives a Gateway a Service with an address, and a proxy.
+func (w *world) gateway(ctx context.Context, g *gatewayv1.Gateway, event watch.EventType) error {
+	id := "gateway/" + g.Namespace + "/" + g.Name
+	services := w.cluster.Admin().CoreV1().Services(g.Namespace)
+	name := g.Name + "-" + class
+	switch {
+	case event == watch.Deleted:
+		w.stop(id)
+		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	case g.Spec.GatewayClassName != class || event != watch.Added:
+		return nil
+	}
+	w.mu.Lock()
+	w.taken++
+	address := fmt.Sprintf("127.77.58.%d", w.taken)
+	w.mu.Unlock()
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: g.Namespace},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{
+			{Name: "status", Port: 15021},
+		}},
+	}
+	s, err := services.Create(ctx, s, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+	if _, err := services.UpdateStatus(ctx, s, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	return w.agent(ctx, id, g, address)
+}
+
+// agent runs the agent and Envoy of a Gateway.
+func (w *world) agent(ctx context.Context, id string, g *gatewayv1.Gateway, address string) error {
+	if err := w.cluster.CreateServiceAccount(ctx, g.Namespace, "gateway"); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	token, err := w.cluster.Token(ctx, g.Namespace, "gateway", kube.TokenOptions{Audiences: []string{"istio-ca"}})
+	if err != nil {
+		return err
+	}
+	envoy, err := filepath.Abs("../../../bin/envoy")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(w.dir, "g"+address)
+	for file, text := range map[string]string{"var/run/secrets/istio/root-cert.pem": w.roots, "var/run/secrets/tokens/istio-token": token} {
+		file = filepath.Join(dir, file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			return err
+		}
+	}
+	w.run(id, dir, []string{
+		"JWT_POLICY=third-party-jwt", "PILOT_CERT_PROVIDER=istiod", "CA_ADDR=" + control + ":15012",
+		"POD_NAME=" + g.Name, "POD_NAMESPACE=" + g.Namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=gateway", "TRUST_DOMAIN=cluster.local",
+		`PROXY_CONFIG={"discoveryAddress":"` + control + `:15012","binaryPath":"` + envoy + `","concurrency":1}`,
+		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address,
+		`ISTIO_METAJSON_LABELS={"gateway.networking.k8s.io/gateway-name":"` + g.Name + `"}`,
+	}, "outrigger-agent", "proxy", "router", "--domain", g.Namespace+".svc.cluster.local")
+	return nil
+}
