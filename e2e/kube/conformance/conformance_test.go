@@ -90,6 +90,7 @@ func TestConformance(t *testing.T) {
 	if err := s.Run(t, list); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("Ingress", w.ingress)
 }
 
 func newScheme(t *testing.T) *runtime.Scheme {

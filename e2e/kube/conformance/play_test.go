@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/e2e/kube"
 )
 
@@ -202,15 +203,15 @@ func (w *world) gateway(ctx context.Context, g *gatewayv1.Gateway, event watch.E
 	if _, err := services.UpdateStatus(ctx, s, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	return w.agent(ctx, id, g, address)
+	return w.agent(ctx, id, g.Namespace, g.Name, address, `{"`+gatewayapi.NameLabel+`":"`+g.Name+`"}`)
 }
 
-// agent runs the agent and Envoy of a Gateway.
-func (w *world) agent(ctx context.Context, id string, g *gatewayv1.Gateway, address string) error {
-	if err := w.cluster.CreateServiceAccount(ctx, g.Namespace, "gateway"); err != nil && !apierrors.IsAlreadyExists(err) {
+// agent runs the agent and Envoy of a gateway, with some labels.
+func (w *world) agent(ctx context.Context, id, namespace, name, address, labels string) error {
+	if err := w.cluster.CreateServiceAccount(ctx, namespace, "gateway"); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	token, err := w.cluster.Token(ctx, g.Namespace, "gateway", kube.TokenOptions{Audiences: []string{"istio-ca"}})
+	token, err := w.cluster.Token(ctx, namespace, "gateway", kube.TokenOptions{Audiences: []string{"istio-ca"}})
 	if err != nil {
 		return err
 	}
@@ -227,10 +228,9 @@ func (w *world) agent(ctx context.Context, id string, g *gatewayv1.Gateway, addr
 	}
 	w.run(id, dir, []string{
 		"JWT_POLICY=third-party-jwt", "PILOT_CERT_PROVIDER=istiod", "CA_ADDR=" + control + ":15012",
-		"POD_NAME=" + g.Name, "POD_NAMESPACE=" + g.Namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=gateway", "TRUST_DOMAIN=cluster.local",
+		"POD_NAME=" + name, "POD_NAMESPACE=" + namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=gateway", "TRUST_DOMAIN=cluster.local",
 		`PROXY_CONFIG={"discoveryAddress":"` + control + `:15012","binaryPath":"` + envoy + `","concurrency":1}`,
-		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address,
-		`ISTIO_METAJSON_LABELS={"gateway.networking.k8s.io/gateway-name":"` + g.Name + `"}`,
-	}, "outrigger-agent", "proxy", "router", "--domain", g.Namespace+".svc.cluster.local")
+		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address, "ISTIO_METAJSON_LABELS=" + labels,
+	}, "outrigger-agent", "proxy", "router", "--domain", namespace+".svc.cluster.local")
 	return nil
 }
