@@ -45,8 +45,8 @@ func gatewayAPIVariables() []variable {
 // Istio beside those of the store.
 type conversion struct {
 	view       gatewayapi.View
-	ingress    string            // namespace
-	namespaces *kube.Namespaces  // nil without a cluster
+	ingress    string                 // namespace
+	namespaces *kube.Namespaces       // nil without a cluster
 	verdicts   *objectstatus.Verdicts // nil if no status is written
 }
 
@@ -163,7 +163,7 @@ func (s *server) certificate(namespace, name string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("Secret %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("the Secret %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }

@@ -82,9 +82,8 @@ func TestGatewayAPIFromFiles(t *testing.T) {
 	if gateway == nil || len(gateway.Listeners) != 2 || gateway.Listeners[0].AttachedRoutes != 1 || len(gateway.Addresses) != 1 {
 		t.Errorf("the status of the Gateway is %+v", gateway)
 	}
-	made := s.list(model.VirtualService)
-	if len(made) != 2 { // one of each listener, whether it is served or not
-		t.Fatalf("there are %d VirtualServices", len(made))
+	if made := s.list(model.VirtualService); len(made) != 1 || s.get(made[0].Key) != made[0] {
+		t.Errorf("the VirtualServices are %v, want one, of the listener that is served", made)
 	}
 }
 

@@ -101,7 +101,7 @@ var supportedTable = map[protoreflect.FullName]string{
 
 	"istio.networking.v1alpha3.ServiceEntry":     "hosts addresses ports location resolution endpoints workloadSelector exportTo subjectAltNames",
 	"istio.networking.v1alpha3.ServicePort":      "number protocol name targetPort",
-	"istio.networking.v1alpha3.WorkloadEntry":    "address ports labels locality weight serviceAccount",
+	"istio.networking.v1alpha3.WorkloadEntry":    "address ports labels locality network weight serviceAccount",
 	"istio.networking.v1alpha3.WorkloadSelector": "labels",
 
 	"istio.networking.v1alpha3.Sidecar":               "workloadSelector ingress egress outboundTrafficPolicy",

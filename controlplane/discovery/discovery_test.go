@@ -300,7 +300,7 @@ func TestRefusals(t *testing.T) {
 		"gateway":               {id: "router~127.0.0.1~a.default~c", meta: map[string]any{"INTERCEPTION_MODE": ""}, code: codes.OK},
 		"gateway of another":    {auth: shop, id: "router~127.0.0.1~a.b~c", meta: map[string]any{"NAMESPACE": "bank"}, code: codes.PermissionDenied, says: "bank"},
 		"waypoint":              {id: "waypoint~127.0.0.1~a.b~c", code: codes.FailedPrecondition, says: `"waypoint"`},
-		"interception":          {meta: map[string]any{"INTERCEPTION_MODE": "REDIRECT"}, code: codes.FailedPrecondition, says: "ISTIO_META_INTERCEPTION_MODE=NONE"},
+		"interception":          {meta: map[string]any{"INTERCEPTION_MODE": "TCP"}, code: codes.FailedPrecondition, says: "ISTIO_META_INTERCEPTION_MODE"},
 		"bad metadata":          {meta: map[string]any{"HTTP_PROXY_PORT": "many"}, code: codes.InvalidArgument, says: `"many"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,6 +38,17 @@
 // group/version/Kind, and one resource is made for all who take it. They have to
 // be in a list, to have shown who they are, and to come over TLS.
 //
+// Types that are not served are not answered, as Istio's control plane does it: they
+// are logged once for a stream and counted, and nothing is kept of them. An end of
+// the stream would take the proxy's other types with it, and would come again and
+// again; an answer without resources would have it drop what it has from elsewhere.
+//
+// A panic while one proxy is served ends nobody else's stream: what cannot be
+// generated is not sent, and the proxy keeps what it has until a snapshot comes that
+// can. A proxy that is to go to another replica ([Server.Shed]) has answered all
+// that it was sent when its stream ends. A clock that is set stops nothing: times
+// are compared by the monotonic clock alone.
+//
 // The package reads no configuration and builds no snapshot. Goroutines: Run
 // owns the push workers; each stream has its handler, a reader, and for a moment
 // one that asks for the right to secrets, which end with the stream.

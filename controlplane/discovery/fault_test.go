@@ -196,7 +196,7 @@ func TestShed(t *testing.T) {
 		}
 		p.subscribe(generate.TypeCluster)
 		p.want("cds a=1 b=1")
-		if !h.server.Shed() || h.server.Shed() || h.server.Load() != 0 || h.server.Connected() != 1 {
+		if !h.server.Shed() || h.server.Shed() || h.server.Load() != 1 || h.server.Connected() != 1 {
 			t.Errorf("load %d, %d connected, after one of one is shed", h.server.Load(), h.server.Connected())
 		}
 		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})

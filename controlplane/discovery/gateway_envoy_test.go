@@ -150,6 +150,7 @@ func TestEdge(t *testing.T) {
 			w.testTable(t)
 			w.testRotation(t)
 			w.testChanges(t)
+			w.testPassthrough(t)
 			if apart := strings.Contains(w.logged.String(), generate.TypeVirtualHost); apart != (name == "delta") {
 				t.Errorf("virtual hosts come as resources of their own: %v", apart)
 			}
@@ -297,6 +298,40 @@ spec:
 	until(t, "the listener of the Gateway is gone", func() bool { return strings.Contains(w.ask(late, "z.second.test"), "refused") })
 	w.apply(t, second)
 	answers(late, "y.second.test", "200 b y.second.test")
+}
+
+// testPassthrough changes clusters and endpoints to which mutual TLS is handed on.
+func (w *edgeWorld) testPassthrough(t *testing.T) {
+	t.Helper()
+	client := w.root.issue(t, "client")
+	to := func(subset string) string {
+		return w.ask(caller{
+			port: "PORT_AUTO", name: "outbound_.3_." + subset + "_.apps.default.svc.cluster.local", alpn: []string{"istio", "http/1.1"}, client: &client,
+		}, "apps")
+	}
+	const good = "application 200 tls apps 1"
+	service := strings.SplitAfter(edgeObjects, "---")[0]
+	rule := `
+apiVersion: networking.istio.io/v1alpha3
+kind: DestinationRule
+metadata: {name: apps, namespace: default}
+spec:
+  host: apps
+  trafficPolicy: {connectionPool: {tcp: {connectTimeout: TIMEOUT}}}
+  subsets: [{name: v1, labels: {version: v1}}]
+`
+	w.apply(t, strings.Replace(rule, "TIMEOUT", "3s", 1))
+	until(t, "a changed cluster takes connections", func() bool { return to("") == good })
+	if got := to("v1"); got == good {
+		t.Errorf("a subset without endpoints is answered: %q", got)
+	}
+	w.apply(t, strings.Replace(service, "endpoints: [{", "endpoints: [{labels: {version: v1}, ", 1))
+	until(t, "a subset takes connections", func() bool { return to("v1") == good })
+	w.apply(t, strings.Replace(service, "tls: BACKEND_TLS", "tls: BACKEND_A", 1))
+	until(t, "the endpoint is another one", func() bool { return strings.HasPrefix(to(""), "error: ") })
+	w.apply(t, strings.Replace(rule, "TIMEOUT", "4s", 1))
+	w.apply(t, service)
+	until(t, "the endpoint is back", func() bool { return to("") == good })
 }
 
 // TestEdgeTopology has load balancers before the gateway: one that writes the

@@ -4,6 +4,7 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -52,6 +53,8 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		Proxyless: meta.Generator == generatorGRPC,
 		Locality:  placeOf(n, meta),
 		Agent:     meta.IstioVersion, Envoy: envoyVersion(n),
+		Node: cmp.Or(meta.NodeName, meta.Labels["kubernetes.io/hostname"]), NetworkView: meta.RequestedNetworkView,
+		AutoAllocate: bool(meta.DNSCapture) && bool(meta.DNSAutoAllocate),
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()

@@ -3,25 +3,37 @@
 
 package discovery
 
-// Load is how many proxies this server serves and is to keep.
+// Load is how many proxies this server serves.
 func (s *Server) Load() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
+	n, _ := s.load()
+	return n
+}
+
+// load gives how many proxies there are, and how many of them are to go and have
+// not gone yet. The caller holds mu.
+func (s *Server) load() (all, leaving int) {
 	for st := range s.streams {
-		if st.objects == nil && !st.leaving.Load() {
-			n++
+		if st.objects != nil {
+			continue
+		}
+		if all++; st.leaving.Load() {
+			leaving++
 		}
 	}
-	return n
+	return all, leaving
 }
 
 // Shed has one proxy, whichever, connect again, so that it comes to another
 // replica: its stream ends when it has answered all that it was sent. It reports
-// false if there is none.
+// false if there is none, or if one in twenty is about to go already.
 func (s *Server) Shed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if all, leaving := s.load(); leaving >= max(1, all/20) {
+		return false
+	}
 	for st := range s.streams { // the order of a map is as good as any
 		if st.objects == nil && st.leaving.CompareAndSwap(false, true) {
 			st.notify()

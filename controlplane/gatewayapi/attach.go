@@ -32,6 +32,7 @@ type attachment struct {
 	service  *model.Service // nil for a listener
 	of       name           // of the service
 	port     uint32         // of the service; 0 means all
+	gateway  string         // the Istio Gateway of the listener; empty means the usual one
 }
 
 func (r *route) unresolve(reason gatewayv1.RouteConditionReason, format string, args ...any) {

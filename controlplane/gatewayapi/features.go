@@ -8,7 +8,7 @@ import "slices"
 // Features are the names of what the GatewayClass says that it serves, sorted.
 func Features() []string {
 	out := []string{
-		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "TCPRoute", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
+		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
 		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
 		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",
 		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",

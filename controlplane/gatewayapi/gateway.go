@@ -37,6 +37,9 @@ type listener struct {
 	kinds []gatewayv1.RouteGroupKind
 	// credentials are what TLS is ended with.
 	credentials []string
+	// ended are the hosts of TLSRoutes whose TLS the listener ends. Each has an Istio
+	// Gateway of its own: connections are told apart by nothing else afterwards.
+	ended map[string]bool
 	// attached are the routes; namespaces theirs.
 	attached   int32
 	namespaces map[string]bool
@@ -58,6 +61,11 @@ func (l *listener) serves() bool {
 // gatewayName is the name of the Istio Gateway of a listener.
 func (l *listener) gatewayName() string {
 	return l.of.Name + "-" + suffix + "-" + string(l.Name)
+}
+
+// hostGatewayName is the name of the Istio Gateway of a host of ended.
+func (l *listener) hostGatewayName(host string) string {
+	return l.gatewayName() + "-" + strings.NewReplacer("*", "any", ".", "-").Replace(host)
 }
 
 // readGateways finds the Gateways of our classes, and what is right with them.
@@ -194,7 +202,7 @@ func protocolKinds(l gatewayv1.Listener) ([]gatewayv1.Kind, bool) {
 		if tlsMode(l) == gatewayv1.TLSModePassthrough {
 			return []gatewayv1.Kind{"TLSRoute"}, true
 		}
-		return []gatewayv1.Kind{"TCPRoute"}, true
+		return []gatewayv1.Kind{"TLSRoute", "TCPRoute"}, true
 	case gatewayv1.TCPProtocolType:
 		return []gatewayv1.Kind{"TCPRoute"}, true
 	}
@@ -210,7 +218,7 @@ func tlsMode(l gatewayv1.Listener) gatewayv1.TLSModeType {
 
 // readListener checks what a listener says by itself.
 func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
-	l := &listener{Listener: in, of: g, namespaces: map[string]bool{}}
+	l := &listener{Listener: in, of: g, namespaces: map[string]bool{}, ended: map[string]bool{}}
 	kinds, served := protocolKinds(in)
 	if !served {
 		l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedProtocol), fmt.Sprintf("the protocol %s is not served: write HTTP, HTTPS, TLS or TCP", in.Protocol)}
@@ -226,10 +234,6 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 		return l
 	}
 	for _, k := range in.AllowedRoutes.Kinds {
-		if in.Protocol == gatewayv1.TLSProtocolType && tlsMode(in) == gatewayv1.TLSModeTerminate && k.Kind == "TLSRoute" {
-			l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedValue), "tls.mode Terminate is not served for a TLSRoute: write Passthrough, or allow TCPRoute"}
-			continue
-		}
 		if orElse(k.Group, groupGateway) != groupGateway || !slices.Contains(kinds, k.Kind) {
 			l.unresolved = fault{
 				string(gatewayv1.ListenerReasonInvalidRouteKinds),

@@ -28,8 +28,20 @@ func (c *converter) writeGateways() {
 	for _, n := range slices.SortedFunc(maps.Keys(c.gateways), compareNames) {
 		g := c.gateways[n]
 		for _, l := range g.listeners {
-			if l.serves() {
-				c.add(model.Gateway, g.Config, c.istioGateway(l))
+			if !l.serves() {
+				continue
+			}
+			whole := c.istioGateway(l)
+			if len(l.ended) == 0 {
+				c.add(model.Gateway, g.Config, whole)
+			}
+			for _, host := range slices.Sorted(maps.Keys(l.ended)) {
+				one := whole.Clone()
+				one.Name = l.hostGatewayName(host)
+				if spec, ok := one.Spec.(*networkingv1alpha3.Gateway); ok {
+					spec.Servers[0].Hosts = l.serverHosts(host)
+				}
+				c.add(model.Gateway, g.Config, one)
 			}
 		}
 		c.result.Status[g.Key] = g.status()
@@ -55,8 +67,8 @@ func (c *converter) istioGateway(l *listener) *model.Config {
 	}
 	protocol := string(l.Protocol)
 	server := &networkingv1alpha3.Server{
-		Port: &networkingv1alpha3.Port{Number: uint32(l.Port), Name: "default", Protocol: protocol},
-		Hosts: l.serverHosts(), Tls: l.serverTLS(), Bind: g.bind(),
+		Port:  &networkingv1alpha3.Port{Number: uint32(l.Port), Name: "default", Protocol: protocol},
+		Hosts: l.serverHosts(string(deref(l.Hostname))), Tls: l.serverTLS(), Bind: g.bind(),
 	}
 	spec.Servers = []*networkingv1alpha3.Server{server}
 	return &model.Config{
@@ -72,15 +84,19 @@ func (g *gateway) bind() string {
 	if len(g.addresses) != 1 {
 		return ""
 	}
-	if ip, err := netip.ParseAddr(g.addresses[0].Value); err == nil && ip.IsLoopback() {
+	return loopback(g.addresses[0].Value)
+}
+
+// loopback gives a loopback address back, and empty for any other.
+func loopback(address string) string {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.IsLoopback() {
 		return ip.String()
 	}
 	return ""
 }
 
-// serverHosts names the namespaces whose routes attach, and the host.
-func (l *listener) serverHosts() []string {
-	host := string(orElse(l.Hostname, "*"))
+// serverHosts names the namespaces whose routes attach, and a host.
+func (l *listener) serverHosts(host string) []string {
 	if host == "" {
 		host = "*"
 	}

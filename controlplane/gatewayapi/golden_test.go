@@ -76,7 +76,7 @@ func input(t testing.TB, text string) Input {
 				return nil
 			}
 			return &model.Service{
-				ServiceKey: model.ServiceKey{Hostname: "istio-ingressgateway.istio-system.svc.cluster.local", Namespace: namespace},
+				ServiceKey:        model.ServiceKey{Hostname: "istio-ingressgateway.istio-system.svc.cluster.local", Namespace: namespace},
 				ExternalAddresses: map[string][]string{"Kubernetes": {"lb.example.com", "203.0.113.7"}},
 			}
 		},

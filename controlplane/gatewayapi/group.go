@@ -73,13 +73,16 @@ type group struct {
 // join adds the entries of a route to the VirtualService of each host at which it
 // takes requests.
 func (c *converter) join(r *route, at attachment, of layer, entries []entry) {
+	if at.listener != nil && !at.listener.serves() {
+		return
+	}
 	for _, host := range at.hosts {
 		key := groupKey{gateway: "mesh", host: host, layer: of}
 		if at.listener != nil && of == layerHTTP && !at.listener.owns(host) {
 			continue
 		}
 		if at.listener != nil {
-			key.gateway = at.listener.of.Namespace + "/" + at.listener.gatewayName()
+			key.gateway = at.listener.of.Namespace + "/" + orText(at.gateway, at.listener.gatewayName())
 		} else if r.Namespace != at.of.namespace {
 			key.consumer = r.Namespace
 		}
@@ -130,7 +133,11 @@ func (c *converter) writeGroups() {
 
 func (g *group) virtualService() *networkingv1alpha3.VirtualService {
 	out := &networkingv1alpha3.VirtualService{Hosts: []string{g.key.host}, Gateways: []string{g.key.gateway}}
-	if g.key.consumer != "" {
+	of, _, atGateway := strings.Cut(g.key.gateway, "/")
+	switch {
+	case atGateway: // its proxies are those of its namespace
+		out.ExportTo = []string{of}
+	case g.key.consumer != "":
 		out.ExportTo = []string{"."}
 	}
 	for _, e := range g.entries {

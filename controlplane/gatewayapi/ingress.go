@@ -115,6 +115,11 @@ func (c *converter) ingressGateway(o object[kubenetworkingv1.IngressSpec]) *mode
 		Port:  &networkingv1alpha3.Port{Number: 80, Protocol: "HTTP", Name: fmt.Sprintf("http-80-ingress-%s-%s", o.Name, o.Namespace)},
 		Hosts: []string{"*"},
 	})
+	if at := c.ingressAddresses(); len(at) == 1 {
+		for _, s := range spec.Servers {
+			s.Bind = loopback(at[0])
+		}
+	}
 	return &model.Config{Key: model.Key{Namespace: c.in.IngressNamespace, Name: ingressGatewayName(o.Config)}, Spec: spec}
 }
 
@@ -209,14 +214,19 @@ func (c *converter) ingressBackend(o object[kubenetworkingv1.IngressSpec], b *ku
 	return &networkingv1alpha3.Destination{Host: host, Port: &networkingv1alpha3.PortSelector{Number: port}}
 }
 
+// ingressAddresses are where the requests of Ingresses are taken from outside.
+func (c *converter) ingressAddresses() []string {
+	s := c.service(name{c.in.IngressNamespace, cmp.Or(c.in.Mesh.GetIngressService(), defaultIngressService)})
+	if s == nil || len(s.ExternalAddresses) == 0 {
+		return nil
+	}
+	return external(s)
+}
+
 // ingressStatus says where the requests of Ingresses are taken.
 func (c *converter) ingressStatus() *kubenetworkingv1.IngressStatus {
 	out := &kubenetworkingv1.IngressStatus{}
-	s := c.service(name{c.in.IngressNamespace, cmp.Or(c.in.Mesh.GetIngressService(), defaultIngressService)})
-	if s == nil || len(s.ExternalAddresses) == 0 {
-		return out
-	}
-	for _, a := range external(s) {
+	for _, a := range c.ingressAddresses() {
 		point := kubenetworkingv1.IngressLoadBalancerIngress{Hostname: a}
 		if isIP(a) {
 			point = kubenetworkingv1.IngressLoadBalancerIngress{IP: a}

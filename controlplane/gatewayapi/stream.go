@@ -21,6 +21,11 @@ func (c *converter) tlsRoutes() {
 				for _, host := range at.hosts {
 					one := at
 					one.hosts = []string{host}
+					if l := at.listener; l != nil && tlsMode(l.Listener) == gatewayv1.TLSModeTerminate {
+						l.ended[host], one.gateway = true, l.hostGatewayName(host)
+						c.join(r, one, layerTLS, []entry{{tcp: &networkingv1alpha3.TCPRoute{Route: to}}})
+						continue
+					}
 					match := &networkingv1alpha3.TLSMatchAttributes{SniHosts: []string{host}, Port: at.port}
 					c.join(r, one, layerTLS, []entry{{tls: &networkingv1alpha3.TLSRoute{Match: []*networkingv1alpha3.TLSMatchAttributes{match}, Route: to}}})
 				}

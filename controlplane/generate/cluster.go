@@ -114,11 +114,8 @@ func (g *Generator) outboundClusters(s *scope) *part {
 		p := &part{resources: make([]*Resource, 0, len(v.clusters)+1)}
 		for _, ref := range v.clusters {
 			src := s.source(ref)
-			if src.named() && !hasPort(endpointsOf(src.endpoints, src.Rule, src.Subset), ref.port.Number) {
-				if ref.subset == "" { // the snapshot reports subsets
-					p.problems = append(p.problems, withoutNames(ref))
-				}
-				continue
+			if ref.subset == "" && src.named() && !hasPort(endpointsOf(src.endpoints, src.Rule, src.Subset), ref.port.Number) {
+				p.problems = append(p.problems, withoutNames(ref))
 			}
 			p.add(ref, func() (*Resource, error) {
 				return g.table.get(src, TypeCluster, ref.name, func() proto.Message { return cluster.Outbound(ref.name, src.Source, src.assignment(ref.name)) })

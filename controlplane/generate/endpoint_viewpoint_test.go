@@ -65,7 +65,7 @@ func showEndpoints(t *testing.T, set *Set, name string) string {
 	cla := unpack(t, r).(*endpointv3.ClusterLoadAssignment)
 	var out []string
 	for _, group := range cla.GetEndpoints() {
-		if l := group.GetLocality(); l != nil {
+		if l := group.GetLocality(); l.GetRegion() != "" {
 			out = append(out, fmt.Sprintf("%s*%d:", l.GetZone(), group.GetLoadBalancingWeight().GetValue()))
 		}
 		for _, e := range group.GetLbEndpoints() {

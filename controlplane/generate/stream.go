@@ -173,7 +173,8 @@ func (p *planner) streamTo(name string, targets ...parts.Target) parts.Stream {
 		return s
 	}
 	policy := p.view.clusters[i].policy()
-	s.Idle = policy.Pool.GetTcp().GetIdleTimeout()
+	s.Idle, s.Longest = policy.Pool.GetTcp().GetIdleTimeout(), policy.Pool.GetTcp().GetMaxConnectionDuration()
 	s.BySource = policy.Balancer.GetConsistentHash().GetUseSourceIp()
+	s.Tunnel = policy.Tunneling()
 	return s
 }

@@ -380,10 +380,10 @@ spec:
   resolution: STATIC
   ports: [{number: 80, name: http, protocol: HTTP}]
   endpoints:
-  - {address: 127.77.55.9, ports: {http: PORT_r0}, locality: here/here}
-  - {address: 127.77.55.9, ports: {http: PORT_r1}, locality: here/here}
-  - {address: 127.77.55.9, ports: {http: PORT_r2}, locality: here/here}
-  - {address: 127.77.55.9, ports: {http: PORT_r3}, locality: here/here}
+  - {address: 127.77.55.9, ports: {http: PORT_r0}}
+  - {address: 127.77.55.9, ports: {http: PORT_r1}}
+  - {address: 127.77.55.9, ports: {http: PORT_r2}}
+  - {address: 127.77.55.9, ports: {http: PORT_r3}}
 ---
 kind: DestinationRule
 metadata: {name: %[1]s, namespace: default}

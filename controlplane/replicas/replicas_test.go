@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fleet struct {
 	t    *testing.T
 	all  []*member
-	here bool // answers nothing while false
+	here atomic.Bool // answers nothing while false
 }
 
 type member struct {
@@ -60,7 +60,7 @@ func (f *fleet) add(proxies int) *member {
 // RoundTrip implements http.RoundTripper: it is the network.
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	var i int
-	if _, err := fmt.Sscanf(r.URL.Host, "replica-%d:8080", &i); err != nil || !f.here {
+	if _, err := fmt.Sscanf(r.URL.Host, "replica-%d:8080", &i); err != nil || !f.here.Load() {
 		return nil, fmt.Errorf("nobody is there")
 	}
 	w := httptest.NewRecorder()
@@ -72,7 +72,8 @@ func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 func run(t *testing.T, loads []int, test func(f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{t: t, here: true}
+		f := &fleet{t: t}
+		f.here.Store(true)
 		for _, n := range loads {
 			f.add(n)
 		}
@@ -132,7 +133,7 @@ func TestKeeps(t *testing.T) {
 		"alone":            {[]int{300}, func(*fleet, int) {}},
 		"even enough":      {[]int{104, 100, 96}, func(*fleet, int) {}},
 		"few":              {[]int{2, 1}, func(*fleet, int) {}},
-		"nobody answers":   {[]int{300, 0}, func(f *fleet, _ int) { f.here = false }},
+		"nobody answers":   {[]int{300, 0}, func(f *fleet, _ int) { f.here.Store(false) }},
 		"others take none": {[]int{300, 0}, func(f *fleet, _ int) { f.all[1].ready.Store(false) }},
 		"it stops itself":  {[]int{300, 0}, func(f *fleet, _ int) { f.all[0].ready.Store(false) }},
 		"proxies come":     {[]int{300, 0}, func(f *fleet, s int) { f.all[0].proxies.Store(int64(300 * (s/4 + 1) * (s/4 + 1))) }},

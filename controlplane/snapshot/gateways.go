@@ -19,6 +19,9 @@ func InForce(kind model.Kind) bool {
 	switch kind {
 	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar, model.Gateway:
 		return true
+	case model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
+		model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // as what they are converted to
+		return true
 	}
 	return false
 }

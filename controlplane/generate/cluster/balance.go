@@ -78,7 +78,6 @@ func consistent(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSetti
 func warmup(lb *networkingv1alpha3.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	w := lb.GetWarmup()
 	if w == nil {
-		//lint:ignore SA1019 people still write it
 		w = &networkingv1alpha3.WarmupConfiguration{Duration: lb.GetWarmupDurationSecs()}
 	}
 	d, ok := parts.Positive(w.GetDuration())

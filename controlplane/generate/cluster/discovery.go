@@ -62,8 +62,13 @@ func (src Source) Resolution() model.Resolution {
 func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoadAssignment) {
 	switch src.Resolution() {
 	case model.ResolutionDNS, model.ResolutionDNSRoundRobin:
-		c.ClusterDiscoveryType = byName(src)
 		c.LoadAssignment = endpoints
+		c.ClusterDiscoveryType = byName(src)
+		if len(endpoints.GetEndpoints()) == 0 {
+			// There is no name to resolve, and Envoy refuses round robin without
+			// one. Routes may lead here: better no endpoint than no cluster.
+			c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+		}
 	case model.ResolutionDynamicDNS:
 		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.clusters.dynamic_forward_proxy",

@@ -82,7 +82,8 @@ func (in *Source) stream(vs *snapshot.VirtualService, s *server, dests []*networ
 			// What the rule of the first one says about connections holds for all.
 			rule := in.Mesh.DestinationRules.For(svc.ServiceKey, in.Proxy.Namespace, in.Proxy.Labels)
 			policy := cluster.PolicyOf(rule, subset, port)
-			out.Idle, out.BySource = policy.Pool.GetTcp().GetIdleTimeout(), policy.Balancer.GetConsistentHash().GetUseSourceIp()
+			out.Idle, out.Longest = policy.Pool.GetTcp().GetIdleTimeout(), policy.Pool.GetTcp().GetMaxConnectionDuration()
+			out.BySource, out.Tunnel = policy.Balancer.GetConsistentHash().GetUseSourceIp(), policy.Tunneling()
 		}
 	}
 	switch len(out.Targets) {

@@ -31,6 +31,8 @@ type Stream struct {
 	// Idle ends connections on which nothing comes; nil leaves it to Envoy, 0
 	// never does.
 	Idle *durationpb.Duration
+	// Longest ends connections of that age; nil never does.
+	Longest *durationpb.Duration
 	// BySource sends connections of one address to one endpoint.
 	BySource bool
 	// Tunnel asks the endpoint for a tunnel first; may be nil.
@@ -40,6 +42,9 @@ type Stream struct {
 // TCPProxy is the network filter that hands connections on.
 func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
 	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: s.Idle, TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}
+	if d, ok := Positive(s.Longest); ok {
+		out.MaxDownstreamConnectionDuration = d
+	}
 	if len(s.Targets) == 1 {
 		out.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: s.Targets[0].Cluster}
 	} else {
