@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"strings"
 	"testing"
+	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
@@ -83,6 +84,10 @@ spec:
     bind: ADDRESS
     hosts: [optional.test]
     tls: {mode: OPTIONAL_MUTUAL, credentialName: mutual}
+  - port: {number: PORT_HTTPS, name: https-files, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [files.test]
+    tls: {mode: MUTUAL, serverCertificate: /files/tls.crt, privateKey: /files/tls.key, caCertificates: /files/ca.crt, caCrl: CRL_FILE}
   - port: {number: PORT_HTTPS, name: tls-passes, protocol: TLS}
     bind: ADDRESS
     hosts: [passes.test]
@@ -107,7 +112,7 @@ apiVersion: networking.istio.io/v1alpha3
 kind: VirtualService
 metadata: {name: a, namespace: default}
 spec:
-  hosts: [a.test, old.test, one.test, mutual.test, named.test, optional.test, mesh.test]
+  hosts: [a.test, old.test, one.test, mutual.test, named.test, optional.test, files.test, mesh.test]
   gateways: [edge]
   http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
 ---
@@ -191,6 +196,9 @@ func (w *edgeWorld) testTable(t *testing.T) {
 		{https("named.test", &client), "named.test", refused, ""},
 		{https("optional.test", nil), "optional.test", "mutual 200 a optional.test", ""},
 		{https("optional.test", &client), "optional.test", "mutual 200 a optional.test", spiffe},
+		{https("files.test", &client), "files.test", "files 200 a files.test", spiffe},
+		{https("files.test", &w.revoked), "files.test", refused, ""},
+		{https("mutual.test", &w.revoked), "mutual.test", "mutual 200 a mutual.test", spiffe},
 		{https("passes.test", nil), "passes.test", "application 200 tls passes.test 0", ""},
 		{https("passes.test", &client), "passes.test", "application 200 tls passes.test 1", ""},
 		{caller{port: "PORT_MESH", name: "any.test", client: &client}, "mesh.test", "workload 200 a mesh.test", spiffe},
@@ -373,4 +381,47 @@ spec:
 	if got := w.ask(caller{port: "PORT_HTTP"}, "a.test"); !strings.HasPrefix(got, "error: ") {
 		t.Errorf("a connection without the header is answered: %q", got)
 	}
+}
+
+// TestEdgeMissingCredential has a server whose Secret does not exist beside one
+// whose does: the other one serves, and so does the first as soon as it can.
+func TestEdgeMissingCredential(t *testing.T) {
+	t.Parallel()
+	w := startEdge(t, "GRPC", "127.77.57.14", strings.Join(strings.SplitAfter(edgeObjects, "---")[:3], "")+`
+apiVersion: networking.istio.io/v1alpha3
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  servers:
+  - port: {number: 80, name: http, protocol: HTTP}
+    bind: ADDRESS
+    hosts: [a.test]
+  - port: {number: PORT_HTTPS, name: https-one, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [one.test]
+    tls: {mode: SIMPLE, credentialName: one}
+  - port: {number: PORT_HTTPS, name: https-missing, protocol: HTTPS}
+    bind: ADDRESS
+    hosts: [missing.test]
+    tls: {mode: SIMPLE, credentialName: missing}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: VirtualService
+metadata: {name: a, namespace: default}
+spec:
+  hosts: [one.test, missing.test]
+  gateways: [edge]
+  http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
+`, nil)
+	ask := func(name string) string { return w.ask(caller{port: "PORT_HTTPS", name: name}, name) }
+	for end := time.Now().Add(40 * time.Second); !strings.HasPrefix(ask("one.test"), "one 200 "); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("a server waits for the Secret of another one: %q", ask("one.test"))
+		}
+	}
+	if got := ask("missing.test"); !strings.HasPrefix(got, "error: ") {
+		t.Errorf("a server without its certificate answers %q", got)
+	}
+	w.write(t, "missing", w.root.issue(t, "found").pair())
+	until(t, "the certificate is shown", func() bool { return strings.HasPrefix(ask("missing.test"), "found 200 a missing.test") })
 }

@@ -16,6 +16,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -48,7 +50,8 @@ import (
 type edgeWorld struct {
 	*gatewayTest // Secrets, the root of all certificates, the log
 	ip           string
-	ports        map[string]string // what stands for ports in the objects
+	ports        map[string]string // what stands for ports, and a file, in the objects
+	revoked      minted            // a client on the list CRL_FILE
 	topology     *meshv1alpha1.Topology
 	server       *Server
 	mesh         *snapshot.Mesh
@@ -66,6 +69,10 @@ func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Top
 	}
 	for _, name := range []string{"one", "two", "mutual", "ends"} {
 		w.write(t, name, w.root.issue(t, name).pair())
+	}
+	w.revoked, w.ports["CRL_FILE"] = w.root.issue(t, "revoked"), filepath.Join(t.TempDir(), "crl.pem")
+	if err := os.WriteFile(w.ports["CRL_FILE"], w.root.crl(t, w.revoked), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	w.write(t, "mutual-cacert", map[string][]byte{"ca.crt": w.root.chain})
 	w.ports["BACKEND_A"], w.ports["BACKEND_B"] = webServer(t, "a"), webServer(t, "b")
@@ -178,16 +185,22 @@ type anyNode struct{}
 // ID implements the cache's NodeHash.
 func (anyNode) ID(*corev3.Node) string { return "" }
 
-// agent is the SDS server of an agent; its address is given.
+// agent is the SDS server of an agent, with its identity and with files; its
+// address is given.
 func (w *edgeWorld) agent(t *testing.T) string {
 	t.Helper()
 	inline := func(b []byte) *corev3.DataSource {
 		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b}}
 	}
-	own := w.root.issue(t, "workload")
+	pair := func(name, common string) types.Resource {
+		own := w.root.issue(t, common)
+		return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(own.chain), PrivateKey: inline(own.key)}}}
+	}
+	roots := func(name string) types.Resource {
+		return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(w.root.chain)}}}
+	}
 	snap, err := cachev3.NewSnapshot("1", map[resourcev3.Type][]types.Resource{resourcev3.SecretType: {
-		&tlsv3.Secret{Name: "default", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(own.chain), PrivateKey: inline(own.key)}}},
-		&tlsv3.Secret{Name: "ROOTCA", Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(w.root.chain)}}},
+		pair("default", "workload"), roots("ROOTCA"), pair("file-cert:/files/tls.crt~/files/tls.key", "files"), roots("file-root:/files/ca.crt"),
 	}})
 	if err != nil {
 		t.Fatal(err)

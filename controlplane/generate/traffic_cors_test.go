@@ -124,9 +124,9 @@ spec:
     route: [{destination: {host: shop.default.svc.cluster.local, subset: v2}}]
   - match: [{uri: {prefix: /elsewhere}}]
     directResponse: {status: 410}
-  - match: [{uri: {exact: /shop/copy}}]
-    route: [{destination: {host: copy}}]
-    rewrite: {authority: copy.inner}
+  - match: [{uri: {exact: /shop/far}}]
+    route: [{destination: {host: far}}]
+    rewrite: {authority: far.inner}
   - route: [{destination: {host: shop.default.svc.cluster.local, subset: v1}}]
 ---
 kind: VirtualService
@@ -145,6 +145,7 @@ spec: {http: [{delegate: {name: here}}]}`, requests: []request{
 			{send: "GET /shop/v2", status: 404},
 			{send: "GET /shop/x", header: "x-tenant: blue; x-test-wait: 20s", status: 504, to: "a", atMost: 10 * 1e9},
 			{send: "GET /shopping", header: "x-tenant: blue", to: "a"},
+			{send: "GET /shop/far", header: "x-tenant: blue", to: "far", asked: "far.inner"},
 			{send: "GET /elsewhere", header: "x-tenant: blue", status: 404},
 			{send: "GET /twice", to: "a", arrives: "-X-From"},
 			{send: "GET /here", to: "one"},

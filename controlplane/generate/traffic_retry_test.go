@@ -3,7 +3,13 @@
 
 package generate
 
-import "time"
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+)
 
 func timeoutRules() []routing {
 	return []routing{
@@ -81,6 +87,11 @@ func retryRules() []routing {
 			{send: "GET /other", header: "x-test-fail: 1 503", to: "f0", tries: 2, differ: true},
 			{send: "GET /same", header: "x-test-fail: 1 503", to: "b", tries: 2},
 		}},
+		{name: "elsewhere", http: `
+- match: [{uri: {prefix: /anywhere}}]
+  retries: {attempts: 1, retryOn: 5xx, retryIgnorePreviousHosts: false}
+  route: [{destination: {host: random}}]
+- route: [{destination: {host: random}}]`},
 		// A route for the host of a service, which no VirtualService rules.
 		{name: "retries-default", spec: "hosts: [elsewhere.test]", http: `- $A`, requests: []request{
 			{send: "GET /", host: "shop", header: "x-test-fail: 1 503", to: "a", tries: 2, differ: true},
@@ -123,5 +134,25 @@ func faultRules() []routing {
 			{send: "GET /unset", to: "a", atMost: 10 * time.Second},
 			{send: "GET /", to: "a"},
 		}},
+	}
+}
+
+// checkElsewhere counts the second tries that come to another one of two
+// endpoints, of which each is chosen at random: six times to find another one
+// than before, or once.
+func (w *traffic) checkElsewhere(t *testing.T) {
+	const sent = 100
+	for path, bounds := range map[string][2]int{"/": {sent * 9 / 10, sent}, "/anywhere": {sent / 4, sent * 3 / 4}} {
+		elsewhere := 0
+		for i := range sent {
+			id := fmt.Sprintf("%s%s/%d", t.Name(), path, i)
+			w.send(t, w.client, http.MethodGet, "http://elsewhere.test"+path, headers(t, idHeader+": "+id+"; "+failHeader+": 1 503"), "")
+			if tries := names(w.journal.wait(t, id, 2)); len(slices.Compact(tries)) == 2 {
+				elsewhere++
+			}
+		}
+		if elsewhere < bounds[0] || elsewhere > bounds[1] {
+			t.Errorf("%s: %d of %d second tries came to another endpoint, want between %d and %d", path, elsewhere, sent, bounds[0], bounds[1])
+		}
 	}
 }

@@ -109,6 +109,7 @@ func testRoutes(t *testing.T, address string, vhds bool, rules []routing) {
 		})
 	}
 	t.Run("shares", func(t *testing.T) { t.Parallel(); w.checkShares(t) })
+	t.Run("elsewhere", func(t *testing.T) { t.Parallel(); w.checkElsewhere(t) })
 	t.Run("hash", func(t *testing.T) { t.Parallel(); w.checkHash(t) })
 	t.Run("websocket", func(t *testing.T) { t.Parallel(); w.checkWebSocket(t) })
 }

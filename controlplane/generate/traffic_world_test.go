@@ -121,7 +121,7 @@ func (j *journal) serve(name string) http.Handler {
 
 // applications are the endpoints of the services of the table, each in plaintext
 // HTTP/1 and HTTP/2.
-var applications = []string{"a", "b", "one", "p80", "p9090", "grpc", "copy", "copy2", "f0", "f1", "r0", "r1", "r2", "r3"}
+var applications = []string{"a", "b", "one", "p80", "p9090", "grpc", "copy", "copy2", "far", "f0", "f1", "r0", "r1", "r2", "r3"}
 
 // traffic is an Envoy that serves the table of routes.
 type traffic struct {
@@ -337,6 +337,30 @@ spec:
   resolution: STATIC
   ports: [{number: 80, name: http, protocol: HTTP}]
   endpoints: [{address: 127.77.55.9, ports: {http: PORT_copy}}]
+---
+kind: ServiceEntry
+metadata: {name: far, namespace: other}
+spec:
+  hosts: [far.other.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.77.55.9, ports: {http: PORT_far}}]
+---
+kind: ServiceEntry
+metadata: {name: random, namespace: default}
+spec:
+  hosts: [random.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints:
+  - {address: 127.77.55.9, ports: {http: PORT_f0}}
+  - {address: 127.77.55.9, ports: {http: PORT_f1}}
+---
+kind: DestinationRule
+metadata: {name: random, namespace: default}
+spec: {host: random, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 ---
 kind: ServiceEntry
 metadata: {name: copy2, namespace: default}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 )
 
 // Where things listen. Each agent has an address of its own, agentNet and a
@@ -38,14 +39,18 @@ func (b *bench) startControl(ctx context.Context, name, rule string) (*control, 
 	if err := writeFile(mesh, text); err != nil {
 		return nil, err
 	}
-	p, err := b.start.run(spec{
-		path: filepath.Join(b.bin, "outrigger-control"), dir: dir, log: b.path(name + ".log"),
-		args: []string{
-			"discovery", "--meshConfig", mesh, "--registries", "", "--grpcAddr", controlHost + plaintext,
-			"--secureGRPCAddr", controlHost + secure, "--httpAddr", controlHost + ":8080", "--monitoringAddr", controlHost + ":15014",
-		},
-		env: []string{"JWT_RULE=" + rule, "OUTRIGGER_STATE_DIR=" + filepath.Join(dir, "ca"), "POD_NAMESPACE=istio-system"},
-	})
+	args := []string{
+		"discovery", "--meshConfig", mesh, "--registries", "", "--grpcAddr", controlHost + plaintext,
+		"--secureGRPCAddr", controlHost + secure, "--httpAddr", controlHost + ":8080", "--monitoringAddr", controlHost + ":15014",
+	}
+	if b.profiles != "" {
+		args = append(args, "--profile")
+	}
+	env := []string{"JWT_RULE=" + rule, "OUTRIGGER_STATE_DIR=" + filepath.Join(dir, "ca"), "POD_NAMESPACE=istio-system"}
+	if b.controlEnv != "" {
+		env = append(env, strings.Split(b.controlEnv, ",")...)
+	}
+	p, err := b.start.run(spec{path: filepath.Join(b.bin, "outrigger-control"), dir: dir, log: b.path(name + ".log"), args: args, env: env})
 	if err != nil {
 		return nil, err
 	}

@@ -58,6 +58,8 @@ type options struct {
 	json       string
 	only       string
 	agentEnv   string
+	controlEnv string
+	profiles   string
 	keep       bool
 	short      bool
 	svg        string
@@ -75,6 +77,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns, stores (default: all), and pushcurve, which takes minutes")
 	fs.StringVar(&o.svg, "svg", "", "draw the curves of pushcurve into this file")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
+	fs.StringVar(&o.controlEnv, "control-env", "", "settings to try in the control plane's environment, such as GOGC=40")
+	fs.StringVar(&o.profiles, "profiles", "", "take profiles of the control plane in push and pushcurve into this directory; its CPU figures mean less then")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&o.short, "short", false, "a quick run: 100 proxies, fewer rounds")
 	if err := fs.Parse(args); err != nil {

@@ -40,7 +40,7 @@ func (b *bench) push(ctx context.Context) (figures []figure, err error) {
 // load is what one control plane did.
 type load struct {
 	first, route, endpoint change
-	resident               float64
+	resident, anonymous    float64
 }
 
 // change is what it took until all proxies had something.
@@ -75,7 +75,7 @@ func (b *bench) pushFigures(name string, ours, straight load) []figure {
 	if b.proxies == targetProxies && b.services == 500 {
 		memory.Target = 150e6
 	}
-	return append(out, memory)
+	return append(out, memory, figure{Name: name + ": anonymous memory of the control plane", Unit: megabytes, Ours: ours.anonymous, Straight: straight.anonymous})
 }
 
 // pushOurs measures our control plane. A first one, which is ended, tells
@@ -148,6 +148,11 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 	if err != nil {
 		return l, err
 	}
+	var prof profiles
+	if host == controlHost && b.profiles != "" {
+		prof = profiles{b.profiles, fmt.Sprintf("%d-%d-delta-%t", b.services, b.proxies, subs.delta)}
+	}
+	profiled := prof.cpu(ctx)
 	began := time.Now()
 	p := startProxies(ctx, host+plaintext, b.proxies, subs)
 	defer p.stop()
@@ -156,6 +161,9 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 	}
 	l.first.wall = time.Since(began).Seconds()
 	if err := settle(ctx, server, before, &l.first.cpu); err != nil {
+		return l, err
+	}
+	if err := profiled(); err != nil {
 		return l, err
 	}
 	l.first.bytes = float64(p.bytes.Load())
@@ -190,8 +198,10 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 		b.say("push: %s, delta %t: change %d all have it %.3f s (slowest round %.3f s), server CPU %.3f s, %.2f MB",
 			host, subs.delta, i+1, m.wall, slices.Max(c.to.wall), m.cpu, m.bytes/1e6)
 	}
-	l.resident, _, err = memory(server.pid())
-	return l, err
+	if l.resident, l.anonymous, err = memory(server.pid()); err != nil {
+		return l, err
+	}
+	return l, prof.memory(ctx, server.pid())
 }
 
 // changeSamples are the rounds of one kind of change.

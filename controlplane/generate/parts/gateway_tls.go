@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -140,7 +142,7 @@ func serverSecrets(tls *networkingv1alpha3.ServerTLSSettings) (certificates []*t
 	case tls.GetCaCertificates() == "":
 		err = fmt.Errorf("tls.caCertificates is missing: mode %s needs it, or credentialName", tls.GetMode())
 	default:
-		roots = AgentSecret("file-root:" + tls.GetCaCertificates())
+		roots = boundedWait(AgentSecret("file-root:" + tls.GetCaCertificates()))
 	}
 	return certificates, roots, err
 }
@@ -156,7 +158,7 @@ func fileCertificates(tls *networkingv1alpha3.ServerTLSSettings) ([]*tlsv3.SdsSe
 		if p.GetServerCertificate() == "" || p.GetPrivateKey() == "" {
 			return nil, errors.New("tls.serverCertificate and tls.privateKey are missing: write both, or credentialName")
 		}
-		out = append(out, AgentSecret("file-cert:"+p.GetServerCertificate()+"~"+p.GetPrivateKey()))
+		out = append(out, boundedWait(AgentSecret("file-cert:"+p.GetServerCertificate()+"~"+p.GetPrivateKey())))
 	}
 	return out, nil
 }
@@ -166,6 +168,8 @@ func fileCertificates(tls *networkingv1alpha3.ServerTLSSettings) ([]*tlsv3.SdsSe
 func credential(name string) (*tlsv3.SdsSecretConfig, error) {
 	scheme, _, ok := strings.Cut(name, "://")
 	switch {
+	case name == "":
+		return nil, errors.New("tls.credentialNames has an empty name: write the name of a Secret")
 	case !ok:
 		name = credentialScheme + name
 	case name == builtinScheme:
@@ -175,7 +179,18 @@ func credential(name string) (*tlsv3.SdsSecretConfig, error) {
 	case scheme+"://" != credentialScheme && scheme+"://" != gatewayScheme:
 		return nil, fmt.Errorf("tls.credentialName %q: the scheme is not served; write the name of a Secret, %s or %s", name, credentialScheme, gatewayScheme)
 	}
-	return ControlSecret(name), nil
+	return boundedWait(ControlSecret(name)), nil
+}
+
+// secretWait is how long a listener waits for the secrets of users. They name
+// some that do not exist: other servers, of other ports too when Envoy starts,
+// must not wait for these forever. Without a secret connections are refused.
+const secretWait = 5 * time.Second
+
+// boundedWait has Envoy wait for a secret no longer than that.
+func boundedWait(s *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
+	s.SdsConfig.InitialFetchTimeout = durationpb.New(secretWait)
+	return s
 }
 
 // serverParameters are protocol versions, ciphers and curves. What the server

@@ -80,7 +80,7 @@ func (w *world) deploy(ctx context.Context, d *appsv1.Deployment) error {
 	dir := filepath.Join(w.dir, "echo-"+d.Namespace+"-"+d.Name)
 	env := []string{"NAMESPACE=" + d.Namespace, "POD_NAME=" + d.Name + "-0-0"}
 	ports := map[int32]int32{}
-	for name, target := range map[string]int32{"HTTP_PORT": 3000, "H2C_PORT": 3001, "HTTPS_PORT": 8443, "TCP_PORT": 3000, "TLS_PORT": 8443} {
+	for name, target := range map[string]int32{"HTTP_PORT": podPort, "H2C_PORT": 3001, "HTTPS_PORT": 8443, "TCP_PORT": podPort, "TLS_PORT": 8443} {
 		port, err := ports[target], error(nil)
 		if port == 0 {
 			port, err = w.port(d.Name, target)
@@ -159,8 +159,8 @@ func (w *world) withSecret(ctx context.Context, ns, name, dir string, start func
 // infra-backend-v1 into an EndpointSlice itself.
 func (w *world) port(deployment string, target int32) (int32, error) {
 	address := ":0"
-	if deployment == "infra-backend-v1" && target == 3000 {
-		address = ":3000"
+	if deployment == "infra-backend-v1" && target == podPort && w.ownsPort {
+		address = fmt.Sprintf(":%d", podPort)
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {

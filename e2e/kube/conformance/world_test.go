@@ -33,6 +33,7 @@ const (
 	meshNamespace = "istio-system"
 	account       = "outrigger-control"
 	node          = "node"
+	podPort       = 3000 // of the echo servers, in their Pods
 )
 
 // world is what stands for nodes, a kubelet and a load balancer.
@@ -44,6 +45,8 @@ type world struct {
 	dir     string
 	node    string // address of the machine: loopback may not be an endpoint
 	roots   string
+	// ownsPort is true if podPort is free on this machine, too.
+	ownsPort bool
 
 	mu    sync.Mutex
 	taken int // addresses of gateways
@@ -66,6 +69,9 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 	}
 	if w.node = machine(); w.node == "" {
 		t.Skip("this machine has no address but loopback, which kube-apiserver takes for no endpoint")
+	}
+	if l, err := net.Listen("tcp", fmt.Sprintf(":%d", podPort)); err == nil {
+		w.ownsPort = l.Close() == nil
 	}
 	w.build("outrigger-control", "../../..", "./cmd/outrigger-control")
 	w.build("outrigger-agent", "../../..", "./cmd/outrigger-agent")
