@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
 
 // environment is what the control plane reads from its environment, once.
@@ -26,6 +28,7 @@ type environment struct {
 	debounceMax       time.Duration
 	pushWorkers       int
 	canaryPush        bool
+	generate          generate.Config
 	callers           callerEnvironment
 	ca                authorityEnvironment
 	kube              kubernetesEnvironment
@@ -100,6 +103,9 @@ func variables() []variable {
 			return nil
 		}},
 		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes goes to one proxy of each scope first, and to the others when it took it, or after a second; what it rejects the others never get", boolean(func(e *environment) *bool { return &e.canaryPush })},
+		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select proxies of their own namespace only", boolean(func(e *environment) *bool { return &e.generate.ScopeGateways })},
+		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router get only the clusters that their routes lead to", boolean(func(e *environment) *bool { return &e.generate.FilterGatewayClusters })},
+		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s is none", duration(func(e *environment) *time.Duration { return &e.generate.RequestTimeout })},
 		{"OUTRIGGER_VHDS", "true", "virtual hosts as resources of their own for Envoys that speak delta; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.vhds })},
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},

@@ -129,7 +129,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 		return nil, err
 	}
 	s.discovery, err = discovery.New(discovery.Config{
-		Generator: generate.New(generate.Config{}), Workers: env.pushWorkers, CanaryPush: env.canaryPush, NoVHDS: !env.vhds, Secrets: secrets,
+		Generator: generate.New(env.generate), Workers: env.pushWorkers, CanaryPush: env.canaryPush, NoVHDS: !env.vhds, Secrets: secrets,
 		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, MCP: s.newMCP(env),
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})

@@ -51,7 +51,12 @@ func supportedFields(message protoreflect.FullName) (fields []string, known bool
 
 // supportedTable is never written to.
 var supportedTable = map[protoreflect.FullName]string{
-	"istio.networking.v1alpha3.VirtualService":           "hosts gateways http exportTo",
+	"istio.networking.v1alpha3.VirtualService":           "hosts gateways http tls tcp exportTo",
+	"istio.networking.v1alpha3.TLSRoute":                 "match route",
+	"istio.networking.v1alpha3.TLSMatchAttributes":       "sniHosts destinationSubnets port sourceLabels gateways sourceNamespace",
+	"istio.networking.v1alpha3.TCPRoute":                 "match route",
+	"istio.networking.v1alpha3.L4MatchAttributes":        "destinationSubnets port sourceSubnet sourceLabels gateways sourceNamespace",
+	"istio.networking.v1alpha3.RouteDestination":         "destination weight",
 	"istio.networking.v1alpha3.HTTPRoute":                "name match route redirect directResponse delegate rewrite timeout retries fault mirror mirrors mirrorPercentage mirrorPercent corsPolicy headers",
 	"istio.networking.v1alpha3.HTTPMatchRequest":         "name uri scheme method authority headers port sourceLabels gateways queryParams ignoreUriCase withoutHeaders sourceNamespace statPrefix",
 	"istio.networking.v1alpha3.StringMatch":              "exact prefix regex",
@@ -104,8 +109,8 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.WorkloadEntry":    "address ports labels locality network weight serviceAccount",
 	"istio.networking.v1alpha3.WorkloadSelector": "labels",
 
-	"istio.networking.v1alpha3.Sidecar":               "workloadSelector ingress egress outboundTrafficPolicy",
-	"istio.networking.v1alpha3.IstioIngressListener":  "port bind captureMode defaultEndpoint",
+	"istio.networking.v1alpha3.Sidecar":               "workloadSelector ingress egress outboundTrafficPolicy inboundConnectionPool",
+	"istio.networking.v1alpha3.IstioIngressListener":  "port bind captureMode defaultEndpoint tls connectionPool",
 	"istio.networking.v1alpha3.IstioEgressListener":   "port bind captureMode hosts",
 	"istio.networking.v1alpha3.SidecarPort":           "number protocol name",
 	"istio.networking.v1alpha3.OutboundTrafficPolicy": "mode egressProxy",

@@ -88,7 +88,6 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 	if tls == nil {
 		return
 	}
-	c.warnf(path+".tls", "is not served in this version: the port takes no connections, rather than connections without it; remove tls, or use a PeerAuthentication")
 	switch mode := tls.GetMode(); mode {
 	case networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
 		c.errorf(path+".tls.mode", "is %s: it is not allowed in a Sidecar; write SIMPLE or MUTUAL", mode)

@@ -24,10 +24,12 @@ type shared struct {
 	names   map[namesKey]weak.Pointer[nameSet]
 	sweepAt int
 	// updates, unions and bodies are of the snapshot in force; reset forgets
-	// them. A map that is full takes no more: what is not in it is made anew.
-	updates map[updateKey]update
-	unions  map[unionKey]*generate.Set
-	bodies  map[bodyKey]mem.Buffer
+	// them. Each is made once: after a start a thousand streams need the same at
+	// the same time, and the others wait for the first. A map that is full takes
+	// no more: what is not in it is made anew.
+	updates map[updateKey]func() update
+	unions  map[unionKey]func() *generate.Set
+	bodies  map[bodyKey]func() mem.Buffer
 }
 
 // Bounds of what is remembered for one snapshot. A body is as large as all
@@ -48,7 +50,20 @@ func newShared() *shared {
 func (s *shared) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updates, s.unions, s.bodies = map[updateKey]update{}, map[unionKey]*generate.Set{}, map[bodyKey]mem.Buffer{}
+	s.updates, s.unions, s.bodies = map[updateKey]func() update{}, map[unionKey]func() *generate.Set{}, map[bodyKey]func() mem.Buffer{}
+}
+
+// remembered gives what makes the value of a key, once for all who ask; nil if
+// the map, which mu guards, is full.
+func remembered[K comparable, V any](mu *sync.Mutex, values *map[K]func() V, bound int, key K, build func() V) func() V {
+	mu.Lock()
+	defer mu.Unlock()
+	value, ok := (*values)[key]
+	if !ok && len(*values) < bound {
+		value = sync.OnceValue(build)
+		(*values)[key] = value
+	}
+	return value
 }
 
 // nameSet is a sorted list of names. It is never written to.
@@ -100,7 +115,10 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 	mine := &nameSet{list: slices.Compact(names), hash: hash}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n != nil {
+	if n = s.names[key].Value(); n != nil { // it may be there by now: many streams ask for the same at once
+		if slices.Equal(n.list, mine.list) {
+			return n
+		}
 		return mine
 	}
 	s.names[key] = weak.Make(mine)
@@ -176,20 +194,15 @@ func (s *shared) update(key updateKey) update {
 	if key.from == key.to {
 		return update{}
 	}
-	s.mu.Lock()
-	u, ok := s.updates[key]
-	s.mu.Unlock()
-	if ok {
-		return u
-	}
-	u = key.compare()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.updates) < maxUpdates {
+	u := remembered(&s.mu, &s.updates, maxUpdates, key, func() update {
+		u := key.compare()
 		u.common = true
-		s.updates[key] = u
+		return u
+	})
+	if u == nil {
+		return key.compare()
 	}
-	return u
+	return u()
 }
 
 type unionKey struct{ from, to *generate.Set }
@@ -197,17 +210,11 @@ type unionKey struct{ from, to *generate.Set }
 // union is the union of two sets, made once: streams that share a set go on
 // sharing.
 func (s *shared) union(from, to *generate.Set) *generate.Set {
-	key := unionKey{from, to}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if all, ok := s.unions[key]; ok {
-		return all
+	all := remembered(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *generate.Set { return union(from, to) })
+	if all == nil {
+		return union(from, to)
 	}
-	all := union(from, to)
-	if len(s.unions) < maxUnions {
-		s.unions[key] = all
-	}
-	return all
+	return all()
 }
 
 // longAnswer is the number of resources from which the body of an answer that
@@ -235,18 +242,13 @@ func (s *shared) body(set *generate.Set, resources []*generate.Resource, common,
 	if !common {
 		return encode(resources, delta)
 	}
-	s.mu.Lock()
-	b, ok := s.bodies[key]
-	s.mu.Unlock()
-	if !ok {
-		b = mem.SliceBuffer(encode(resources, delta).Materialize())
-		s.mu.Lock()
-		if len(s.bodies) < maxBodies {
-			s.bodies[key] = b
-		}
-		s.mu.Unlock()
+	b := remembered(&s.mu, &s.bodies, maxBodies, key, func() mem.Buffer {
+		return mem.SliceBuffer(encode(resources, delta).Materialize())
+	})
+	if b == nil {
+		return encode(resources, delta)
 	}
-	return append(make(mem.BufferSlice, 0, 2), b) // room for the tail
+	return append(make(mem.BufferSlice, 0, 2), b()) // room for the tail
 }
 
 // encode gives the resources as they stand in a response: only the few bytes

@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -119,5 +120,67 @@ func TestNamesDecide(t *testing.T) {
 	}
 	if s.nameSet(7, []string{"a", "b"}) != first {
 		t.Error("the first set was replaced")
+	}
+}
+
+// together calls a function in many goroutines that begin at the same time, and
+// gives the different results.
+func together[V comparable](f func() V) map[V]bool {
+	const many = 16
+	results := make(chan V, many)
+	begin := make(chan struct{})
+	var all sync.WaitGroup
+	for range many {
+		all.Go(func() {
+			<-begin
+			results <- f()
+		})
+	}
+	close(begin)
+	all.Wait()
+	close(results)
+	different := map[V]bool{}
+	for v := range results {
+		different[v] = true
+	}
+	return different
+}
+
+// Streams that come at the same time, as after a start, share as those do that
+// come one after the other.
+func TestCrowdShares(t *testing.T) {
+	t.Parallel()
+	const count = 500
+	from, to := &generate.Set{}, &generate.Set{}
+	names := make([]string, count)
+	for i := range names {
+		names[i] = fmt.Sprintf("name-%03d", i)
+		from.Resources = append(from.Resources, &generate.Resource{Name: names[i] + "-old", Hash: 1, Any: []byte("old")})
+		to.Resources = append(to.Resources, &generate.Resource{Name: names[i], Hash: uint64(i), Any: []byte(names[i])})
+	}
+	for round := range 20 {
+		s := newShared()
+		sets := together(func() *nameSet { return s.nameSet(uint64(round), names) })
+		if len(sets) != 1 {
+			t.Fatalf("%d sets of the same names", len(sets))
+		}
+		type list struct {
+			first  **generate.Resource
+			common bool
+		}
+		lists := together(func() list {
+			u := s.update(updateKey{from: from, to: to})
+			return list{&u.changed[0], u.common}
+		})
+		if len(lists) != 1 {
+			t.Fatalf("%d lists of the same difference", len(lists))
+		}
+		bodies := together(func() *byte { return &s.body(to, to.Resources, false, true)[0].ReadOnlyData()[0] })
+		if len(bodies) != 1 {
+			t.Fatalf("%d bodies of the same resources", len(bodies))
+		}
+		if unions := together(func() *generate.Set { return s.union(from, to) }); len(unions) != 1 {
+			t.Fatalf("%d unions of the same sets", len(unions))
+		}
 	}
 }

@@ -5,9 +5,11 @@ package discovery
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"maps"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +17,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	grpchealth "google.golang.org/grpc/health"
+	xdscreds "google.golang.org/grpc/credentials/xds"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
@@ -32,12 +35,19 @@ const wireHost = "echo.default.svc.cluster.local"
 // wireBackend serves gRPC on an address of its own until the test ends.
 func wireBackend(t *testing.T, ip string) string {
 	t.Helper()
+	address, _ := wireStoppable(t, ip)
+	return address
+}
+
+// wireStoppable is wireBackend with a server that can be stopped before.
+func wireStoppable(t *testing.T, ip string) (string, *grpc.Server) {
+	t.Helper()
 	l, err := net.Listen("tcp", ip+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer()
-	healthpb.RegisterHealthServer(s, grpchealth.NewServer())
+	healthpb.RegisterHealthServer(s, wireEcho{})
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -46,7 +56,103 @@ func wireBackend(t *testing.T, ip string) string {
 			t.Error(err)
 		}
 	})
-	return l.Addr().String()
+	return l.Addr().String(), s
+}
+
+// wireEcho does what the headers of a call say: "x-fail: 2" fails the first two
+// attempts, "x-delay" waits, and "x-only: address" fails unless the server has
+// another address. Its header "x-caller" is the identity of the caller.
+type wireEcho struct {
+	healthpb.UnimplementedHealthServer
+}
+
+func (wireEcho) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	in, _ := metadata.FromIncomingContext(ctx)
+	first := func(name string) string { return strings.Join(in.Get(name), ",") }
+	from, _ := grpcpeer.FromContext(ctx)
+	caller := "nobody"
+	if info, ok := from.AuthInfo.(interface {
+		GetSecurityValue() credentials.ChannelzSecurityValue
+	}); ok {
+		caller = callerOf(info.GetSecurityValue())
+	}
+	if err := grpc.SetHeader(ctx, metadata.Pairs("x-caller", caller)); err != nil {
+		return nil, err
+	}
+	if fail := first("x-fail"); fail != "" && parsePort(first("grpc-previous-rpc-attempts")) < parsePort(fail) {
+		return nil, status.Error(codes.Unavailable, "as the caller wants")
+	}
+	if bad := first("x-bad"); bad != "" && bad == from.LocalAddr.String() {
+		return nil, status.Error(codes.Internal, "as the caller wants")
+	}
+	if delay, err := time.ParseDuration(first("x-delay")); err == nil {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+}
+
+// callerOf gives the identity in the certificate of a connection.
+func callerOf(v credentials.ChannelzSecurityValue) string {
+	tls, ok := v.(*credentials.TLSChannelzSecurityValue)
+	if !ok || len(tls.RemoteCertificate) == 0 {
+		return "nobody"
+	}
+	cert, err := x509.ParseCertificate(tls.RemoteCertificate)
+	if err != nil || len(cert.URIs) != 1 {
+		return "somebody"
+	}
+	return cert.URIs[0].String()
+}
+
+// wireApp is an application that reads xDS through grpc-go.
+type wireApp struct {
+	ip, name string
+	labels   map[string]any
+	region   string
+	// certificates is a directory with files as the agent writes them; empty is
+	// none.
+	certificates string
+}
+
+// bootstrap is what the agent writes for the application.
+func (a wireApp) bootstrap(t *testing.T, w *wireMesh) []byte {
+	t.Helper()
+	type object = map[string]any
+	labels := a.labels
+	if labels == nil {
+		labels = object{"app": a.name}
+	}
+	node := object{
+		"id":       "sidecar~" + a.ip + "~" + a.name + "-1.default~default.svc.cluster.local",
+		"metadata": object{"GENERATOR": "grpc", "NAMESPACE": "default", "INTERCEPTION_MODE": "REDIRECT", "LABELS": labels},
+	}
+	if a.region != "" {
+		node["locality"] = object{"region": a.region}
+	}
+	out := object{
+		"xds_servers": []any{object{
+			"server_uri": w.address, "channel_creds": []any{object{"type": "insecure"}}, "server_features": []any{"xds_v3"},
+		}},
+		"node":                                   node,
+		"server_listener_resource_name_template": "xds.istio.io/grpc/lds/inbound/%s",
+	}
+	if a.certificates != "" {
+		out["certificate_providers"] = object{"default": object{"plugin_name": "file_watcher", "config": object{
+			"certificate_file":    filepath.Join(a.certificates, "cert-chain.pem"),
+			"private_key_file":    filepath.Join(a.certificates, "key.pem"),
+			"ca_certificate_file": filepath.Join(a.certificates, "root-cert.pem"),
+			"refresh_interval":    "900s",
+		}}}
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // wireClient is an application that uses grpc-go's own xDS client.
@@ -58,23 +164,27 @@ type wireClient struct {
 // dialXDS makes a client of a target; what it knows comes from the control plane.
 func dialXDS(t *testing.T, w *wireMesh, target string) *wireClient {
 	t.Helper()
-	bootstrap, err := json.Marshal(map[string]any{
-		"xds_servers": []any{map[string]any{
-			"server_uri": w.address, "channel_creds": []any{map[string]any{"type": "insecure"}}, "server_features": []any{"xds_v3"},
-		}},
-		"node": map[string]any{
-			"id":       "sidecar~127.77.171.40~client-1.default~default.svc.cluster.local",
-			"metadata": map[string]any{"GENERATOR": "grpc", "NAMESPACE": "default", "INTERCEPTION_MODE": "REDIRECT", "LABELS": map[string]any{"app": "client"}},
-		},
-	})
+	return wireApp{ip: "127.77.171.40", name: "client"}.dial(t, w, target)
+}
+
+// dial makes a client that takes from the control plane how to secure its
+// connections, and none if that says nothing.
+func (a wireApp) dial(t *testing.T, w *wireMesh, target string) *wireClient {
+	t.Helper()
+	resolver, err := xds.NewXDSResolverWithConfigForTesting(a.bootstrap(t, w))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolver, err := xds.NewXDSResolverWithConfigForTesting(bootstrap)
+	creds, err := xdscreds.NewClientCredentials(xdscreds.ClientOptions{FallbackCreds: insecure.NewCredentials()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithResolvers(resolver))
+	return dialAt(t, target, grpc.WithTransportCredentials(creds), grpc.WithResolvers(resolver))
+}
+
+func dialAt(t *testing.T, target string, opts ...grpc.DialOption) *wireClient {
+	t.Helper()
+	conn, err := grpc.NewClient(target, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,16 +196,24 @@ func dialXDS(t *testing.T, w *wireMesh, target string) *wireClient {
 	return &wireClient{t: t, health: healthpb.NewHealthClient(conn)}
 }
 
-// call gives the address that answered.
-func (c *wireClient) call(user string) (string, error) {
+// ask sends a call with headers, and gives the address that answered and the
+// caller as the server knows it.
+func (c *wireClient) ask(headers ...string) (from, caller string, err error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Second)
 	defer cancel()
-	var from grpcpeer.Peer
-	_, err := c.health.Check(metadata.AppendToOutgoingContext(ctx, "x-user", user), &healthpb.HealthCheckRequest{}, grpc.Peer(&from))
+	var peer grpcpeer.Peer
+	var header metadata.MD
+	_, err = c.health.Check(metadata.AppendToOutgoingContext(ctx, headers...), &healthpb.HealthCheckRequest{}, grpc.Peer(&peer), grpc.Header(&header))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return from.Addr.String(), nil
+	return peer.Addr.String(), strings.Join(header.Get("x-caller"), ","), nil
+}
+
+// call gives the address that answered.
+func (c *wireClient) call(user string) (string, error) {
+	from, _, err := c.ask("x-user", user)
+	return from, err
 }
 
 // reaches waits until twenty calls in a row are answered by exactly these

@@ -89,7 +89,7 @@ func (g *Generator) clusters(s *scope) *Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
 	key := setKey{typeURL: TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
-	return g.sets.get(key, s.mesh.Sequence, sources{out, ingress.sidecar(), s.mesh.Config}, func(prev *Set) *Set {
+	return g.sets.get(key, s.mesh.Sequence, sources{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *Set) *Set {
 		all, problems := out.resources, out.problems
 		for _, c := range ingress.clusters(s.mesh.Config) {
 			r, err := g.table.put(TypeCluster, c.GetName(), c)

@@ -15,7 +15,7 @@
 // Proxies with VHDS, which are Envoys that speak delta, get virtual hosts as
 // resources of their own, others the same ones inside their routes.
 //
-// Served are sidecars in interception mode NONE; every other proxy gets empty
-// sets. The bundle of the mesh is for all. Secrets are no part of a snapshot:
+// Served are sidecars, gateways, and clients of gRPC that are no Envoy; every
+// other proxy gets empty sets. The bundle of the mesh is for all. Secrets are no part of a snapshot:
 // the streams ask [KeyPair] and [Roots] for one at a time.
 package generate

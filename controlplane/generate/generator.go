@@ -4,6 +4,8 @@
 package generate
 
 import (
+	"time"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -16,6 +18,8 @@ type Config struct {
 	// FilterGatewayClusters leaves proxies at the edge without the clusters of
 	// services that none of their routes leads to.
 	FilterGatewayClusters bool
+	// RequestTimeout bounds requests of routes that set no timeout; 0 does not.
+	RequestTimeout time.Duration
 }
 
 // Generator makes resources and remembers them. It is safe for concurrent use.

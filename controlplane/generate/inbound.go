@@ -57,6 +57,9 @@ func (in *ingress) virtual() *listenerv3.Listener {
 	for _, f := range in.fallback {
 		l.FilterChains = append(l.FilterChains, in.passthrough(f)...)
 	}
+	for _, port := range in.refused {
+		l.FilterChains = append(l.FilterChains, blackHoleChain(listenerName(familiesOf(s.proxy).wildcards()[0], port), port, s))
+	}
 	declared := []uint32{}
 	for _, e := range in.entries {
 		if e.bound {
@@ -150,6 +153,8 @@ type inboundTarget struct {
 	// virtual host.
 	operation   string
 	servicePort uint32
+	// grpcWeb is true if browsers call the application by gRPC-Web.
+	grpcWeb bool
 }
 
 // inboundChains are the filter chains of a port, by mutual TLS mode.
@@ -161,7 +166,21 @@ func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 	if e.host != "" {
 		to.operation, to.servicePort = parts.HostPort(e.host, e.servicePort)+"/*", e.servicePort
 	}
-	return modeChains(s, e.mode, e.protocol, to)
+	to.grpcWeb = e.protocol == model.ProtocolGRPCWeb
+	protocol := e.protocol
+	if e.tls != nil && protocol.Sniffed() {
+		protocol = model.ProtocolTCP // what is inside is not looked at
+	}
+	chains := modeChains(s, e.mode, protocol, to)
+	if e.tls != nil {
+		var alpn []string
+		if e.protocol.IsHTTP() {
+			alpn = []string{"h2", "http/1.1"}
+		}
+		// It was tried when the port was read.
+		chains[0].TransportSocket, _ = parts.ServerTLS(s.mesh.Config, e.tls, alpn)
+	}
+	return chains
 }
 
 // modeChains are the filter chains for a mode and a protocol. Envoy takes the
@@ -233,6 +252,9 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
 	if http {
 		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat)
+		if to.grpcWeb {
+			parts.WithGRPCWeb(hcm)
+		}
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{parts.HTTPFilter(hcm)}
 	}

@@ -32,7 +32,9 @@ type ingress struct {
 	// addressed is true when an application is reached at the proxy's own
 	// address, so that the clusters depend on it.
 	addressed bool
-	problems  []model.Problem
+	// refused are ports to which nothing is let through.
+	refused  []uint32
+	problems []model.Problem
 }
 
 // portMode is the mutual TLS mode of a port.
@@ -59,6 +61,12 @@ type ingressEntry struct {
 	// mixed is true if services say that the port speaks different kinds of HTTP:
 	// it is spoken to as the caller speaks.
 	mixed bool
+	// tls is that of the application's callers, in place of mutual TLS; pool is
+	// what holds for connections to the application. Both may be nil.
+	tls  *networkingv1alpha3.ServerTLSSettings
+	pool *networkingv1alpha3.ConnectionPoolSettings
+	// service is the one that is reached here; nil for ports that a Sidecar names.
+	service *model.Service
 }
 
 // statName is a part of the names of counters.
@@ -84,7 +92,7 @@ func ingressOf(s *scope) *ingress {
 	}
 	in.fallback = []portMode{{0, in.mode(0)}}
 	for _, port := range s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.Labels) {
-		if !slices.ContainsFunc(in.entries, func(e ingressEntry) bool { return !e.bound && e.port == port }) {
+		if !slices.Contains(in.refused, port) && !slices.ContainsFunc(in.entries, func(e ingressEntry) bool { return !e.bound && e.port == port }) {
 			in.fallback = append(in.fallback, portMode{port, in.mode(port)})
 		}
 	}
@@ -100,15 +108,28 @@ func (in *ingress) mode(port uint32) snapshot.MutualTLS {
 func (in *ingress) named() {
 	s := in.scope
 	seen := make(map[uint32]bool)
-	for _, l := range s.sidecar.Ingress() {
+	for i, l := range s.sidecar.Ingress() {
 		port := l.GetPort().GetNumber()
 		if port == 0 || port > 65535 || seen[port] {
 			continue
 		}
-		if l.GetTls() != nil {
-			// Certificates of its own are not served: no listener is better
-			// than one that takes plaintext where the author wants TLS.
-			continue
+		tls := l.GetTls()
+		if tls != nil {
+			switch in.mode(port) {
+			case snapshot.MutualTLSDisabled:
+				if _, err := parts.ServerTLS(s.mesh.Config, tls, nil); err != nil {
+					in.leave(i, port, err.Error())
+					continue
+				}
+			case snapshot.MutualTLSStrict:
+				tls = nil
+			case snapshot.MutualTLSPermissive:
+				// No listener is better than one that takes plaintext where
+				// the author wants TLS.
+				in.leave(i, port, "tls and mutual TLS of the mesh exclude each other, and the mode PERMISSIVE would take plaintext: "+
+					"set the mode of the port to DISABLE in a PeerAuthentication (spec.portLevelMtls)")
+				continue
+			}
 		}
 		bound := !s.intercepts() || l.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
 		target, own, ok := in.target(l.GetDefaultEndpoint(), port)
@@ -128,8 +149,18 @@ func (in *ingress) named() {
 			bind: bind, port: port, target: target, bound: bound,
 			protocol: model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName())),
 			mode:     in.mode(port),
+			tls:      tls, pool: l.GetConnectionPool(),
 		})
 	}
+}
+
+// leave reports an ingress listener that is left out.
+func (in *ingress) leave(i int, port uint32, why string) {
+	of := in.scope.sidecar.Config
+	in.refused = append(in.refused, port)
+	in.problems = append(in.problems, model.Problem{
+		Object: of.Key, Source: of.Source, Reason: fmt.Sprintf("spec.ingress[%d].tls: the port takes no connections: %s", i, why),
+	})
 }
 
 // served takes the ports of the services that the workload is an endpoint of.
@@ -145,7 +176,7 @@ func (in *ingress) served() {
 		}
 		e := ingressEntry{
 			port: port, protocol: i.Service.Ports[at].Protocol, mode: in.mode(port),
-			host: i.Service.Hostname, servicePort: i.Endpoint.ServicePort,
+			host: i.Service.Hostname, servicePort: i.Endpoint.ServicePort, service: i.Service,
 		}
 		same := slices.IndexFunc(in.entries, func(o ingressEntry) bool { return o.port == port })
 		if same < 0 {
@@ -202,16 +233,25 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 
 // clusterKey decides the inbound clusters.
 func (in *ingress) clusterKey() inboundKey {
-	key := inboundKey{sidecar: in.namedBy(), modes: in.scope.unknownKey()}
+	key := inboundKey{modes: in.scope.unknownKey()}
+	if s := in.pooled(); s != nil {
+		key.sidecar = s.Config.Key
+	}
 	if in.addressed {
 		key.address = in.scope.proxy.IPs[0]
 	}
 	for _, e := range in.entries {
-		if e.host != "" {
-			key.modes += fmt.Sprintf(";%d/%s/%t", e.port, e.protocol, e.mixed)
-		}
+		key.modes += fmt.Sprintf(";%d/%s/%t/%d/%q", e.port, e.protocol, e.mixed, e.servicePort, e.host)
 	}
 	return key
+}
+
+// pooled is the Sidecar that the inbound clusters depend on; nil for none.
+func (in *ingress) pooled() *snapshot.Sidecar {
+	if in.scope.sidecar.InboundPool() != nil {
+		return in.scope.sidecar
+	}
+	return in.sidecar()
 }
 
 // namedBy is the Sidecar whose ingress counts; empty without one.
@@ -235,10 +275,22 @@ func (in *ingress) listenerKey() inboundKey {
 		}
 		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q", e.mode, e.port, e.servicePort, e.protocol, e.host)
 	}
+	key.modes += fmt.Sprint(in.refused)
 	for _, f := range in.fallback {
 		key.modes += fmt.Sprintf(";%d/%d", f.mode, f.port)
 	}
 	return key
+}
+
+// policy is what holds for connections to the application: what the Sidecar says
+// of the port, then of all, then the rule of the service.
+func (in *ingress) policy(e ingressEntry) cluster.Policy {
+	s := in.scope
+	pool := cmp.Or(e.pool, s.sidecar.InboundPool())
+	if e.service == nil {
+		return cluster.InboundPolicy(pool, nil, e.port)
+	}
+	return cluster.InboundPolicy(pool, s.mesh.DestinationRules.For(e.service.ServiceKey, s.proxy.Namespace, s.proxy.Labels), e.servicePort)
 }
 
 // clusters lead from the inbound listeners to the application, and to wherever
@@ -251,10 +303,11 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []*clusterv3.Cluster 
 		if e.mixed {
 			protocol = model.ProtocolUnsupported
 		}
+		own := in.policy(e)
 		if e.target == nil {
-			out = append(out, cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh))
+			out = append(out, cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh, own))
 		} else {
-			out = append(out, cluster.Inbound(name, e.target, protocol, mesh))
+			out = append(out, cluster.Inbound(name, e.target, protocol, mesh, own))
 		}
 	}
 	if !in.scope.intercepts() {

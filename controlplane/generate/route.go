@@ -47,7 +47,7 @@ func (g *Generator) routes(s *scope) *Set {
 		from = sources{p}
 	}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
-		b := newRouteBuilder(s, g.view(s))
+		b := g.newRouteBuilder(s, g.view(s))
 		out := &part{}
 		for _, c := range b.configurations(p) {
 			config := c.message(s.proxy.VHDS)
@@ -196,9 +196,9 @@ type routeBuilder struct {
 	byPort map[uint32][]*virtualHost // see hostsOf
 }
 
-func newRouteBuilder(s *scope, v *view) *routeBuilder {
+func (g *Generator) newRouteBuilder(s *scope, v *view) *routeBuilder {
 	return &routeBuilder{scope: s, view: v, Builder: route.Builder{
-		Mesh: s.mesh, Proxy: s.proxy, Gateway: route.Sidecars, Service: func(host string) *model.Service { return v.byHost[host] },
+		Mesh: s.mesh, Proxy: s.proxy, Gateway: route.Sidecars, Timeout: g.cfg.RequestTimeout, Service: func(host string) *model.Service { return v.byHost[host] },
 	}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -39,6 +40,8 @@ type router struct {
 	key    routerKey
 	merged *gateway.Merged
 	view   *view
+	// timeout is that of [Config].
+	timeout time.Duration
 }
 
 // router gives the resources of a proxy at the edge.
@@ -60,7 +63,7 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 }
 
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
-	r := &router{scope: newScope(mesh, proxy)}
+	r := &router{scope: newScope(mesh, proxy), timeout: g.cfg.RequestTimeout}
 	// Sidecar objects are not for gateways, not even those of a whole namespace.
 	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
 	r.key = routerKey{
@@ -111,6 +114,7 @@ func (r *router) source() *gateway.Source {
 	in := &gateway.Source{
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
 		Service:  func(host string) *model.Service { return r.view.byHost[host] },
+		Timeout:  r.timeout,
 		Topology: r.mesh.Config.GetDefaultConfig().GetGatewayTopology(),
 	}
 	if r.proxy.VHDS {

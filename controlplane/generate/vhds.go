@@ -24,7 +24,7 @@ func (g *Generator) virtualHosts(s *scope) *Set {
 	key := setKey{typeURL: TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}}
 	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
-		b := newRouteBuilder(s, g.view(s))
+		b := g.newRouteBuilder(s, g.view(s))
 		var resources []*Resource
 		for _, c := range b.configurations(p) {
 			for _, vh := range c.hosts() {

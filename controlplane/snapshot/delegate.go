@@ -64,7 +64,7 @@ func (v *VirtualService) delegate(lenders map[string]*model.Config, set settings
 			continue
 		}
 		spec, _ := lender.Spec.(*networkingv1alpha3.VirtualService)
-		if !visible(spec.GetExportTo(), lender.Namespace, v.Config.Namespace) {
+		if !visible(exportTo(spec.GetExportTo(), set.exportRoutes), lender.Namespace, v.Config.Namespace) {
 			v.report(i, true, "the VirtualService %s is not exported to the namespace %s: requests of the route are answered with 503; add the namespace to its spec.exportTo", name, v.Config.Namespace)
 			add(root, v.Config, i)
 			continue

@@ -114,7 +114,7 @@ func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.Desti
 	}
 	host := set.resolveHost(spec.GetHost(), obj.Namespace)
 	selector := spec.GetWorkloadSelector().GetMatchLabels()
-	exportTo := slices.Sorted(slices.Values(spec.GetExportTo()))
+	exportTo := slices.Sorted(slices.Values(exportTo(spec.GetExportTo(), set.exportRules)))
 	if slices.Equal(exportTo, []string{"*"}) {
 		exportTo = nil // the default
 	}

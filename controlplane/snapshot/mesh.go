@@ -6,6 +6,7 @@ package snapshot
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -85,6 +86,17 @@ type Mesh struct {
 type settings struct {
 	root   string
 	domain string
+	// Who sees objects that do not say so themselves, joined by commas; empty
+	// means everybody.
+	exportServices, exportRules, exportRoutes string
+}
+
+// exportTo gives to whom an object is exported.
+func exportTo(own []string, otherwise string) []string {
+	if len(own) > 0 || otherwise == "" {
+		return own
+	}
+	return strings.Split(otherwise, ",")
 }
 
 // Build makes the snapshot that follows prev after a change. A nil prev means
@@ -132,7 +144,12 @@ func (m *Mesh) ResolveHost(host, namespace string) string {
 }
 
 func (m *Mesh) settings() settings {
-	return settings{root: cmp.Or(m.Config.GetRootNamespace(), "istio-system"), domain: m.Domain}
+	return settings{
+		root: cmp.Or(m.Config.GetRootNamespace(), "istio-system"), domain: m.Domain,
+		exportServices: strings.Join(m.Config.GetDefaultServiceExportTo(), ","),
+		exportRules:    strings.Join(m.Config.GetDefaultDestinationRuleExportTo(), ","),
+		exportRoutes:   strings.Join(m.Config.GetDefaultVirtualServiceExportTo(), ","),
+	}
 }
 
 // buildServices sets the four service indexes, keeping what did not change. A
@@ -156,7 +173,7 @@ func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
 		if !m.Networks.Equal(m.registry.Networks) || m.Networks == nil {
 			m.Networks = m.registry.Networks
 		}
-		m.Services = newServices(old.Services, m.registry.Sorted)
+		m.Services = newServices(old.Services, m.registry.Sorted, m.settings())
 		m.Endpoints = newEndpoints(old.Endpoints, m.Services, all, false)
 		m.NamedEndpoints = newEndpoints(old.NamedEndpoints, m.Services, all, true)
 		m.Accounts = newAccounts(old.Accounts, m.Services, all)
@@ -238,8 +255,13 @@ func canonical(objs []*model.Config) []*model.Config {
 	return out
 }
 
+// semanticsAnnotation says how the paths of a VirtualService match; no other
+// annotation has a meaning.
+const semanticsAnnotation = "internal.istio.io/route-semantics"
+
 // sameConfig reports whether two objects mean the same. The place is compared
 // too, so that problems never name an old line.
 func sameConfig(a, b *model.Config) bool {
-	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) && model.SameSpec(a.Spec, b.Spec)
+	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) &&
+		a.Annotations[semanticsAnnotation] == b.Annotations[semanticsAnnotation] && model.SameSpec(a.Spec, b.Spec)
 }

@@ -57,9 +57,6 @@ func (c *checker) virtualService(obj *model.Config) {
 		return
 	}
 	c.duplicateHosts(obj, spec)
-	if len(spec.GetTls())+len(spec.GetTcp()) > 0 {
-		c.report(obj, "spec.tls and spec.tcp are not served yet and have no effect; use spec.http")
-	}
 }
 
 // duplicateHosts reports hosts that an older object already rules.

@@ -23,18 +23,19 @@ type Services struct {
 	// Distributions are those that services ask for, sorted.
 	Distributions []model.Distribution
 	byHost        map[string][]*model.Service // in the order of preferred
+	export        string                      // who sees services that do not say so; see settings
 }
 
 // newServices keeps the pointer of each service that did not change, and the
 // old index when none did.
-func newServices(old *Services, sorted []*model.Service) *Services {
+func newServices(old *Services, sorted []*model.Service, set settings) *Services {
 	before := make(map[model.ServiceKey]*model.Service)
 	if old != nil {
 		for _, s := range old.Sorted {
 			before[s.ServiceKey] = s
 		}
 	}
-	s := &Services{Sorted: slices.Clone(sorted), byHost: make(map[string][]*model.Service)}
+	s := &Services{Sorted: slices.Clone(sorted), export: set.exportServices, byHost: make(map[string][]*model.Service)}
 	slices.SortFunc(s.Sorted, func(a, b *model.Service) int { return a.Compare(b.ServiceKey) })
 	for i, svc := range s.Sorted {
 		if prev, ok := before[svc.ServiceKey]; ok && sameService(prev, svc) {
@@ -77,7 +78,7 @@ func (s *Services) ForHost(host, namespace string) *model.Service {
 	var first *model.Service
 	for _, svc := range s.byHost[host] {
 		switch {
-		case !visible(svc.ExportTo, svc.Namespace, namespace):
+		case !visible(exportTo(svc.ExportTo, s.export), svc.Namespace, namespace):
 		case svc.Namespace == namespace:
 			return svc
 		case first == nil:
@@ -96,7 +97,7 @@ func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service 
 		i += len(same)
 		var chosen *model.Service
 		for _, svc := range same {
-			if !sidecar.Imports(svc.Namespace, svc.Hostname) || !visible(svc.ExportTo, svc.Namespace, namespace) {
+			if !sidecar.Imports(svc.Namespace, svc.Hostname) || !visible(exportTo(svc.ExportTo, s.export), svc.Namespace, namespace) {
 				continue
 			}
 			if chosen == nil || svc.Namespace == namespace {

@@ -66,6 +66,14 @@ func (s *Sidecar) Egress() []*EgressListener {
 	return s.egress
 }
 
+// InboundPool is what holds for connections to the application; may be nil.
+func (s *Sidecar) InboundPool() *networkingv1alpha3.ConnectionPoolSettings {
+	if s == nil {
+		return nil
+	}
+	return s.Spec.GetInboundConnectionPool()
+}
+
 // OutboundPolicy is what becomes of traffic to unknown destinations; nil leaves
 // it to the mesh.
 func (s *Sidecar) OutboundPolicy() *networkingv1alpha3.OutboundTrafficPolicy {

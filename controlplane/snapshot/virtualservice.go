@@ -21,6 +21,7 @@ type VirtualService struct {
 	// Hosts are the full names of spec.hosts.
 	Hosts []string
 
+	exportTo  []string
 	origins   []Origin // of the HTTP routes of Spec
 	delegates []*model.Config
 	problems  []model.Problem
@@ -119,7 +120,7 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 }
 
 func newVirtualService(obj *model.Config, spec *networkingv1alpha3.VirtualService, lenders map[string]*model.Config, set settings) *VirtualService {
-	vs := &VirtualService{Config: obj, Spec: spec}
+	vs := &VirtualService{Config: obj, Spec: spec, exportTo: exportTo(spec.GetExportTo(), set.exportRoutes)}
 	for _, h := range spec.GetHosts() {
 		vs.Hosts = append(vs.Hosts, set.resolveHost(h, obj.Namespace))
 	}
@@ -161,7 +162,7 @@ func (v *VirtualServices) ForSidecar(host, namespace string, sidecar *Sidecar) *
 
 // VisibleFrom reports whether the namespace sees the object.
 func (v *VirtualService) VisibleFrom(namespace string) bool {
-	return visible(v.Spec.GetExportTo(), v.Config.Namespace, namespace)
+	return visible(v.exportTo, v.Config.Namespace, namespace)
 }
 
 // ImportedBy reports whether a Sidecar imports the object; nil imports all.

@@ -19,27 +19,27 @@ import (
 
 // learn is a proxy that decodes what it gets, as Envoy would, to find out
 // which names a sidecar subscribes and how large the responses are.
-func learn(ctx context.Context, address string, delta bool) (subs subscriptions, err error) {
+func learn(ctx context.Context, address string, k kind) (subs subscriptions, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	subs = subscriptions{delta: delta, names: map[string][]byte{}, learnt: map[string][]byte{}}
+	subs = subscriptions{kind: k, names: map[string][]byte{}, learnt: map[string][]byte{}}
 	conn, err := dialADS(address)
 	if err != nil {
 		return subs, err
 	}
 	defer func() { _ = conn.Close() }() // its stream has ended
-	s, err := openADS(ctx, conn, delta)
+	s, err := openADS(ctx, conn, k.delta)
 	if err != nil {
 		return subs, err
 	}
-	node, err := encodeNode(0)
+	node, err := encodeNode(0, k.redirect)
 	if err != nil {
 		return subs, err
 	}
 	if err := s.subscribe(typeCluster, node, nil); err != nil {
 		return subs, err
 	}
-	for len(subs.learnt) < len(types(delta)) {
+	for len(subs.learnt) < len(types(k.delta)) {
 		r, err := s.receive()
 		if err != nil {
 			return subs, fmt.Errorf("learn what a sidecar gets, of %d types so far: %w", len(subs.learnt), err)

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -63,6 +64,7 @@ type options struct {
 	keep       bool
 	short      bool
 	svg        string
+	sizes      []size
 }
 
 func parse(args []string, out io.Writer) (options, error) {
@@ -74,7 +76,11 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns, stores (default: all), and pushcurve, which takes minutes")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, status, dns, stores (default: all), and pushcurve, restart, churn, which take minutes")
+	fs.Func("sizes", "points of pushcurve, services x proxies with commas between, such as 500x1000,10000x100", func(text string) (err error) {
+		o.sizes, err = parseSizes(text)
+		return err
+	})
 	fs.StringVar(&o.svg, "svg", "", "draw the curves of pushcurve into this file")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.StringVar(&o.controlEnv, "control-env", "", "settings to try in the control plane's environment, such as GOGC=40")
@@ -149,7 +155,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := writeMesh(b.path("config"), o.services); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}, {"stores", b.stores}, {"pushcurve", b.pushCurve}}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"status", b.status}, {"dns", b.dns}, {"stores", b.stores}, {"pushcurve", b.pushCurve}, {"restart", b.restart}, {"churn", b.churn}}
 	var all []figure
 	for _, p := range parts {
 		if !o.wants(p.name) {
@@ -175,7 +181,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 // wants reports whether a part is to run.
 func (o options) wants(part string) bool {
 	if o.only == "" {
-		return part != "pushcurve"
+		return !slices.Contains([]string{"pushcurve", "restart", "churn"}, part)
 	}
 	return strings.Contains(","+o.only+",", ","+part+",")
 }

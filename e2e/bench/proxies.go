@@ -22,9 +22,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
+// kind says how proxies are served.
+type kind struct {
+	delta bool
+	// redirect is true for sidecars that traffic is redirected to; the others
+	// serve as HTTP proxies.
+	redirect bool
+}
+
 // subscriptions are what all proxies ask for, learnt by the first one.
 type subscriptions struct {
-	delta bool
+	kind
 	// names are the encoded names of the types that are not wildcards.
 	names map[string][]byte
 	// learnt are the responses that the first proxy got, by type.
@@ -56,6 +64,9 @@ type proxies struct {
 type wanted struct {
 	typeURL string
 	marker  []byte
+	// added are the encoded names of the endpoints that clusters with the marker
+	// need, all those of all clusters; nil if there are no such clusters.
+	added, all []byte
 }
 
 // startProxies opens count streams.
@@ -105,7 +116,7 @@ func (p *proxies) one(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	node, err := encodeNode(i)
+	node, err := encodeNode(i, p.subs.redirect)
 	if err != nil {
 		return err
 	}
@@ -113,7 +124,9 @@ func (p *proxies) one(ctx context.Context, i int) error {
 		return err
 	}
 	got := map[string]bool{}
-	var found *wanted
+	var found, widened *wanted
+	eds := received{typeURL: typeEndpoint}
+	endpoints := p.subs.names[typeEndpoint]
 	for {
 		r, err := s.receive()
 		if err != nil && p.subs.back != nil && ctx.Err() == nil {
@@ -132,9 +145,23 @@ func (p *proxies) one(ctx context.Context, i int) error {
 			found = w
 			p.seen <- time.Now()
 		}
+		widen := p.wanted.Load()
+		if widen == widened || widen == nil || widen.added == nil || r.typeURL != typeCluster || !contains(r.data, widen.marker) {
+			widen = nil
+		}
 		r.data.Free()
-		if err := s.acknowledge(r, p.subs.names[r.typeURL]); err != nil && p.subs.back == nil {
+		names := p.subs.names[r.typeURL]
+		if r.typeURL == typeEndpoint {
+			eds, names = r, endpoints
+		}
+		if err := s.acknowledge(r, names); err != nil && p.subs.back == nil {
 			return ignoreEnd(ctx, err)
+		}
+		if widen != nil {
+			widened, endpoints = widen, widen.all
+			if err := s.widen(eds, widen); err != nil {
+				return ignoreEnd(ctx, err)
+			}
 		}
 		if got[r.typeURL] {
 			continue
@@ -239,6 +266,15 @@ func (s *ads) acknowledge(r received, names []byte) error {
 	return s.send(appendText(b, requestVersion, r.version), names)
 }
 
+// widen asks for the endpoints of clusters that are new; last is the last response
+// of the type.
+func (s *ads) widen(last received, w *wanted) error {
+	if !s.delta {
+		return s.acknowledge(last, w.all)
+	}
+	return s.subscribe(typeEndpoint, nil, map[string][]byte{typeEndpoint: w.added})
+}
+
 // send sends a request whose names are the shared ones.
 func (s *ads) send(b, names []byte) error {
 	m := &message{data: mem.BufferSlice{mem.SliceBuffer(b)}}
@@ -261,10 +297,14 @@ func (s *ads) receive() (received, error) {
 }
 
 // encodeNode gives the node of proxy i.
-func encodeNode(i int) ([]byte, error) {
+func encodeNode(i int, redirect bool) ([]byte, error) {
+	mode := "NONE"
+	if redirect {
+		mode = "REDIRECT"
+	}
 	ip := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1)
 	metadata, err := structpb.NewStruct(map[string]any{
-		"NAMESPACE": "default", "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local", "INTERCEPTION_MODE": "NONE",
+		"NAMESPACE": "default", "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local", "INTERCEPTION_MODE": mode,
 		"NAME": fmt.Sprintf("bench-%d", i), "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": ip, "LABELS": map[string]any{"app": "bench"},
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ func (b *bench) push(ctx context.Context) (figures []figure, err error) {
 		if delta {
 			name = "delta"
 		}
-		ours, subs, err := b.pushOurs(ctx, delta)
+		ours, subs, err := b.pushOurs(ctx, kind{delta: delta})
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", name, err)
 		}
@@ -37,10 +37,34 @@ func (b *bench) push(ctx context.Context) (figures []figure, err error) {
 	return figures, nil
 }
 
+// intercept measures the same for sidecars that traffic is redirected to, which
+// have a listener for each address and port of what is no HTTP. There is no floor
+// and no target.
+func (b *bench) intercept(ctx context.Context) (figures []figure, err error) {
+	sub := *b
+	sub.dir, sub.redirect = b.path("intercept"), true
+	err = errors.Join(writeMesh(sub.path("config"), sub.services), writeStreams(sub.path("config"), sub.services/5))
+	if err != nil {
+		return nil, err
+	}
+	for _, delta := range []bool{false, true} {
+		name := "redirected, SotW"
+		if delta {
+			name = "redirected, delta"
+		}
+		ours, _, err := sub.pushOurs(ctx, kind{delta: delta, redirect: true})
+		if err != nil {
+			return figures, fmt.Errorf("%s: %w", name, err)
+		}
+		figures = append(figures, sub.pushFigures(name, ours, load{})...)
+	}
+	return figures, nil
+}
+
 // load is what one control plane did.
 type load struct {
-	first, route, endpoint change
-	resident, anonymous    float64
+	first, route, endpoint, service change
+	resident, anonymous             float64
 }
 
 // change is what it took until all proxies had something.
@@ -59,10 +83,12 @@ func (b *bench) pushFigures(name string, ours, straight load) []figure {
 		{"first sync", ours.first, straight.first, change{6, 2.5, 0}},
 		{"one route", ours.route, straight.route, route},
 		{"one endpoint", ours.endpoint, straight.endpoint, change{0.1, 0.1, 0.57e6}},
+		{"one new service", ours.service, change{}, change{}},
 	}
+	targets := b.proxies == targetProxies && b.services == 500 && !b.redirect
 	var out []figure
 	for _, r := range rows {
-		if b.proxies != targetProxies || b.services != 500 {
+		if !targets {
 			r.target = change{}
 		}
 		title := name + ", " + r.what + ": "
@@ -72,7 +98,7 @@ func (b *bench) pushFigures(name string, ours, straight load) []figure {
 			figure{Name: title + "bytes pushed", Unit: megabytes, Ours: r.ours.bytes, Straight: r.straight.bytes, Target: r.target.bytes})
 	}
 	memory := figure{Name: name + ": resident memory of the control plane", Unit: megabytes, Ours: ours.resident, Straight: straight.resident}
-	if b.proxies == targetProxies && b.services == 500 {
+	if targets {
 		memory.Target = 150e6
 	}
 	return append(out, memory, figure{Name: name + ": anonymous memory of the control plane", Unit: megabytes, Ours: ours.anonymous, Straight: straight.anonymous})
@@ -80,12 +106,12 @@ func (b *bench) pushFigures(name string, ours, straight load) []figure {
 
 // pushOurs measures our control plane. A first one, which is ended, tells
 // what proxies subscribe, so that the measured one starts cold.
-func (b *bench) pushOurs(ctx context.Context, delta bool) (l load, subs subscriptions, err error) {
+func (b *bench) pushOurs(ctx context.Context, k kind) (l load, subs subscriptions, err error) {
 	c, err := b.startControl(ctx, "load", "")
 	if err != nil {
 		return l, subs, err
 	}
-	subs, err = learn(ctx, controlHost+plaintext, delta)
+	subs, err = learn(ctx, controlHost+plaintext, k)
 	c.stop()
 	if err != nil {
 		return l, subs, err
@@ -95,12 +121,15 @@ func (b *bench) pushOurs(ctx context.Context, delta bool) (l load, subs subscrip
 	}
 	defer c.stop()
 	l, err = b.measure(ctx, c.process, controlHost, subs, func(typeURL, marker string) error {
-		if typeURL != typeEndpoint {
-			return writeFile(routeFile(b.path("config"), 0), route(0, marker))
+		switch typeURL {
+		case typeCluster:
+			return writeFile(b.path("config", "svc-new.yaml"), serviceNamed(marker, b.services, "10.77.77.77"))
+		case typeEndpoint:
+			return writeFile(serviceFile(b.path("config"), 1), serviceEntry(1, marker))
 		}
-		return writeFile(serviceFile(b.path("config"), 1), serviceEntry(1, marker))
+		return writeFile(routeFile(b.path("config"), 0), route(0, marker))
 	})
-	return l, subs, err
+	return l, subs, errors.Join(err, remove(b.path("config", "svc-new.yaml")))
 }
 
 // pushFloor measures the floor: the same bytes from a server that does

@@ -27,10 +27,25 @@ const (
 // size is one point of the curve.
 type size struct{ services, proxies int }
 
+// parseSizes reads what --sizes says.
+func parseSizes(text string) (sizes []size, err error) {
+	for one := range strings.SplitSeq(text, ",") {
+		var s size
+		if _, err := fmt.Sscanf(one, "%dx%d", &s.services, &s.proxies); err != nil || s.services < 2 || s.proxies < 1 {
+			return nil, fmt.Errorf("%q is no size: say services x proxies, such as 500x1000", one)
+		}
+		sizes = append(sizes, s)
+	}
+	return sizes, nil
+}
+
 // curveSizes are the points: more proxies of one mesh, larger meshes for the
 // same proxies, and the largest mesh that there is a target for.
 func (b *bench) curveSizes() []size {
-	if b.short {
+	switch {
+	case len(b.options.sizes) > 0:
+		return b.options.sizes
+	case b.short:
 		return []size{{100, 30}, {100, 100}}
 	}
 	return []size{
@@ -54,8 +69,7 @@ type point struct {
 }
 
 // pushCurve measures how cost grows, over delta: the first sync, one endpoint
-// changed, and memory, at several sizes; then all proxies coming back after a
-// restart, and a removed endpoint among a thousand changes a second.
+// changed, and memory, at several sizes.
 func (b *bench) pushCurve(ctx context.Context) (figures []figure, err error) {
 	var points []point
 	for _, s := range b.curveSizes() {
@@ -71,10 +85,6 @@ func (b *bench) pushCurve(ctx context.Context) (figures []figure, err error) {
 	figures = append(figures, onMore(points)...)
 	if b.svg != "" {
 		err = errors.Join(err, writeCurves(b.svg, points))
-	}
-	for _, part := range []func(context.Context) ([]figure, error){b.restart, b.churn} {
-		more, failed := part(ctx)
-		figures, err = append(figures, more...), errors.Join(err, failed)
 	}
 	return figures, err
 }
@@ -93,7 +103,7 @@ func (b *bench) curvePoint(ctx context.Context, s size) (p point, err error) {
 		return p, err
 	}
 	sub.rounds = 3
-	l, _, err := sub.pushOurs(ctx, true)
+	l, _, err := sub.pushOurs(ctx, kind{delta: true})
 	return point{size: s, first: l.first, endpoint: l.endpoint, resident: l.resident}, err
 }
 
@@ -148,7 +158,7 @@ func (b *bench) restart(ctx context.Context) (figures []figure, err error) {
 		return nil, err
 	}
 	defer func() { c.stop() }()
-	subs, err := learn(ctx, controlHost+plaintext, true)
+	subs, err := learn(ctx, controlHost+plaintext, kind{delta: true})
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +171,7 @@ func (b *bench) restart(ctx context.Context) (figures []figure, err error) {
 		return nil, fmt.Errorf("restart: first sync: %w", err)
 	}
 	first := float64(p.bytes.Load())
-	p.wanted.Store(&wanted{typeEndpoint, []byte("10.79.0.1")})
+	p.wanted.Store(&wanted{typeURL: typeEndpoint, marker: []byte("10.79.0.1")})
 	c.stop()
 	if err := writeFile(serviceFile(sub.path("config"), 1), serviceEntry(1, "10.79.0.1")); err != nil {
 		return nil, err
@@ -197,7 +207,7 @@ func (b *bench) churn(ctx context.Context) (figures []figure, err error) {
 		return nil, err
 	}
 	defer c.stop()
-	subs, err := learn(ctx, controlHost+plaintext, true)
+	subs, err := learn(ctx, controlHost+plaintext, kind{delta: true})
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +230,7 @@ func (b *bench) churn(ctx context.Context) (figures []figure, err error) {
 	for round := range rounds {
 		// The address that stood there is gone where this one is.
 		marker := fmt.Sprintf("10.80.0.%d", 100+round)
-		p.wanted.Store(&wanted{typeEndpoint, []byte(marker)})
+		p.wanted.Store(&wanted{typeURL: typeEndpoint, marker: []byte(marker)})
 		changed := time.Now()
 		if err := writeFile(serviceFile(sub.path("config"), 0), serviceEntry(0, marker)); err != nil {
 			return nil, err

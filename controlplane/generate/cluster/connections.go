@@ -73,8 +73,8 @@ func (p Policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConf
 func (p Policy) commonHTTP() *corev3.HttpProtocolOptions {
 	pool := p.Pool.GetHttp()
 	common := &corev3.HttpProtocolOptions{
-		IdleTimeout:           pool.GetIdleTimeout(),
-		MaxConnectionDuration: p.Pool.GetTcp().GetMaxConnectionDuration(),
+		IdleTimeout:           parts.Bounded(pool.GetIdleTimeout()),
+		MaxConnectionDuration: parts.Bounded(p.Pool.GetTcp().GetMaxConnectionDuration()),
 	}
 	if n := pool.GetMaxRequestsPerConnection(); n > 0 {
 		common.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))

@@ -6,6 +6,7 @@ package gateway
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -26,6 +27,8 @@ type Source struct {
 	// if there is none.
 	Services []*model.Service
 	Service  func(host string) *model.Service
+	// Timeout bounds requests of routes that set no timeout; 0 does not.
+	Timeout time.Duration
 	// RouteName gives the name under which the proxy asks for routes; nil keeps
 	// it.
 	RouteName func(string) string

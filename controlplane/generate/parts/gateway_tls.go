@@ -179,10 +179,10 @@ func credential(name string) (*tlsv3.SdsSecretConfig, error) {
 	case scheme+"://" != credentialScheme && scheme+"://" != gatewayScheme:
 		return nil, fmt.Errorf("tls.credentialName %q: the scheme is not served; write the name of a Secret, %s or %s", name, credentialScheme, gatewayScheme)
 	}
-	return boundedWait(ControlSecret(name)), nil
+	return ControlSecret(name), nil
 }
 
-// secretWait is how long a listener waits for the secrets of users. They name
+// secretWait is how long listeners and clusters wait for the secrets of users. They name
 // some that do not exist: other servers, of other ports too when Envoy starts,
 // must not wait for these forever. Without a secret connections are refused.
 const secretWait = 5 * time.Second

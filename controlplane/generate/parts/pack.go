@@ -45,7 +45,25 @@ func OverADS() *corev3.ConfigSource {
 	}
 }
 
-// Positive gives a duration when it is set and above zero.
+// longest is more than anybody waits, and less than what Envoy's clocks hold: it
+// would refuse a whole resource because of a longer one.
+const longest = 100 * 365 * 24 * time.Hour
+
+// Positive gives a duration that is set and above zero as one that Envoy takes.
 func Positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
-	return d, d.AsDuration() > time.Duration(0)
+	if !d.IsValid() || d.AsDuration() <= 0 {
+		return nil, false
+	}
+	if d.AsDuration() > longest {
+		return durationpb.New(longest), true
+	}
+	return d, true
+}
+
+// Bounded gives a duration, which may be nil, as one that Envoy takes.
+func Bounded(d *durationpb.Duration) *durationpb.Duration {
+	if d.AsDuration() > longest {
+		return durationpb.New(longest)
+	}
+	return d
 }

@@ -41,7 +41,7 @@ type Stream struct {
 
 // TCPProxy is the network filter that hands connections on.
 func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
-	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: s.Idle, TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}
+	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}
 	if d, ok := Positive(s.Longest); ok {
 		out.MaxDownstreamConnectionDuration = d
 	}

@@ -172,9 +172,10 @@ func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatche
 }
 
 // ControlSecret asks the control plane for a secret, over the stream that
-// brought the resource which names it.
+// brought the resource which names it. One that is missing is not waited for
+// without a limit: what else there is would wait too.
 func ControlSecret(name string) *tlsv3.SdsSecretConfig {
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: OverADS()}
+	return boundedWait(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: OverADS()})
 }
 
 // AgentSecret asks the agent for a secret, and waits for it without a limit.
@@ -196,6 +197,7 @@ func AgentSecret(name string) *tlsv3.SdsSecretConfig {
 	}
 }
 
+// Exactly matches one value.
 func Exactly(value string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}}
 }

@@ -71,27 +71,12 @@ func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.
 	action.Timeout = durationpb.New(0)
 	if timeout == nil && b.Timeout > 0 {
 		action.Timeout = durationpb.New(b.Timeout)
-	} else if d, ok := positive(timeout); ok {
+	} else if d, ok := parts.Positive(timeout); ok {
 		action.Timeout = d
 	}
 	if http2 {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: action.Timeout}
 	}
-}
-
-// longest is more than anybody waits, and less than what Envoy's clocks hold: it
-// would refuse all routes because of a longer one.
-const longest = 100 * 365 * 24 * time.Hour
-
-// positive gives a duration that is set and above zero as one that Envoy takes.
-func positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
-	if !d.IsValid() || d.AsDuration() <= 0 {
-		return nil, false
-	}
-	if d.AsDuration() > longest {
-		return durationpb.New(longest), true
-	}
-	return d, true
 }
 
 func servesHTTP2(svc *model.Service, port uint32) bool {

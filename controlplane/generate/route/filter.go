@@ -54,7 +54,7 @@ func (b *Builder) applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTP
 func faultOf(in *networkingv1alpha3.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay != nil {
-		if d, ok := positive(delay.GetFixedDelay()); ok {
+		if d, ok := parts.Positive(delay.GetFixedDelay()); ok {
 			//lint:ignore SA1019 people still write it
 			percent := float64(delay.GetPercent())
 			if delay.GetPercentage() != nil {

@@ -12,6 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 )
 
 // hashPolicies say what of a request decides its endpoint, as the
@@ -44,7 +45,7 @@ func hashPolicy(in *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) *r
 		cookie := &routev3.RouteAction_HashPolicy_Cookie{Name: key.HttpCookie.GetName(), Path: key.HttpCookie.GetPath()}
 		if ttl := key.HttpCookie.GetTtl(); ttl != nil {
 			cookie.Ttl = durationpb.New(0) // the cookie of a session
-			if d, ok := positive(ttl); ok {
+			if d, ok := parts.Positive(ttl); ok {
 				cookie.Ttl = d
 			}
 		}

@@ -45,10 +45,10 @@ func retryPolicy(in *networkingv1alpha3.HTTPRetry, mesh *meshv1alpha1.MeshConfig
 		if on := in.GetRetryOn(); on != "" {
 			out.RetryOn, out.RetriableStatusCodes = retryOn(on)
 		}
-		if d, ok := positive(in.GetPerTryTimeout()); ok {
+		if d, ok := parts.Positive(in.GetPerTryTimeout()); ok {
 			out.PerTryTimeout = d
 		}
-		if d, ok := positive(in.GetBackoff()); ok {
+		if d, ok := parts.Positive(in.GetBackoff()); ok {
 			out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: d}
 		}
 		if in.GetRetryRemoteLocalities().GetValue() {

@@ -74,12 +74,11 @@ func (w *world) ingress(t *testing.T) {
 	if err := w.agent(ctx, "ingress", meshNamespace, "ingress", ingressAddress, `{"istio":"ingressgateway"}`); err != nil {
 		t.Fatal(err)
 	}
-	w.t = t
 	for path, want := range map[string]string{"/one": "infra-backend-v1", "/one/more": "infra-backend-v1", "/one/exact": "infra-backend-v2", "/onemore": "404", "/": "404"} {
-		w.soon(path, func() error { return ask(ctx, "http://shop.example.com"+path, nil, want) })
-		w.soon(path+" over TLS", func() error { return ask(ctx, "https://shop.example.com"+path, secret.Data["tls.crt"], want) })
+		w.soon(t, path, func() error { return ask(ctx, "http://shop.example.com"+path, nil, want) })
+		w.soon(t, path+" over TLS", func() error { return ask(ctx, "https://shop.example.com"+path, secret.Data["tls.crt"], want) })
 	}
-	w.soon("the status", func() error {
+	w.soon(t, "the status", func() error {
 		got, err := w.cluster.Admin().NetworkingV1().Ingresses("gateway-conformance-infra").Get(ctx, "shop", metav1.GetOptions{})
 		if err == nil && (len(got.Status.LoadBalancer.Ingress) != 1 || got.Status.LoadBalancer.Ingress[0].IP != ingressAddress) {
 			err = fmt.Errorf("it is %+v", got.Status)

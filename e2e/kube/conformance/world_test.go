@@ -64,6 +64,7 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, cluster: cluster, scheme: newScheme(t), dir: dir, taken: 1, running: map[string]*exec.Cmd{}}
+	t.Cleanup(w.end)
 	if w.client, err = client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: w.scheme}); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,6 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 	w.build("outrigger-control", "../../..", "./cmd/outrigger-control")
 	w.build("outrigger-agent", "../../..", "./cmd/outrigger-agent")
 	w.build("echo-basic", ".", "sigs.k8s.io/gateway-api/conformance/echo-basic")
-	t.Cleanup(w.end)
 	return w
 }
 
@@ -156,20 +156,20 @@ func (w *world) stop(id string) {
 }
 
 // soon tries until it works, or fails the test.
-func (w *world) soon(what string, try func() error) {
-	w.t.Helper()
+func (w *world) soon(t *testing.T, what string, try func() error) {
+	t.Helper()
 	var err error
 	for range 600 {
 		if err = try(); err == nil {
 			return
 		}
 		select {
-		case <-w.t.Context().Done():
+		case <-t.Context().Done():
 			return
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	w.t.Fatalf("%s: %v", what, err)
+	t.Fatalf("%s: %v", what, err)
 }
 
 // install makes the definitions, the rights and the control plane.
@@ -213,7 +213,7 @@ func (w *world) install() {
 	w.run("control", filepath.Join(w.dir, "control"), []string{"POD_NAME=control-1", "OUTRIGGER_CREDENTIALS=k8s://", "CLUSTER_ID=Kubernetes"}, "outrigger-control",
 		"discovery", "--kubeconfig", kubeconfig, "--grpcAddr", "", "--monitoringAddr", "", "--secureGRPCAddr", control+":15012",
 		"--httpAddr", control+":8080", "--httpsAddr", control+":15017", "--log_output_level", "debug")
-	w.soon("the control plane", func() error {
+	w.soon(w.t, "the control plane", func() error {
 		answer, err := http.Get("http://" + control + ":8080/ready")
 		if err != nil {
 			return err
@@ -224,7 +224,7 @@ func (w *world) install() {
 		}
 		return nil
 	})
-	w.soon("the roots", func() error {
+	w.soon(w.t, "the roots", func() error {
 		m, err := w.cluster.Admin().CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, "istio-ca-root-cert", metav1.GetOptions{})
 		if err == nil {
 			w.roots = m.Data["root-cert.pem"]
@@ -247,7 +247,6 @@ kind: ClusterRole
 metadata: {name: outrigger-ingress-status}
 rules:
 - {apiGroups: [networking.k8s.io], resources: [ingresses/status], verbs: [update]}
-- {apiGroups: [""], resources: [namespaces], verbs: [get, list, watch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -260,7 +259,6 @@ kind: Role
 metadata: {name: outrigger-gateway-status, namespace: istio-system}
 rules:
 - {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [istio-gateway-status-leader], verbs: [get, update]}
-- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

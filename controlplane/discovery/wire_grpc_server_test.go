@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	xdscreds "google.golang.org/grpc/credentials/xds"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// wireCA issues certificates of a mesh.
+type wireCA struct {
+	cert *x509.Certificate
+	key  any
+	root []byte
+}
+
+func newWireCA(t *testing.T) *wireCA {
+	t.Helper()
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"mesh"}}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &wireCA{cert: cert, key: key, root: certs.EncodeChain(cert)}
+}
+
+// wireID is the identity of a service account of the mesh.
+func wireID(account string) string { return "spiffe://cluster.local/ns/default/sa/" + account }
+
+// issue writes the files that the agent writes for a workload.
+func (ca *wireCA) issue(t *testing.T, account string) string {
+	t.Helper()
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := url.Parse(wireID(account))
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), URIs: []*url.URL{id}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}, ca.cert, key.Public(), ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := certs.MarshalKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, content := range map[string][]byte{"cert-chain.pem": certs.EncodeChain(cert), "key.pem": private, "root-cert.pem": ca.root} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// wireServer is an application that serves with grpc-go's own xDS server.
+type wireServer struct {
+	address string
+	mu      sync.Mutex // guards modes
+	modes   []connectivity.ServingMode
+}
+
+// serve runs the application on an address until the test ends.
+func (a wireApp) serve(t *testing.T, w *wireMesh, listen string) *wireServer {
+	t.Helper()
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &wireServer{address: l.Addr().String()}
+	creds, err := xdscreds.NewServerCredentials(xdscreds.ServerOptions{FallbackCreds: insecure.NewCredentials()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := xds.NewGRPCServer(
+		xds.BootstrapContentsForTesting(a.bootstrap(t, w)), grpc.Creds(creds),
+		xds.ServingModeCallback(func(_ net.Addr, args xds.ServingModeChangeArgs) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.modes = append(s.modes, args.Mode)
+		}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	healthpb.RegisterHealthServer(server, wireEcho{})
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// mode is what the server last said of itself.
+func (s *wireServer) mode() connectivity.ServingMode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.modes) == 0 {
+		return connectivity.ServingModeStarting
+	}
+	return s.modes[len(s.modes)-1]
+}
+
+// wireAccount is wireService with a service account of its endpoints.
+func wireAccount(host, account string, endpoints ...string) *networkingv1alpha3.ServiceEntry {
+	se := wireService(host, "GRPC", 7070, endpoints...)
+	for _, ep := range se.Endpoints {
+		ep.ServiceAccount = account
+	}
+	return se
+}
+
+func wireMode(mode securityv1beta1.PeerAuthentication_MutualTLS_Mode) *securityv1beta1.PeerAuthentication {
+	return &securityv1beta1.PeerAuthentication{Mtls: &securityv1beta1.PeerAuthentication_MutualTLS{Mode: mode}}
+}
+
+// wireMutual demands mutual TLS of the clients of a host.
+func wireMutual(host string) *networkingv1alpha3.DestinationRule {
+	return &networkingv1alpha3.DestinationRule{Host: host, TrafficPolicy: &networkingv1alpha3.TrafficPolicy{
+		Tls: &networkingv1alpha3.ClientTLSSettings{Mode: networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL},
+	}}
+}
+
+// calls waits until a call is answered for this caller.
+func (c *wireClient) calls(as string) {
+	c.t.Helper()
+	var caller string
+	var err error
+	until(c.t, "a call is answered for "+as, func() bool {
+		_, caller, err = c.ask()
+		return err == nil && caller == as
+	})
+}
+
+// refused waits until calls are not answered.
+func (c *wireClient) refused() {
+	c.t.Helper()
+	until(c.t, "calls are refused", func() bool {
+		_, _, err := c.ask()
+		return status.Code(err) == codes.Unavailable
+	})
+}
+
+// TestGRPCMutualTLS has grpc-go's xDS server and client talk mutual TLS through
+// nothing but the control plane and certificates as the agent writes them:
+//   - the server knows the caller by its certificate
+//   - who has no certificate of the mesh, or none at all, is refused
+//   - a server with another identity than its service has is refused
+func TestGRPCMutualTLS(t *testing.T) {
+	t.Parallel()
+	w, ca := newWireMesh(t, "127.77.60.2"), newWireCA(t)
+	server := wireApp{ip: "127.77.60.20", name: "server", certificates: ca.issue(t, "server")}.serve(t, w, "127.77.60.20:0")
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.ServiceEntry, "echo"):          wireAccount(wireHost, "server", server.address),
+		wireKey(model.PeerAuthentication, "default"): wireMode(securityv1beta1.PeerAuthentication_MutualTLS_STRICT),
+		wireKey(model.DestinationRule, "echo"):       wireMutual(wireHost),
+	})
+	client := wireApp{ip: "127.77.60.21", name: "client", certificates: ca.issue(t, "client")}.dial(t, w, "xds:///echo:7070")
+	client.calls(wireID("client"))
+
+	dialAt(t, server.address, grpc.WithTransportCredentials(insecure.NewCredentials())).refused()
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	anyServer := func(own ...tls.Certificate) credentials.TransportCredentials {
+		return credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, Certificates: own}) //nolint:gosec // it is the server that checks
+	}
+	dialAt(t, server.address, grpc.WithTransportCredentials(anyServer())).refused()
+	for name, of := range map[string]*wireCA{"the mesh": ca, "another mesh": newWireCA(t)} {
+		dir := of.issue(t, "other")
+		own, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert-chain.pem"), filepath.Join(dir, "key.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := dialAt(t, server.address, grpc.WithTransportCredentials(anyServer(own)))
+		if of == ca {
+			c.calls(wireID("other"))
+		} else if _, _, err := c.ask(); status.Code(err) != codes.Unavailable {
+			t.Errorf("a caller with a certificate of %s gets %v", name, err)
+		}
+	}
+
+	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "somebody-else", server.address))
+	client.refused()
+	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "server", server.address))
+	client.calls(wireID("client"))
+}
+
+// TestGRPCServerModes changes what a server takes while it runs. It takes one of
+// mutual TLS and plaintext at a time, and serves all the while.
+func TestGRPCServerModes(t *testing.T) {
+	t.Parallel()
+	w, ca := newWireMesh(t, "127.77.60.3"), newWireCA(t)
+	plain := wireApp{ip: "127.77.60.22", name: "plain", certificates: ca.issue(t, "plain")}.serve(t, w, "127.77.60.22:0")
+	marked := wireApp{
+		ip: "127.77.60.23", name: "marked", certificates: ca.issue(t, "marked"),
+		labels: map[string]any{"security.istio.io/tlsMode": "istio"},
+	}.serve(t, w, "127.77.60.23:0")
+	const plainHost, markedHost = "plain.default.svc.cluster.local", "marked.default.svc.cluster.local"
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.ServiceEntry, "plain"):     wireAccount(plainHost, "plain", plain.address),
+		wireKey(model.ServiceEntry, "marked"):    wireAccount(markedHost, "marked", marked.address),
+		wireKey(model.DestinationRule, "marked"): wireMutual(markedHost),
+	})
+	app := wireApp{ip: "127.77.60.24", name: "client", certificates: ca.issue(t, "client")}
+	toPlain, toMarked := app.dial(t, w, "xds:///plain:7070"), app.dial(t, w, "xds:///marked:7070")
+	toPlain.calls("nobody") // permissive, and it does not say that it speaks mutual TLS
+	toMarked.calls(wireID("client"))
+
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.PeerAuthentication, "default"): wireMode(securityv1beta1.PeerAuthentication_MutualTLS_STRICT),
+		wireKey(model.DestinationRule, "plain"):      wireMutual(plainHost),
+	})
+	toPlain.calls(wireID("client"))
+	dialAt(t, plain.address, grpc.WithTransportCredentials(insecure.NewCredentials())).refused()
+	toMarked.calls(wireID("client"))
+
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.PeerAuthentication, "default"): wireMode(securityv1beta1.PeerAuthentication_MutualTLS_DISABLE),
+		wireKey(model.DestinationRule, "plain"):      nil,
+		wireKey(model.DestinationRule, "marked"):     nil,
+	})
+	toPlain.calls("nobody")
+	toMarked.calls("nobody")
+	for _, s := range []*wireServer{plain, marked} {
+		s.mu.Lock()
+		if len(s.modes) != 1 || s.modes[0] != connectivity.ServingModeServing {
+			t.Errorf("the server was in the modes %v", s.modes)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// TestGRPCServerNames has servers listen at their own address and at all: each
+// serves once something says that the workload has the port, and no longer when
+// nothing does.
+func TestGRPCServerNames(t *testing.T) {
+	t.Parallel()
+	w := newWireMesh(t, "127.77.60.4")
+	app := wireApp{ip: "127.77.60.25", name: "server"}
+	servers := []*wireServer{app.serve(t, w, "127.77.60.25:0"), app.serve(t, w, "0.0.0.0:0")}
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Logf("without an IPv6 address: %v", err)
+	} else {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, app.serve(t, w, "[::]:0"))
+	}
+	for i, s := range servers {
+		_, port, err := net.SplitHostPort(s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := string(rune('a' + i))
+		if mode := s.mode(); mode == connectivity.ServingModeServing {
+			t.Errorf("%s serves before anything names it", s.address)
+		}
+		w.putOne(model.ServiceEntry, name, wireService(name+".default.svc.cluster.local", "GRPC", 7070, "127.77.60.25:"+port))
+		until(t, s.address+" serves", func() bool { return s.mode() == connectivity.ServingModeServing })
+		app.dial(t, w, "xds:///"+name+":7070").calls("nobody")
+		w.putOne(model.ServiceEntry, name, nil)
+		until(t, s.address+" serves no more", func() bool { return s.mode() == connectivity.ServingModeNotServing })
+	}
+
+	// A Sidecar names ports, too.
+	w.putOne(model.Sidecar, "default", &networkingv1alpha3.Sidecar{
+		Ingress: []*networkingv1alpha3.IstioIngressListener{{Port: &networkingv1alpha3.SidecarPort{Number: parsePort(portIn(t, servers[0].address)), Name: "grpc", Protocol: "GRPC"}}},
+	})
+	until(t, "the server serves again", func() bool { return servers[0].mode() == connectivity.ServingModeServing })
+}
+
+func portIn(t *testing.T, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"cmp"
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	aggregatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/aggregate/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// certificateProvider is the plugin of the gRPC bootstrap that gives identity
+// and roots; Istio's agent writes the bootstrap with this name.
+const certificateProvider = "default"
+
+// proxylessSource is everything that a cluster is built from.
+type proxylessSource struct{ clusterSource }
+
+// proxylessEndpointSource is everything that endpoints are built from.
+type proxylessEndpointSource struct{ endpointSource }
+
+// memberKey is one of the clusters that are made of one source.
+type memberKey struct {
+	proxylessSource
+	member string
+}
+
+// proxylessClusters are those of the services that a client sees, but for those
+// whose host is a wildcard: gRPC resolves no name that a request names.
+func (g *Generator) proxylessClusters(s *scope, prev *Set) *Set {
+	p := &part{}
+	for _, ref := range g.view(s).clusters {
+		if ref.found == model.ResolutionDynamicDNS {
+			continue
+		}
+		src := proxylessSource{clusterSource{Source: ref.source(s)}}
+		if src.named() {
+			src.endpoints = s.mesh.NamedEndpoints.Of(ref.service.ServiceKey)
+		}
+		for _, c := range src.members(ref.name) {
+			p.add(ref, func() (*Resource, error) {
+				return g.table.get(memberKey{src, c.GetName()}, TypeCluster, c.GetName(), func() proto.Message { return src.build(c) })
+			})
+		}
+	}
+	return newSet(prev, p.resources, p.problems)
+}
+
+// members are the clusters of a name before their policy. What the client
+// resolves has one name in a cluster (gRFC A37): several are a cluster each, and
+// one in front of them that goes to the first that answers. No name at all is a
+// cluster without endpoints, so that calls fail at once.
+func (src proxylessSource) members(name string) []*clusterv3.Cluster {
+	names := src.names()
+	switch len(names) {
+	case 0:
+		return []*clusterv3.Cluster{{
+			Name:                 name,
+			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+			EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: parts.OverADS(), ServiceName: name},
+		}}
+	case 1:
+		return []*clusterv3.Cluster{oneNameCluster(name, names[0])}
+	}
+	front := &aggregatev3.ClusterConfig{}
+	var out []*clusterv3.Cluster
+	for _, ep := range names {
+		c := oneNameCluster(name+"|"+parts.HostPort(ep.Address, ep.Port), ep)
+		front.Clusters, out = append(front.Clusters, c.GetName()), append(out, c)
+	}
+	return append(out, &clusterv3.Cluster{Name: name, ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{
+		ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.clusters.aggregate", TypedConfig: parts.Pack(front)},
+	}})
+}
+
+// names are those that the client resolves; none if the registry knows the
+// endpoints.
+func (src proxylessSource) names() []*model.Endpoint {
+	if !src.named() {
+		return nil
+	}
+	names := dialed(endpointsOf(src.endpoints, src.Rule, src.Subset), src.Port.Number)
+	if src.Service.Resolution == model.ResolutionDNSRoundRobin && len(names) > 1 {
+		return names[:1]
+	}
+	return names
+}
+
+func oneNameCluster(name string, ep *model.Endpoint) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS},
+		LoadAssignment:       loadAssignment(name, ep.ServicePort, []*model.Endpoint{ep}, nil),
+	}
+}
+
+// build sets what the policy says, as far as gRPC can do it.
+func (src proxylessSource) build(c *clusterv3.Cluster) *clusterv3.Cluster {
+	p := src.Policy()
+	c.CircuitBreakers = p.CircuitBreakers()
+	proxylessBalance(c, p.Balancer.GetConsistentHash())
+	c.OutlierDetection = proxylessOutliers(p.Outlier)
+	// Mutual TLS only where a rule demands it: nobody knows whether the
+	// application made its channel with credentials that take it from here, and
+	// an endpoint that is no gRPC library tells it by ALPN names that gRPC does
+	// not send.
+	if p.TLS.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
+		names := p.TLS.GetSubjectAltNames()
+		if len(names) == 0 {
+			names = parts.Identities(src.Config, src.Service, src.Accounts)
+		}
+		c.TransportSocket = parts.TLSSocket(&tlsv3.UpstreamTlsContext{
+			Sni:              cmp.Or(p.TLS.GetSni(), parts.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)),
+			CommonTlsContext: proxylessTLS(names),
+		})
+	}
+	return c
+}
+
+// proxylessBalance takes endpoints in turn, or by a hash, for which gRPC has the
+// ring alone (gRFC A42). The other ways are plugins that an application may lack,
+// and its library would refuse the cluster.
+func proxylessBalance(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) {
+	c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
+	if hash == nil {
+		return
+	}
+	//lint:ignore SA1019 people still write it
+	size := cmp.Or(hash.GetRingHash().GetMinimumRingSize(), hash.GetMinimumRingSize())
+	ring := &clusterv3.Cluster_RingHashLbConfig{}
+	if size > 0 && hash.GetMaglev() == nil {
+		ring.MinimumRingSize = wrapperspb.UInt64(min(size, snapshot.MaxRing))
+	}
+	c.LbPolicy, c.LbConfig = clusterv3.Cluster_RING_HASH, &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: ring}
+}
+
+// defaultFailures is how many failures in a row eject, if a rule does not say it.
+const defaultFailures = 5
+
+// proxylessOutliers ejects an endpoint of which every call of an interval failed,
+// if they were as many as the rule wants in a row: gRPC counts shares, and not
+// what comes in a row (gRFC A50). Nil ejects nothing.
+func proxylessOutliers(in *networkingv1alpha3.OutlierDetection) *clusterv3.OutlierDetection {
+	if in == nil {
+		return nil
+	}
+	var failures uint32
+	least := func(n *wrapperspb.UInt32Value, unset uint32) {
+		value := unset
+		if n != nil {
+			value = n.GetValue()
+		}
+		if value > 0 && (failures == 0 || value < failures) {
+			failures = value
+		}
+	}
+	least(in.GetConsecutive_5XxErrors(), defaultFailures)
+	least(in.GetConsecutiveGatewayErrors(), 0)
+	if failures == 0 {
+		return nil
+	}
+	out := &clusterv3.OutlierDetection{
+		Interval:                       in.GetInterval(),
+		BaseEjectionTime:               in.GetBaseEjectionTime(),
+		EnforcingSuccessRate:           wrapperspb.UInt32(0),
+		EnforcingFailurePercentage:     wrapperspb.UInt32(100),
+		FailurePercentageThreshold:     wrapperspb.UInt32(99), // more than that
+		FailurePercentageMinimumHosts:  wrapperspb.UInt32(1),
+		FailurePercentageRequestVolume: wrapperspb.UInt32(failures),
+	}
+	if n := in.GetMaxEjectionPercent(); n > 0 {
+		out.MaxEjectionPercent = wrapperspb.UInt32(uint32(n))
+	}
+	return out
+}
+
+// proxylessTLS is mutual TLS with what the plugins of the gRPC bootstrap give,
+// with somebody who has one of the names, or is of the mesh if there are none.
+func proxylessTLS(names []string) *tlsv3.CommonTlsContext {
+	plugin := func(certificate string) *tlsv3.CertificateProviderPluginInstance {
+		return &tlsv3.CertificateProviderPluginInstance{InstanceName: certificateProvider, CertificateName: certificate}
+	}
+	var matchers []*matcherv3.StringMatcher
+	for _, name := range names {
+		matchers = append(matchers, parts.Exactly(name))
+	}
+	return &tlsv3.CommonTlsContext{
+		TlsCertificateProviderInstance: plugin(parts.SecretIdentity),
+		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+			CaCertificateProviderInstance: plugin(parts.SecretRoots),
+			//lint:ignore SA1019 gRPC reads this field and not the typed one (gRFC A29)
+			MatchSubjectAltNames: matchers,
+		}},
+	}
+}
+
+// proxylessEndpoints are those of the services with known endpoints, as the
+// client sees them from where it is.
+func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *Set) *Set {
+	p := &part{}
+	for _, ref := range g.view(s).clusters {
+		if ref.found == model.ResolutionDynamicDNS {
+			continue
+		}
+		src := proxylessEndpointSource{endpointSource{
+			name: ref.name, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
+			endpoints: endpointSetOf(s.mesh, ref.service), locality: ref.locality(s),
+		}}
+		if ref.found.ByName() {
+			if len(dialed(endpointsOf(src.endpoints, src.rule, src.subset), src.port)) > 0 {
+				continue // the client resolves them
+			}
+			src.endpoints = nil
+		}
+		src.from = at.of(s, ref, src.endpoints)
+		// A gateway to another network knows whom requests are for by an SNI that
+		// gRPC does not send: what is behind one is out of reach.
+		src.from.secure = false
+		p.add(ref, func() (*Resource, error) {
+			return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
+				list := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset))
+				if src.from.networks != nil {
+					list = src.from.route(list, src.port, nil)
+				}
+				list = dialed(onlyIP(list), src.port)
+				cla := loadAssignment(ref.name, src.port, list, nil)
+				prefer(cla, list, src.port, src.locality)
+				return cla
+			})
+		})
+	}
+	return newSet(prev, p.resources, p.problems)
+}
+
+// dialed are the endpoints of a port that gRPC can dial: an address twice, or
+// one that is a path, would make it refuse all of them.
+func dialed(list []*model.Endpoint, port uint32) []*model.Endpoint {
+	seen := map[string]bool{}
+	var out []*model.Endpoint
+	for _, ep := range list {
+		_, unix := parts.UnixPath(ep.Address)
+		at := parts.HostPort(ep.Address, ep.Port)
+		if unix || ep.Address == "" || ep.ServicePort != port || seen[at] {
+			continue
+		}
+		seen[at] = true
+		plain := *ep
+		plain.MutualTLS = false // there is nothing that it could be matched with
+		out = append(out, &plain)
+	}
+	return slices.Clip(out)
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// serverPrefix begins the names of the listeners that servers ask for; the
+// address at which they listen follows. Istio's agent writes it into the gRPC
+// bootstrap (server_listener_resource_name_template).
+const serverPrefix = "xds.istio.io/grpc/lds/inbound/"
+
+// The label by which a workload says that it speaks mutual TLS of the mesh.
+const (
+	tlsModeLabel = "security.istio.io/tlsMode"
+	tlsModeIstio = "istio"
+)
+
+// server is an address at which an application may listen.
+type server struct {
+	host string
+	port uint32
+	// secure is true if callers need mutual TLS of the mesh.
+	secure bool
+}
+
+// serversOf are the addresses at which the application of a proxyless workload
+// may listen: the ports that services, its Sidecar or a PeerAuthentication know
+// of it, at each of its own addresses and at all. Which of them it does listen
+// at shows when it asks.
+func serversOf(s *scope) []server {
+	var ports []uint32
+	for _, i := range s.mesh.Instances.At(s.proxy.IPs) {
+		at := slices.IndexFunc(i.Service.Ports, func(p model.Port) bool { return p.Number == i.Endpoint.ServicePort })
+		if at >= 0 && i.Service.Ports[at].Protocol != model.ProtocolUDP {
+			ports = append(ports, i.Endpoint.Port)
+		}
+	}
+	for _, l := range s.sidecar.Ingress() {
+		ports = append(ports, l.GetPort().GetNumber())
+	}
+	ports = append(ports, s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.Labels)...)
+	slices.Sort(ports)
+	hosts := []string{"0.0.0.0", "::"}
+	for _, ip := range s.proxy.IPs {
+		if addr, err := netip.ParseAddr(ip); err == nil && !slices.Contains(hosts, addr.String()) {
+			hosts = append(hosts, addr.String())
+		}
+	}
+	var out []server
+	for _, port := range slices.Compact(ports) {
+		if port == 0 || port > 65535 {
+			continue
+		}
+		secure := s.servesSecurely(port)
+		for _, host := range hosts {
+			out = append(out, server{host: host, port: port, secure: secure})
+		}
+	}
+	return out
+}
+
+// servesSecurely reports whether callers of a port need mutual TLS. gRPC cannot
+// tell it from plaintext, so that a server takes one of them: what is permissive
+// is mutual TLS for a workload that says that it speaks it, as its callers then
+// do too, otherwise plaintext.
+func (s *scope) servesSecurely(port uint32) bool {
+	switch s.mesh.PeerAuthentications.Mode(s.proxy.Namespace, s.proxy.Labels, port) {
+	case snapshot.MutualTLSStrict:
+		return true
+	case snapshot.MutualTLSDisabled:
+		return false
+	case snapshot.MutualTLSPermissive:
+	}
+	return s.proxy.Labels[tlsModeLabel] == tlsModeIstio
+}
+
+// serversKey decides the listeners of servers.
+func serversKey(servers []server) inboundKey {
+	var key inboundKey
+	for _, at := range servers {
+		key.modes += fmt.Sprintf(";%s/%d/%t", at.host, at.port, at.secure)
+	}
+	return key
+}
+
+// serverListeners adds the listeners of servers.
+func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
+	for _, at := range servers {
+		l := serverListener(at)
+		r, err := g.table.put(TypeListener, l.GetName(), l)
+		if err != nil {
+			p.problems = append(p.problems, parts.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
+			continue
+		}
+		p.resources = append(p.resources, r)
+	}
+}
+
+// serverListener takes what comes for a server. The library compares the address
+// with its own, byte by byte, and hands every request to the application.
+func serverListener(at server) *listenerv3.Listener {
+	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{{
+		Name: "envoy.filters.network.http_connection_manager",
+		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: parts.Pack(&hcmv3.HttpConnectionManager{
+			StatPrefix:     "inbound_" + parts.HostPort(at.host, at.port),
+			RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
+			HttpFilters:    []*hcmv3.HttpFilter{routerFilter()},
+		})},
+	}}}
+	if at.secure {
+		chain.Name, chain.TransportSocket = "inbound-mtls", serverTLS()
+	}
+	return &listenerv3.Listener{
+		Name:             serverPrefix + parts.HostPort(at.host, at.port),
+		Address:          parts.SocketAddress(at.host, at.port),
+		TrafficDirection: corev3.TrafficDirection_INBOUND,
+		FilterChains:     []*listenerv3.FilterChain{chain},
+	}
+}
+
+func toApplication() *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{Name: "inbound", VirtualHosts: []*routev3.VirtualHost{{
+		Name: "inbound", Domains: []string{"*"},
+		Routes: []*routev3.Route{{
+			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_NonForwardingAction{NonForwardingAction: &routev3.NonForwardingAction{}},
+		}},
+	}}}
+}
+
+// serverTLS demands a certificate of the mesh. Names cannot be demanded: gRPC
+// refuses a server's listener that does (gRFC A29), and checks the roots alone.
+func serverTLS() *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: parts.Pack(&tlsv3.DownstreamTlsContext{
+			CommonTlsContext:         proxylessTLS(nil),
+			RequireClientCertificate: wrapperspb.Bool(true),
+		})},
+	}
+}

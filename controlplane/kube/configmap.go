@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	configMapRetry = time.Second
+	configMapTry   = 10 * time.Second
+)
+
+// ConfigMapsConfig describes ConfigMaps.
+type ConfigMapsConfig struct {
+	Client    *Client
+	Namespace string
+	Names     []string
+	// OnChange hears of changes, after they can be read. It must not block.
+	OnChange func()
+	Logger   *slog.Logger // nil means slog.Default()
+}
+
+// ConfigMaps are some ConfigMaps of one namespace, by their names. It needs the
+// rights to get, list and watch them.
+type ConfigMaps struct {
+	cfg ConfigMapsConfig
+
+	mu   sync.RWMutex // guards data
+	data map[string]map[string]string
+}
+
+// NewConfigMaps returns ConfigMaps that know nothing until Read or Run.
+func NewConfigMaps(cfg ConfigMapsConfig) (*ConfigMaps, error) {
+	if cfg.Client == nil || cfg.OnChange == nil || cfg.Namespace == "" {
+		return nil, errors.New("ConfigMaps: they need a cluster, a namespace, and who hears of changes")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &ConfigMaps{cfg: cfg, data: map[string]map[string]string{}}, nil
+}
+
+// Get gives what a ConfigMap holds, nil if there is none of that name. Nobody
+// may write to it.
+func (c *ConfigMaps) Get(name string) map[string]string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.data[name]
+}
+
+// Read reads each once. While the cluster does not answer it tries again, until
+// ctx is done. What may not be read counts as not there, with a warning.
+func (c *ConfigMaps) Read(ctx context.Context) error {
+	for _, name := range c.cfg.Names {
+		for said := false; ; said = true {
+			err := c.read(ctx, name)
+			if err == nil {
+				break
+			}
+			if !said {
+				c.cfg.Logger.Warn("a ConfigMap cannot be read; trying again until it can", "name", name, "namespace", c.cfg.Namespace, "err", err)
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("read ConfigMap %s/%s: %w", c.cfg.Namespace, name, err)
+			case <-time.After(configMapRetry):
+			}
+		}
+	}
+	return nil
+}
+
+func (c *ConfigMaps) read(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, configMapTry)
+	defer cancel()
+	found, err := c.cfg.Client.api.CoreV1().ConfigMaps(c.cfg.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		c.cfg.Logger.Warn("a ConfigMap may not be read and counts as not there: give the service account the rights to get, list and watch it",
+			"name", name, "namespace", c.cfg.Namespace, "err", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	c.put(name, contents(found))
+	return nil
+}
+
+// Run follows them until ctx is done.
+func (c *ConfigMaps) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, name := range c.cfg.Names {
+		g.Go(func() error { return c.follow(ctx, name) })
+	}
+	return g.Wait()
+}
+
+func (c *ConfigMaps) follow(ctx context.Context, name string) error {
+	one := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client.api, 0, informers.WithTransform(stripConfigMap),
+		informers.WithNamespace(c.cfg.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}))
+	defer one.Shutdown()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	informer := one.Core().V1().ConfigMaps().Informer()
+	if err := informer.SetWatchErrorHandlerWithContext(watchFault(c.cfg.Logger, "ConfigMap")); err != nil {
+		return fmt.Errorf("watch ConfigMap %s/%s: %w", c.cfg.Namespace, name, err)
+	}
+	set := func(o any) {
+		if m, ok := o.(*corev1.ConfigMap); ok && m.Name == name && c.put(name, contents(m)) {
+			c.cfg.OnChange()
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, o any) { set(o) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			if m, ok := o.(*corev1.ConfigMap); ok && m.Name == name && c.put(name, nil) {
+				c.cfg.OnChange()
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch ConfigMap %s/%s: %w", c.cfg.Namespace, name, err)
+	}
+	one.StartWithContext(ctx)
+	if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) && len(informer.GetStore().List()) == 0 && c.put(name, nil) {
+		c.cfg.OnChange() // gone between Read and now
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// contents are never nil: a ConfigMap without data is there.
+func contents(m *corev1.ConfigMap) map[string]string {
+	if m.Data == nil {
+		return map[string]string{}
+	}
+	return m.Data
+}
+
+// put takes what a ConfigMap holds now, and tells whether it is news.
+func (c *ConfigMaps) put(name string, data map[string]string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, there := c.data[name]
+	if there == (data != nil) && maps.Equal(before, data) {
+		return false
+	}
+	if data == nil {
+		delete(c.data, name)
+	} else {
+		c.data[name] = data
+	}
+	return true
+}
