@@ -18,37 +18,46 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// Parse lays a MeshConfig in YAML (or JSON) over the defaults and validates
-// the result. Top-level fields replace the default's, with these exceptions:
-// defaultConfig merges as in ApplyProxyConfig, defaultProviders merges field by
-// field, extensionProviders merges by name, and trustDomainAliases is sorted
-// without duplicates.
-func Parse(doc []byte) (*meshv1alpha1.MeshConfig, error) {
-	fields, err := decode(doc)
-	if err != nil {
-		return nil, fmt.Errorf("mesh config: %w", err)
-	}
+// Parse lays MeshConfigs in YAML (or JSON) over the defaults, one after the
+// other, and validates the result. Top-level fields replace those beneath, with
+// these exceptions: defaultConfig merges as in ApplyProxyConfig,
+// defaultProviders merges field by field, extensionProviders merges by name, and
+// trustDomainAliases is sorted without duplicates.
+func Parse(docs ...[]byte) (*meshv1alpha1.MeshConfig, error) {
 	mesh := Default()
-	base := Default()
-	overlaid := maps.Clone(fields)
-	proxyConfig := take(overlaid, "defaultConfig", "default_config")
-	providers := take(overlaid, "defaultProviders", "default_providers")
-	if err := overlay(mesh.ProtoReflect(), overlaid, ""); err != nil {
-		return nil, fmt.Errorf("mesh config: %w", err)
+	for _, doc := range docs {
+		if err := apply(mesh, doc); err != nil {
+			return nil, fmt.Errorf("mesh config: %w", err)
+		}
 	}
-	if err := overlaySub(mesh.DefaultConfig.ProtoReflect(), proxyConfig, "defaultConfig"); err != nil {
-		return nil, fmt.Errorf("mesh config: %w", err)
-	}
-	if err := overlaySub(mesh.DefaultProviders.ProtoReflect(), providers, "defaultProviders"); err != nil {
-		return nil, fmt.Errorf("mesh config: %w", err)
-	}
-	mesh.ExtensionProviders = mergeProviders(base.ExtensionProviders, mesh.ExtensionProviders)
-	slices.Sort(mesh.TrustDomainAliases)
-	mesh.TrustDomainAliases = slices.Compact(mesh.TrustDomainAliases)
 	if err := validateMesh(mesh); err != nil {
 		return nil, fmt.Errorf("mesh config: %w", err)
 	}
 	return mesh, nil
+}
+
+// apply lays one document over a MeshConfig.
+func apply(mesh *meshv1alpha1.MeshConfig, doc []byte) error {
+	fields, err := decode(doc)
+	if err != nil {
+		return err
+	}
+	proxyConfig := take(fields, "defaultConfig", "default_config")
+	providers := take(fields, "defaultProviders", "default_providers")
+	beneath := slices.Clone(mesh.ExtensionProviders)
+	if err := overlay(mesh.ProtoReflect(), fields, ""); err != nil {
+		return err
+	}
+	if err := overlaySub(mesh.DefaultConfig.ProtoReflect(), proxyConfig, "defaultConfig"); err != nil {
+		return err
+	}
+	if err := overlaySub(mesh.DefaultProviders.ProtoReflect(), providers, "defaultProviders"); err != nil {
+		return err
+	}
+	mesh.ExtensionProviders = mergeProviders(beneath, mesh.ExtensionProviders)
+	slices.Sort(mesh.TrustDomainAliases)
+	mesh.TrustDomainAliases = slices.Compact(mesh.TrustDomainAliases)
+	return nil
 }
 
 // ApplyProxyConfig lays a ProxyConfig in YAML (or JSON) over base, which it

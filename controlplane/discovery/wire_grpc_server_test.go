@@ -206,7 +206,8 @@ func TestGRPCMutualTLS(t *testing.T) {
 		wireKey(model.PeerAuthentication, "default"): wireMode(securityv1beta1.PeerAuthentication_MutualTLS_STRICT),
 		wireKey(model.DestinationRule, "echo"):       wireMutual(wireHost),
 	})
-	client := wireApp{ip: "127.77.60.21", name: "client", certificates: ca.issue(t, "client")}.dial(t, w, "xds:///echo:7070")
+	app := wireApp{ip: "127.77.60.21", name: "client", certificates: ca.issue(t, "client")}
+	client := app.dial(t, w, "xds:///echo:7070")
 	client.calls(wireID("client"))
 
 	dialAt(t, server.address, grpc.WithTransportCredentials(insecure.NewCredentials())).refused()
@@ -230,10 +231,13 @@ func TestGRPCMutualTLS(t *testing.T) {
 		}
 	}
 
+	// A connection that there is stays: it is new ones that are checked.
 	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "somebody-else", server.address))
-	client.refused()
-	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "server", server.address))
+	misled := app.dial(t, w, "xds:///echo:7070")
+	misled.refused()
 	client.calls(wireID("client"))
+	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "server", server.address))
+	misled.calls(wireID("client"))
 }
 
 // TestGRPCServerModes changes what a server takes while it runs. It takes one of

@@ -60,8 +60,7 @@ func wireStoppable(t *testing.T, ip string) (string, *grpc.Server) {
 }
 
 // wireEcho does what the headers of a call say: "x-fail: 2" fails the first two
-// attempts, "x-delay" waits, and "x-only: address" fails unless the server has
-// another address. Its header "x-caller" is the identity of the caller.
+// attempts, "x-delay" waits, and "x-bad: address" fails at that address. The header "x-caller" is the identity of the caller.
 type wireEcho struct {
 	healthpb.UnimplementedHealthServer
 }
@@ -69,6 +68,9 @@ type wireEcho struct {
 func (wireEcho) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	in, _ := metadata.FromIncomingContext(ctx)
 	first := func(name string) string { return strings.Join(in.Get(name), ",") }
+	if fail := first("x-fail"); fail != "" && parsePort(first("grpc-previous-rpc-attempts")) < parsePort(fail) {
+		return nil, status.Error(codes.Unavailable, "as the caller wants")
+	}
 	from, _ := grpcpeer.FromContext(ctx)
 	caller := "nobody"
 	if info, ok := from.AuthInfo.(interface {
@@ -78,9 +80,6 @@ func (wireEcho) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*hea
 	}
 	if err := grpc.SetHeader(ctx, metadata.Pairs("x-caller", caller)); err != nil {
 		return nil, err
-	}
-	if fail := first("x-fail"); fail != "" && parsePort(first("grpc-previous-rpc-attempts")) < parsePort(fail) {
-		return nil, status.Error(codes.Unavailable, "as the caller wants")
 	}
 	if bad := first("x-bad"); bad != "" && bad == from.LocalAddr.String() {
 		return nil, status.Error(codes.Internal, "as the caller wants")

@@ -189,11 +189,14 @@ func (in *ingress) served() {
 		case first.protocol.IsHTTP() && e.protocol.IsHTTP():
 			first.mixed = true
 		default:
-			in.problems = append(in.problems, model.Problem{
+			p := model.Problem{
 				Object: i.Service.Source, Warning: true,
 				Reason: fmt.Sprintf("port %d of the workloads speaks %s for this service and %s for %s, which is older and counts: "+
 					"give both ports the same protocol", port, e.protocol, first.protocol, first.host),
-			})
+			}
+			if !slices.Contains(in.problems, p) { // an address may be of several endpoints
+				in.problems = append(in.problems, p)
+			}
 		}
 	}
 	slices.SortFunc(in.entries, func(a, b ingressEntry) int { return cmp.Compare(a.port, b.port) })
@@ -278,6 +281,9 @@ func (in *ingress) listenerKey() inboundKey {
 	key.modes += fmt.Sprint(in.refused)
 	for _, f := range in.fallback {
 		key.modes += fmt.Sprintf(";%d/%d", f.mode, f.port)
+	}
+	for _, p := range in.problems { // the set tells of them
+		key.modes += fmt.Sprintf(";%q", p)
 	}
 	return key
 }

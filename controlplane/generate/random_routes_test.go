@@ -33,7 +33,11 @@ func (w *randomWorld) sidecarRoutes() *networkingv1alpha3.VirtualService {
 	for range w.IntN(3) {
 		http := &networkingv1alpha3.HTTPRoute{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: w.target()}}}
 		if w.IntN(2) == 0 {
-			http.Match = []*networkingv1alpha3.HTTPMatchRequest{{SourceLabels: w.labels(), SourceNamespace: w.one("", "a"), Port: w.maybePort()}}
+			labels := w.labels()
+			if w.IntN(2) == 0 {
+				labels = nil
+			}
+			http.Match = []*networkingv1alpha3.HTTPMatchRequest{{SourceLabels: labels, SourceNamespace: w.one("", "a"), Port: w.maybePort()}}
 		}
 		vs.Http = append(vs.Http, http)
 	}

@@ -40,7 +40,7 @@ func newRandomWorld(seed uint64) *randomWorld {
 		chaos: chaos{rand.New(rand.NewPCG(seed, 63))}, objects: map[model.Key]*model.Config{},
 		platform: map[model.Key]*registry.PlatformService{}, settings: meshconfig.Default(),
 	}
-	w.change(40)
+	w.change(4 + w.IntN(40))
 	return w
 }
 
@@ -132,7 +132,7 @@ func (w *randomWorld) locality() string {
 
 func (w *randomWorld) endpoints(key model.Key, svc *model.Service) []*model.Endpoint {
 	var out []*model.Endpoint
-	for range w.IntN(4) {
+	for range 1 + w.IntN(3) { // one at least: a service that lost all remembers whose they were
 		base := model.Endpoint{
 			Address: w.address(), Namespace: key.Namespace, ServiceAccount: w.one("", "x", "y"), Labels: w.labels(), Weight: 1, Cluster: w.one("c1", "c2"),
 			Network: w.one("", "", "n1", "n2"), Node: w.one("", "node1", "node2"), Locality: w.locality(), MutualTLS: w.IntN(2) == 0,
@@ -181,7 +181,7 @@ func (w *randomWorld) kubeService(key model.Key) *registry.PlatformService {
 func (w *randomWorld) labels() map[string]string {
 	out := map[string]string{}
 	for range w.IntN(3) {
-		out[w.one("app", "app", "version")] = w.one("x", "y")
+		out[w.one("app", "app", "version", "tier")] = w.one("x", "y")
 	}
 	return out
 }

@@ -28,7 +28,6 @@ const noPortTranslation = "experimental.istio.io/disable-gateway-port-translatio
 // routerKey decides, with outboundKey, what a gateway listens for.
 type routerKey struct {
 	labels string // all of them: Gateways and VirtualServices select by them
-	// namespace is that of the Gateways that count; empty counts all.
 	namespace string
 	wildcard  string // where servers without an address of their own listen
 	targets   string // ports of its services, and where it takes them
@@ -67,11 +66,8 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	// Sidecar objects are not for gateways, not even those of a whole namespace.
 	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
 	r.key = routerKey{
-		labels:   project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels),
+		labels:   project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
 		wildcard: familiesOf(proxy).wildcards()[0],
-	}
-	if g.cfg.ScopeGateways {
-		r.key.namespace = proxy.Namespace
 	}
 	targets := r.targets()
 	for _, t := range targets {
@@ -79,7 +75,7 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	}
 	r.view = g.view(r.scope)
 	r.merged = g.gateways.get(r.key, mesh.Sequence, sources{mesh.Gateways, mesh.Config}, func(*gateway.Merged) *gateway.Merged {
-		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Labels, r.key.namespace), r.key.wildcard, func(port uint32) uint32 {
+		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Namespace, proxy.Labels, g.cfg.ScopeGateways), r.key.wildcard, func(port uint32) uint32 {
 			for _, t := range targets {
 				if t.service == port {
 					return t.proxy

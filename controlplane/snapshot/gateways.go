@@ -78,12 +78,14 @@ func newGateways(old *Gateways, objs []*model.Config, _ settings) *Gateways {
 func (g *Gateways) Get(name string) *Gateway { return g.byName[name] }
 
 // For gives the objects that select a workload, oldest first: those without a
-// selector select every gateway. A namespace that is not empty leaves out those
-// of others.
-func (g *Gateways) For(labels map[string]string, namespace string) []*Gateway {
+// selector select every gateway. Scoped leaves out those of other namespaces than
+// the workload's; those that were made of a Gateway of the Gateway API are never
+// for other namespaces.
+func (g *Gateways) For(namespace string, labels map[string]string, scoped bool) []*Gateway {
 	var out []*Gateway
 	for _, gw := range g.sorted {
-		if (namespace == "" || gw.Config.Namespace == namespace) && model.Selects(gw.Spec.GetSelector(), labels) {
+		own := gw.Config.Namespace == namespace || !scoped && gw.Config.Annotations[semanticsAnnotation] != gatewaySemantics
+		if own && model.Selects(gw.Spec.GetSelector(), labels) {
 			out = append(out, gw)
 		}
 	}

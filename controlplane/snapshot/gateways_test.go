@@ -80,16 +80,18 @@ func TestGateways(t *testing.T) {
 		return out
 	}
 	for _, tc := range []struct {
-		labels          map[string]string
-		namespace, want string
+		labels    map[string]string
+		namespace string
+		scoped    bool
+		want      string
 	}{
-		{nil, "", "edge/all "},
-		{map[string]string{"app": "edge", "more": "1"}, "", "edge/all edge/edge "},
-		{map[string]string{"app": "edge", "tier": "x"}, "edge", "edge/all edge/edge edge/other "},
-		{map[string]string{"app": "edge"}, "shop", ""},
+		{nil, "shop", false, "edge/all "},
+		{map[string]string{"app": "edge", "more": "1"}, "shop", false, "edge/all edge/edge "},
+		{map[string]string{"app": "edge", "tier": "x"}, "edge", true, "edge/all edge/edge edge/other "},
+		{map[string]string{"app": "edge"}, "shop", true, ""},
 	} {
-		if got := names(first.Gateways.For(tc.labels, tc.namespace)); got != tc.want {
-			t.Errorf("%v in %q is selected by %q, want %q", tc.labels, tc.namespace, got, tc.want)
+		if got := names(first.Gateways.For(tc.namespace, tc.labels, tc.scoped)); got != tc.want {
+			t.Errorf("%v in %q, scoped %t, is selected by %q, want %q", tc.labels, tc.namespace, tc.scoped, got, tc.want)
 		}
 	}
 	if got := first.Gateways.SelectorLabels; !slices.Equal(got, []string{"app", "tier"}) {

@@ -255,9 +255,13 @@ func canonical(objs []*model.Config) []*model.Config {
 	return out
 }
 
-// semanticsAnnotation says how the paths of a VirtualService match; no other
-// annotation has a meaning.
-const semanticsAnnotation = "internal.istio.io/route-semantics"
+// semanticsAnnotation says what kind of object one was made of, and so how the
+// paths of a VirtualService match; no other annotation has a meaning.
+const (
+	semanticsAnnotation = "internal.istio.io/route-semantics"
+	// gatewaySemantics is its value for what was made of the Gateway API.
+	gatewaySemantics = "gateway"
+)
 
 // sameConfig reports whether two objects mean the same. The place is compared
 // too, so that problems never name an old line.

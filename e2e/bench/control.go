@@ -34,8 +34,10 @@ type control struct {
 func (b *bench) startControl(ctx context.Context, name, rule string) (*control, error) {
 	dir := b.path(name)
 	mesh := filepath.Join(dir, "mesh.yaml")
-	text := fmt.Sprintf("configSources: [{address: %q}]\ntrustDomain: cluster.local\nrootNamespace: istio-system\nproxyHttpPort: 15080\n",
-		"fs://"+b.path("config"))
+	text := fmt.Sprintf("configSources: [{address: %q}]\ntrustDomain: cluster.local\nrootNamespace: istio-system\n", "fs://"+b.path("config"))
+	if !b.redirect {
+		text += "proxyHttpPort: 15080\n"
+	}
 	if err := writeFile(mesh, text); err != nil {
 		return nil, err
 	}

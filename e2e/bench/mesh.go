@@ -36,23 +36,50 @@ func routeFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf
 
 // serviceEntry gives service i, whose first endpoint has the given address.
 func serviceEntry(i int, first string) string {
+	return serviceNamed(fmt.Sprintf("svc-%d.mesh.local", i), i, first)
+}
+
+// serviceNamed gives service i with a host of its own.
+func serviceNamed(host string, i int, first string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: svc-%[1]d, namespace: default}
 spec:
-  hosts: [svc-%[1]d.mesh.local]
+  hosts: [%[5]s]
   addresses: [10.100.%[2]d.%[3]d]
   ports: [{number: 80, name: http, protocol: HTTP}]
   resolution: STATIC
   location: MESH_INTERNAL
   endpoints:
   - {address: %[4]s, labels: {app: svc-%[1]d, version: v1}}
-`, i, i/250, i%250+1, first)
+`, i, i/250, i%250+1, first, host)
 	for n, version := range []string{"v1", "v2", "v2"} {
 		fmt.Fprintf(&b, "  - {address: 10.%d.%d.%d, labels: {app: svc-%d, version: %s}}\n", 201+n, i/250, i%250+1, i, version)
 	}
 	return b.String()
+}
+
+// writeStreams adds services of which each has an address and takes connections
+// that nobody reads.
+func writeStreams(dir string, services int) error {
+	for i := range services {
+		text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: tcp-%[1]d, namespace: default}
+spec:
+  hosts: [tcp-%[1]d.mesh.local]
+  addresses: [10.110.%[2]d.%[3]d]
+  ports: [{number: 9000, name: tcp, protocol: TCP}]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  endpoints: [{address: 10.210.%[2]d.%[3]d}, {address: 10.211.%[2]d.%[3]d}]
+`, i, i/250, i%250+1)
+		if err := writeFile(filepath.Join(dir, fmt.Sprintf("tcp-%d.yaml", i)), text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // route gives the route of service i; the marker stands in the header that

@@ -296,13 +296,14 @@ func (s *ads) receive() (received, error) {
 	return received{data: m.data, typeURL: fields[responseType], nonce: fields[responseNonce], version: fields[responseVersion]}, nil
 }
 
-// encodeNode gives the node of proxy i.
+// encodeNode gives the node of proxy i: an application that nobody calls, or, where
+// traffic is redirected, an endpoint of one of 500 services.
 func encodeNode(i int, redirect bool) ([]byte, error) {
-	mode := "NONE"
+	ip, mode := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1), "NONE"
 	if redirect {
-		mode = "REDIRECT"
+		service := i % 500
+		ip, mode = fmt.Sprintf("10.%d.%d.%d", 201+i/500%3, service/250, service%250+1), "REDIRECT"
 	}
-	ip := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1)
 	metadata, err := structpb.NewStruct(map[string]any{
 		"NAMESPACE": "default", "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local", "INTERCEPTION_MODE": mode,
 		"NAME": fmt.Sprintf("bench-%d", i), "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": ip, "LABELS": map[string]any{"app": "bench"},

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -38,8 +39,8 @@ func (b *bench) push(ctx context.Context) (figures []figure, err error) {
 }
 
 // intercept measures the same for sidecars that traffic is redirected to, which
-// have a listener for each address and port of what is no HTTP. There is no floor
-// and no target.
+// have a listener for each address and port of what is no HTTP, and are endpoints
+// of services. There is no floor and no target.
 func (b *bench) intercept(ctx context.Context) (figures []figure, err error) {
 	sub := *b
 	sub.dir, sub.redirect = b.path("intercept"), true
@@ -83,7 +84,7 @@ func (b *bench) pushFigures(name string, ours, straight load) []figure {
 		{"first sync", ours.first, straight.first, change{6, 2.5, 0}},
 		{"one route", ours.route, straight.route, route},
 		{"one endpoint", ours.endpoint, straight.endpoint, change{0.1, 0.1, 0.57e6}},
-		{"one new service", ours.service, change{}, change{}},
+		{"one service replaced", ours.service, change{}, change{}},
 	}
 	targets := b.proxies == targetProxies && b.services == 500 && !b.redirect
 	var out []figure
@@ -104,6 +105,10 @@ func (b *bench) pushFigures(name string, ours, straight load) []figure {
 	return append(out, memory, figure{Name: name + ": anonymous memory of the control plane", Unit: megabytes, Ours: ours.anonymous, Straight: straight.anonymous})
 }
 
+// newService is the file of the service that is new: it takes the place of the one
+// that was new before.
+const newService = "svc-new.yaml"
+
 // pushOurs measures our control plane. A first one, which is ended, tells
 // what proxies subscribe, so that the measured one starts cold.
 func (b *bench) pushOurs(ctx context.Context, k kind) (l load, subs subscriptions, err error) {
@@ -123,13 +128,13 @@ func (b *bench) pushOurs(ctx context.Context, k kind) (l load, subs subscription
 	l, err = b.measure(ctx, c.process, controlHost, subs, func(typeURL, marker string) error {
 		switch typeURL {
 		case typeCluster:
-			return writeFile(b.path("config", "svc-new.yaml"), serviceNamed(marker, b.services, "10.77.77.77"))
+			return writeFile(b.path("config", newService), serviceNamed(marker, b.services, "10.76.0.1"))
 		case typeEndpoint:
 			return writeFile(serviceFile(b.path("config"), 1), serviceEntry(1, marker))
 		}
 		return writeFile(routeFile(b.path("config"), 0), route(0, marker))
 	})
-	return l, subs, errors.Join(err, remove(b.path("config", "svc-new.yaml")))
+	return l, subs, errors.Join(err, os.Remove(b.path("config", newService)))
 }
 
 // pushFloor measures the floor: the same bytes from a server that does
@@ -197,40 +202,67 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 	}
 	l.first.bytes = float64(p.bytes.Load())
 	b.say("push: %s, delta %t: first sync %.3f s, server CPU %.3f s, %.1f MB", host, subs.delta, l.first.wall, l.first.cpu, l.first.bytes/1e6)
-	ofRoute := typeRoute
-	if subs.delta {
-		ofRoute = typeVirtualHost
-	}
-	for i, c := range []struct {
-		typeURL string
-		to      *changeSamples
-	}{{ofRoute, &changeSamples{}}, {typeEndpoint, &changeSamples{}}} {
+	for _, c := range l.changes(subs, host == controlHost) {
+		var samples changeSamples
 		for round := range b.rounds {
-			// A marker is an address that no round and no service had.
-			marker := fmt.Sprintf("10.77.%d.%d", i, 100+round)
-			if subs.delta {
-				marker = fmt.Sprintf("10.78.%d.%d", i, 100+round)
-			}
-			if err := p.round(ctx, server, wanted{c.typeURL, []byte(marker)}, change, c.to); err != nil {
-				return l, fmt.Errorf("round %d: %w", round+1, err)
+			marker := fmt.Sprintf(c.marker, 100+round)
+			if err := p.round(ctx, server, c.wanted(subs, marker), func() error { return change(c.typeURL, marker) }, &samples); err != nil {
+				return l, fmt.Errorf("%s, round %d: %w", c.what, round+1, err)
 			}
 		}
-		m, err := c.to.median()
-		if err != nil {
+		if *c.to, err = samples.median(); err != nil {
 			return l, err
 		}
-		if c.typeURL != typeEndpoint {
-			l.route = m
-		} else {
-			l.endpoint = m
-		}
-		b.say("push: %s, delta %t: change %d all have it %.3f s (slowest round %.3f s), server CPU %.3f s, %.2f MB",
-			host, subs.delta, i+1, m.wall, slices.Max(c.to.wall), m.cpu, m.bytes/1e6)
+		b.say("push: %s, delta %t: %s, all have it %.3f s (slowest round %.3f s), server CPU %.3f s, %.2f MB",
+			host, subs.delta, c.what, c.to.wall, slices.Max(samples.wall), c.to.cpu, c.to.bytes/1e6)
 	}
 	if l.resident, l.anonymous, err = memory(server.pid()); err != nil {
 		return l, err
 	}
 	return l, prof.memory(ctx, server.pid())
+}
+
+// aChange is a kind of change, made several times.
+type aChange struct {
+	what string
+	// typeURL is the type of what is changed.
+	typeURL string
+	// marker makes a text that no resource had before.
+	marker string
+	to     *change
+}
+
+// changes are those that are made; a new service only with a control plane that
+// knows what a service is.
+func (l *load) changes(subs subscriptions, services bool) []aChange {
+	ofRoute, turn := typeRoute, 77
+	if subs.delta {
+		ofRoute, turn = typeVirtualHost, 78
+	}
+	all := []aChange{
+		{"one route", ofRoute, fmt.Sprintf("10.%d.0.%%d", turn), &l.route},
+		{"one endpoint", typeEndpoint, fmt.Sprintf("10.%d.1.%%d", turn), &l.endpoint},
+	}
+	if services {
+		all = append(all, aChange{"one service replaced", typeCluster, fmt.Sprintf("svc-new-%d-%%d.mesh.local", turn), &l.service})
+	}
+	return all
+}
+
+// wanted is by what a proxy knows that it has the change: of a new service the
+// routes come last, and its cluster needs endpoints.
+func (c aChange) wanted(subs subscriptions, marker string) wanted {
+	w := wanted{typeURL: c.typeURL, marker: []byte(marker)}
+	if c.typeURL != typeCluster {
+		return w
+	}
+	w.typeURL = typeRoute
+	if subs.delta {
+		w.typeURL = typeVirtualHost
+	}
+	w.added = encodeNames([]string{"outbound|80||" + marker})
+	w.all = slices.Concat(subs.names[typeEndpoint], w.added)
+	return w
 }
 
 // changeSamples are the rounds of one kind of change.
@@ -249,7 +281,7 @@ func (s *changeSamples) median() (c change, err error) {
 }
 
 // round makes one change and waits until all proxies have it.
-func (p *proxies) round(ctx context.Context, server *process, w wanted, change func(typeURL, marker string) error, to *changeSamples) error {
+func (p *proxies) round(ctx context.Context, server *process, w wanted, change func() error, to *changeSamples) error {
 	before, err := cpu(server.pid())
 	if err != nil {
 		return err
@@ -257,7 +289,7 @@ func (p *proxies) round(ctx context.Context, server *process, w wanted, change f
 	bytes := p.bytes.Load()
 	p.wanted.Store(&w)
 	began := time.Now()
-	if err := change(w.typeURL, string(w.marker)); err != nil {
+	if err := change(); err != nil {
 		return err
 	}
 	last, err := next(p, p.seen, 30*time.Second)

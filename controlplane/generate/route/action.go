@@ -48,6 +48,10 @@ func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.
 	if authority != "" {
 		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: authority}
 	}
+	if h.Rules.Config.Annotations[semanticsAnnotation] == "gateway" {
+		// The Gateway API wants this of destinations that do not exist.
+		action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
+	}
 	action.RequestMirrorPolicies = b.mirrors(in, h)
 	action.HashPolicy = b.hashPolicies(targets...)
 	route.Action = &routev3.Route_Route{Route: action}

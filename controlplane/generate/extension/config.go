@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package extension
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// What the agent reads, and takes away before Envoy sees it: every variable with
+// the prefix.
+const (
+	hintPrefix     = "ISTIO_META_"
+	hintPullSecret = hintPrefix + "WASM_IMAGE_PULL_SECRET"
+	hintPullPolicy = hintPrefix + "WASM_IMAGE_PULL_POLICY"
+	hintVersion    = hintPrefix + "WASM_PLUGIN_RESOURCE_VERSION"
+)
+
+const (
+	runtime = "envoy.wasm.runtime.v8"
+	// fetchTimeout is how long the agent may take to get a module; the cluster is
+	// a word that Envoy asks for and nobody reads.
+	fetchTimeout = 30 * time.Second
+	noCluster    = "_"
+)
+
+// Config makes the configuration of a plugin. The problems are of parts of the
+// object that are left out. An Envoy that is old knows no failure policy but to
+// fail open or not.
+func Config(p *snapshot.WasmPlugin, old bool) (*corev3.TypedExtensionConfig, []model.Problem) {
+	vm := &wasmv3.VmConfig{Runtime: runtime, Code: code(p), EnvironmentVariables: &wasmv3.EnvironmentVariables{KeyValues: map[string]string{}}}
+	problems := environment(p, vm.GetEnvironmentVariables())
+	config := &wasmv3.PluginConfig{
+		Name: p.Name, RootId: p.Spec.GetPluginName(), Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm},
+	}
+	if p.Settings != "" {
+		config.Configuration = parts.Pack(wrapperspb.String(p.Settings))
+	}
+	failStrategy(p, config, old)
+	return &corev3.TypedExtensionConfig{Name: p.Name, TypedConfig: parts.Pack(&httpwasmv3.Wasm{Config: config})}, problems
+}
+
+// code says where the module is.
+func code(p *snapshot.WasmPlugin) *corev3.AsyncDataSource {
+	if path, ok := strings.CutPrefix(p.URL, "file://"); ok {
+		return &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
+			Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}},
+		}}
+	}
+	return &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{Remote: &corev3.RemoteDataSource{
+		HttpUri: &corev3.HttpUri{
+			Uri: p.URL, Timeout: durationpb.New(fetchTimeout), HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: noCluster},
+		},
+		Sha256: p.Spec.GetSha256(),
+	}}}
+}
+
+// environment sets the variables of the plugin, and what the agent reads. The
+// user's cannot stand for the agent's: a reference to a secret is filled in.
+func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []model.Problem {
+	var problems []model.Problem
+	report := func(format string, args ...any) {
+		problems = append(problems, model.Problem{Object: p.Config.Key, Source: p.Config.Source, Reason: fmt.Sprintf(format, args...)})
+	}
+	for i, v := range p.Spec.GetVmConfig().GetEnv() {
+		switch {
+		case strings.HasPrefix(v.GetName(), hintPrefix):
+			report("spec.vmConfig.env[%d].name: %q has no effect: names that begin with %s are for the agent; choose another name", i, v.GetName(), hintPrefix)
+		case v.GetValueFrom() == extensionsv1alpha1.EnvValueSource_HOST:
+			env.HostEnvKeys = append(env.HostEnvKeys, v.GetName())
+		default:
+			env.KeyValues[v.GetName()] = v.GetValue()
+		}
+	}
+	env.KeyValues[hintVersion] = p.Version
+	if policy := p.Spec.GetImagePullPolicy(); policy != extensionsv1alpha1.PullPolicy_UNSPECIFIED_POLICY {
+		env.KeyValues[hintPullPolicy] = policy.String()
+	}
+	if name := p.Spec.GetImagePullSecret(); name != "" && strings.HasPrefix(p.URL, "oci://") {
+		env.KeyValues[hintPullSecret] = NoPullSecret
+		if ref, err := credentials.ParseReference(name, p.Config.Namespace); err != nil {
+			report("spec.imagePullSecret: %s: the image cannot be pulled; name a Secret of the namespace %s", err, p.Config.Namespace)
+		} else {
+			// Whatever namespace is written: it is that of the object.
+			env.KeyValues[hintPullSecret] = credentials.SchemeKubernetes + "://" + p.Config.Namespace + "/" + ref.Name
+		}
+	}
+	return problems
+}
+
+// failStrategy says what happens to requests when the plugin fails.
+func failStrategy(p *snapshot.WasmPlugin, config *wasmv3.PluginConfig, old bool) {
+	switch p.Spec.GetFailStrategy() {
+	case extensionsv1alpha1.FailStrategy_FAIL_CLOSE:
+		if !old {
+			config.FailurePolicy = wasmv3.FailurePolicy_FAIL_CLOSED
+		}
+	case extensionsv1alpha1.FailStrategy_FAIL_OPEN:
+		if old {
+			//lint:ignore SA1019 the only field that an old Envoy knows
+			config.FailOpen = true
+		} else {
+			config.FailurePolicy = wasmv3.FailurePolicy_FAIL_OPEN
+		}
+	case extensionsv1alpha1.FailStrategy_FAIL_RELOAD:
+		if !old { // it stays closed, as with FAIL_CLOSE
+			config.FailurePolicy = wasmv3.FailurePolicy_FAIL_RELOAD
+		}
+	}
+}
+
+// IsOld reports whether an Envoy of a version has no failure policies, which came
+// with 1.33. One that does not say its version has them.
+func IsOld(version string) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	return major == "1" && err == nil && n < 33
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// WasmPlugin is one user object, of which a configuration for Envoy can be made.
+type WasmPlugin struct {
+	Config *model.Config
+	Spec   *extensionsv1alpha1.WasmPlugin
+	// Name is namespace.name: of the filter in listeners, and of its
+	// configuration.
+	Name string
+	// URL is where the module is: file://, http://, https:// or oci://.
+	URL string
+	// Settings is pluginConfig as JSON, always in the same bytes; empty for none.
+	Settings string
+	// Version changes with the spec, and only with it.
+	Version string
+	// Stands is equal for two versions of the object that listeners do not tell
+	// apart.
+	Stands string
+}
+
+// WasmPlugins is the index of plugins by workload.
+type WasmPlugins struct {
+	root string
+	// byNamespace are those for the workloads of a namespace, with those of the
+	// root namespace, as a request meets them; namespaces without plugins of
+	// their own have those of the root namespace only.
+	byNamespace map[string][]*WasmPlugin
+	byName      map[string]*WasmPlugin
+	all         []*model.Config
+	problems    []model.Problem
+}
+
+func (w *WasmPlugins) objects() []*model.Config {
+	if w == nil {
+		return nil
+	}
+	return w.all
+}
+
+func newWasmPlugins(old *WasmPlugins, objs []*model.Config, set settings) *WasmPlugins {
+	w := &WasmPlugins{root: set.root, byNamespace: make(map[string][]*WasmPlugin), byName: make(map[string]*WasmPlugin), all: objs}
+	for _, obj := range objs {
+		spec, ok := obj.Spec.(*extensionsv1alpha1.WasmPlugin)
+		if !ok {
+			continue
+		}
+		report := func(format string, args ...any) {
+			w.problems = append(w.problems, model.Problem{Object: obj.Key, Source: obj.Source, Reason: fmt.Sprintf(format, args...)})
+		}
+		plugin, err := newWasmPlugin(obj, spec)
+		if err != nil {
+			report("%s; the plugin is left out", err)
+			continue
+		}
+		if old != nil && old.byName[plugin.Name] != nil && sameConfig(old.byName[plugin.Name].Config, obj) {
+			plugin = old.byName[plugin.Name]
+		}
+		for i, ref := range wasmTargets(spec) {
+			if ref.GetGroup() != gatewayAPIGroup || ref.GetKind() != string(kindGateway) {
+				report("spec.targetRefs[%d]: %s %q is no Gateway of %s, so the plugin has no effect there; name a Gateway, or use a selector",
+					i, ref.GetKind(), ref.GetName(), gatewayAPIGroup)
+			}
+		}
+		w.byName[plugin.Name] = plugin
+		w.byNamespace[obj.Namespace] = append(w.byNamespace[obj.Namespace], plugin)
+	}
+	for namespace, own := range w.byNamespace {
+		if namespace != w.root {
+			w.byNamespace[namespace] = inOrder(slices.Concat(w.byNamespace[w.root], own))
+		}
+	}
+	if own := w.byNamespace[w.root]; len(own) > 0 {
+		w.byNamespace[w.root] = inOrder(slices.Clone(own))
+	}
+	return w
+}
+
+// inOrder sorts plugins by priority, the highest first; those without one are
+// last, and equal ones stay as they are.
+func inOrder(plugins []*WasmPlugin) []*WasmPlugin {
+	priority := func(p *WasmPlugin) int64 {
+		if v := p.Spec.GetPriority(); v != nil {
+			return int64(v.GetValue())
+		}
+		return math.MinInt64
+	}
+	slices.SortStableFunc(plugins, func(a, b *WasmPlugin) int { return cmp.Compare(priority(b), priority(a)) })
+	return plugins
+}
+
+// newWasmPlugin reads an object; the error says why Envoy cannot have it.
+func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*WasmPlugin, error) {
+	p := &WasmPlugin{Config: obj, Spec: spec, Name: obj.Namespace + "." + obj.Name}
+	if spec.GetType() == extensionsv1alpha1.PluginType_NETWORK {
+		return nil, fmt.Errorf("spec.type is NETWORK, and only HTTP is served: write HTTP, or remove the object")
+	}
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("spec cannot be written: %w", err)
+	}
+	p.Version = strconv.FormatUint(xxhash.Sum64(text), 16)
+	if p.URL, err = moduleURL(spec.GetUrl()); err != nil {
+		return nil, err
+	}
+	if len(spec.GetPluginConfig().GetFields()) > 0 {
+		if p.Settings, err = compactJSON(spec.GetPluginConfig()); err != nil {
+			return nil, fmt.Errorf("spec.pluginConfig cannot be written as JSON: %w", err)
+		}
+	}
+	p.Stands = strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase()))
+	for _, m := range spec.GetMatch() {
+		p.Stands += "/" + strconv.Itoa(int(m.GetMode()))
+		for _, port := range m.GetPorts() {
+			p.Stands += ":" + strconv.FormatUint(uint64(port.GetNumber()), 10)
+		}
+	}
+	return p, nil
+}
+
+// moduleURL gives the address of a module; one without a scheme is an image.
+func moduleURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	switch {
+	case text == "":
+		return "", fmt.Errorf("spec.url is missing: write where the module is, such as oci://registry.example.com/plugin:v1")
+	case err != nil: // its text may hold a password
+		return "", fmt.Errorf("spec.url is no URL: write file://, http://, https:// or oci:// in front of the address")
+	case u.Scheme == "":
+		return "oci://" + text, nil
+	case !slices.Contains([]string{"file", "http", "https", "oci"}, u.Scheme):
+		return "", fmt.Errorf("spec.url has the scheme %q: write file, http, https or oci", u.Scheme)
+	case u.Scheme == "file" && strings.TrimPrefix(text, "file://") == "":
+		return "", fmt.Errorf("spec.url names no file: write its path behind file://")
+	}
+	return text, nil
+}
+
+// compactJSON gives a message as JSON in the same bytes each time, which
+// protojson does not.
+func compactJSON(msg proto.Message) (string, error) {
+	text, err := protojson.Marshal(msg)
+	if err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	if err := json.Compact(&out, text); err != nil {
+		return "", err
+	}
+	return out.String(), nil
+}
+
+const (
+	gatewayAPIGroup = "gateway.networking.k8s.io"
+	kindGateway     = model.Gateway // which the Gateway API calls its own, too
+	// gatewayNameLabel is on the workloads of a Gateway of the Gateway API.
+	gatewayNameLabel = gatewayAPIGroup + "/gateway-name"
+)
+
+// wasmTargets are what an object is attached to by name.
+func wasmTargets(spec *extensionsv1alpha1.WasmPlugin) []*typev1beta1.PolicyTargetReference {
+	if refs := spec.GetTargetRefs(); len(refs) > 0 || spec.GetTargetRef() == nil {
+		return refs
+	}
+	return []*typev1beta1.PolicyTargetReference{spec.GetTargetRef()}
+}
+
+// selects reports whether a plugin is for a workload.
+func (p *WasmPlugin) selects(namespace string, labels map[string]string) bool {
+	refs := wasmTargets(p.Spec)
+	if len(refs) == 0 {
+		return model.Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
+	}
+	gateway := labels[gatewayNameLabel]
+	return gateway != "" && namespace == p.Config.Namespace && slices.ContainsFunc(refs, func(ref *typev1beta1.PolicyTargetReference) bool {
+		return ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(kindGateway) && ref.GetName() == gateway
+	})
+}
+
+// For gives the plugins of a workload as a request meets them within each phase:
+// by priority, then those of the root namespace, then by age.
+func (w *WasmPlugins) For(namespace string, labels map[string]string) []*WasmPlugin {
+	list, ok := w.byNamespace[namespace]
+	if !ok {
+		list = w.byNamespace[w.root]
+	}
+	var out []*WasmPlugin
+	for _, p := range list {
+		if p.selects(namespace, labels) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Get gives the plugin of a name, namespace.name; nil if there is none.
+func (w *WasmPlugins) Get(name string) *WasmPlugin { return w.byName[name] }
+
+// Root is the namespace whose plugins are for all namespaces.
+func (w *WasmPlugins) Root() string { return w.root }
