@@ -50,6 +50,7 @@ type setKey struct {
 	route     routeKey
 	inbound   inboundKey
 	router    routerKey
+	plugins   string // which WasmPlugins, and where they stand
 }
 
 // New makes a Generator that remembers nothing yet.
@@ -87,6 +88,8 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.virtualHosts(s)
 	case TypeNameTable:
 		return g.nameTable(s)
+	case TypeExtension:
+		return g.extensions(s)
 	}
 	return g.empty
 }

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -36,7 +38,7 @@ var update = flag.Bool("update", false, "write the want files of testdata anew, 
 // goldenFiles are the want files of a case, by type.
 var goldenFiles = map[string]string{
 	TypeCluster: "want.clusters.yaml", TypeEndpoint: "want.endpoints.yaml",
-	TypeListener: "want.listeners.yaml", TypeRoute: "want.routes.yaml",
+	TypeListener: "want.listeners.yaml", TypeRoute: "want.routes.yaml", TypeExtension: "want.extensions.yaml",
 }
 
 const goldenProblems = "want.problems.txt"
@@ -111,6 +113,7 @@ func decode(t *testing.T, text string) []*model.Config {
 			model.VirtualService: &networkingv1alpha3.VirtualService{}, model.DestinationRule: &networkingv1alpha3.DestinationRule{},
 			model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
 			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
+			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{},
 		}[object.Kind]
 		if err := protojson.Unmarshal(object.Spec, spec); err != nil {
 			t.Fatalf("line %d: %v", line, err)
@@ -160,7 +163,7 @@ func TestGolden(t *testing.T) {
 			mesh, g := c.build(), New(Config{})
 			got := make(map[string]string)
 			problems := mesh.Problems
-			for _, typeURL := range Types {
+			for _, typeURL := range slices.Concat(Types, []string{TypeExtension}) {
 				set := g.Generate(mesh, c.proxy, typeURL)
 				problems = append(problems, set.Problems...)
 				if len(set.Resources) > 0 {

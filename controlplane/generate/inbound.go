@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -118,7 +119,7 @@ func (in *ingress) passthrough(f portMode) []*listenerv3.FilterChain {
 	s := in.scope
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
-		to := inboundTarget{cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: parts.InboundName(f.port)}
+		to := inboundTarget{port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: parts.InboundName(f.port)}
 		if wildcard == "::" {
 			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
 		}
@@ -147,6 +148,7 @@ func isHTTPChain(chain *listenerv3.FilterChain) bool {
 // inboundTarget is where chains lead to.
 type inboundTarget struct {
 	cluster string
+	port    uint32 // of the workload; 0 is any that is not known
 	// stat is a part of the names of counters; route names the routes.
 	stat, route string
 	// operation is the name of the spans of requests; servicePort is of the
@@ -160,7 +162,7 @@ type inboundTarget struct {
 // inboundChains are the filter chains of a port, by mutual TLS mode.
 func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		cluster: parts.InboundName(e.port), stat: e.statName(s), route: parts.InboundName(e.port),
+		port: e.port, cluster: parts.InboundName(e.port), stat: e.statName(s), route: parts.InboundName(e.port),
 		operation: "inbound:" + parts.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
@@ -251,7 +253,7 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 // filters lead the connections to the application.
 func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
 	if http {
-		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat)
+		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, s.plugins.HTTP(extension.Server, to.port))
 		if to.grpcWeb {
 			parts.WithGRPCWeb(hcm)
 		}

@@ -11,6 +11,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -18,7 +19,7 @@ import (
 // listeners gives the LDS resources of a proxy.
 func (g *Generator) listeners(s *scope) *Set {
 	in, out := ingressOf(s), g.planOf(s)
-	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey()}
+	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
 	}
@@ -77,7 +78,7 @@ func httpProxyAddress(s *scope) string {
 func httpProxyListener(s *scope, port uint32) *listenerv3.Listener {
 	address := httpProxyAddress(s)
 	name := address + "_" + parts.Number(port)
-	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name)
+	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, s.plugins.HTTP(extension.Client, port))
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
 	return &listenerv3.Listener{
 		Name:             name,

@@ -17,6 +17,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 )
 
@@ -101,6 +102,9 @@ func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 	named := false
 	for _, c := range in.chains {
 		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, c.stream)}}
+		if c.byName {
+			chain.Filters = slices.Insert(chain.Filters, 0, parts.LookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
+		}
 		if len(c.serverNames) == 0 && len(c.prefixes) == 0 {
 			whole = chain
 			continue
@@ -160,8 +164,11 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 
 // outboundHTTP is the filter for the requests of a listener.
 func (s *scope) outboundHTTP(in *outboundListener, name string) *listenerv3.Filter {
-	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name)
+	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, s.plugins.HTTP(extension.Client, in.port))
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: s.routesName(in)}}
+	if in.grpcWeb {
+		parts.WithGRPCWeb(hcm)
+	}
 	if in.host != "" {
 		i := len(hcm.GetHttpFilters()) - 1 // before the router
 		hcm.HttpFilters = slices.Insert(hcm.HttpFilters, i, saysHTTP())

@@ -58,6 +58,8 @@ type outboundListener struct {
 	services []*model.Service
 	// detect is true if a service did not say what its port speaks.
 	detect bool
+	// grpcWeb is true if a service takes requests of browsers in gRPC-Web.
+	grpcWeb bool
 	// locked is true for a listener that the Sidecar names: others leave it alone.
 	locked bool
 	chains []streamChain
@@ -74,7 +76,9 @@ type streamChain struct {
 	serverNames []string
 	prefixes    []netip.Prefix
 	stream      parts.Stream
-	from        model.Key
+	// byName is true if Envoy looks up the name that TLS asks for.
+	byName bool
+	from   model.Key
 }
 
 // key is equal for chains that match the same connections.
@@ -242,6 +246,7 @@ func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
 	case port.Protocol.IsHTTP():
 		if l := p.open(anyAddress, port.Number, svc); l != nil {
 			l.serve(parts.Number(port.Number), "", svc)
+			l.grpcWeb = l.grpcWeb || port.Protocol == model.ProtocolGRPCWeb
 		}
 		return
 	}

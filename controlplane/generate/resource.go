@@ -31,6 +31,8 @@ const (
 	TypeVirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 	// TypeSecret is not for [Generator.Generate]: see [KeyPair] and [Roots].
 	TypeSecret = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	// TypeExtension is asked for by name, by what listeners name.
+	TypeExtension = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 	// TypeNameTable and TypeProxyConfig are for the agent.
 	TypeNameTable   = nds.TypeURL
 	TypeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"

@@ -57,6 +57,8 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 		return g.routerRoutes(r)
 	case TypeVirtualHost:
 		return g.routerHosts(r)
+	case TypeExtension:
+		return g.extensions(r.scope)
 	}
 	return g.empty
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -23,6 +24,7 @@ type scope struct {
 	viewer   cluster.Viewer
 	located  *model.Proxy // the proxy, with where it is
 	outbound outboundKey
+	plugins  extension.Plugins
 }
 
 // outboundKey decides which services and rules a proxy sees.
@@ -57,6 +59,7 @@ func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {
 		sees:      sees(proxy) + kindOf(s.viewer),
 	}
 	s.outbound.place, s.located = placeOf(mesh, proxy)
+	s.plugins = extension.Of(mesh, proxy)
 	return s
 }
 

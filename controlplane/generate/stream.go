@@ -5,6 +5,7 @@ package generate
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -18,6 +19,14 @@ import (
 // stream adds what becomes of connections to a port of a service: what its
 // VirtualService says, otherwise they go to the service.
 func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Port, ranges []netip.Prefix) {
+	byName := svc.Resolution == model.ResolutionDynamicDNS
+	if byName && !port.Protocol.IsTLS() && !port.Protocol.Sniffed() {
+		p.plan.problems = append(p.plan.problems, model.Problem{
+			Object: svc.Source, Warning: true,
+			Reason: fmt.Sprintf("spec.ports: port %d is of the protocol %s, whose connections name no host to resolve, so nothing is sent there: write TLS or HTTP, or another resolution", port.Number, port.Protocol),
+		})
+		return
+	}
 	var chains []streamChain
 	if vs := p.mesh.VirtualServices.ForSidecar(svc.Hostname, p.proxy.Namespace, p.sidecar); vs != nil {
 		chains = p.routed(vs, svc, port, ranges)
@@ -25,6 +34,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 	if len(chains) == 0 || !port.Protocol.IsTLS() && !takesEverything(chains, ranges) {
 		chain := streamChain{
 			prefixes: ranges, from: svc.Source,
+			byName: byName,
 			stream: p.streamTo(parts.OutboundName(port.Number, "", svc.Hostname), p.target(svc, port.Number, "")),
 		}
 		if port.Protocol.IsTLS() && l.bind == anyAddress && len(ranges) == 0 {
@@ -34,6 +44,9 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		chains = append(chains, chain)
 	}
 	for _, chain := range chains {
+		if chain.byName && len(chain.serverNames) == 0 {
+			continue // requests are told from others, which name nobody
+		}
 		key := chain.key()
 		if same, ok := l.byKey[key]; !ok {
 			l.byKey[key] = len(l.chains)

@@ -91,14 +91,19 @@ func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []mod
 	if policy := p.Spec.GetImagePullPolicy(); policy != extensionsv1alpha1.PullPolicy_UNSPECIFIED_POLICY {
 		env.KeyValues[hintPullPolicy] = policy.String()
 	}
-	if name := p.Spec.GetImagePullSecret(); name != "" && strings.HasPrefix(p.URL, "oci://") {
+	switch name := p.Spec.GetImagePullSecret(); {
+	case name == "":
+	case !strings.HasPrefix(p.URL, "oci://"):
+		report("spec.imagePullSecret has no effect: the module is no image; remove it, or write oci:// in spec.url")
+	default:
 		env.KeyValues[hintPullSecret] = NoPullSecret
-		if ref, err := credentials.ParseReference(name, p.Config.Namespace); err != nil {
+		ref, err := credentials.ParseReference(name, p.Config.Namespace)
+		if err != nil {
 			report("spec.imagePullSecret: %s: the image cannot be pulled; name a Secret of the namespace %s", err, p.Config.Namespace)
-		} else {
-			// Whatever namespace is written: it is that of the object.
-			env.KeyValues[hintPullSecret] = credentials.SchemeKubernetes + "://" + p.Config.Namespace + "/" + ref.Name
+			break
 		}
+		// Whatever namespace is written: it is that of the object.
+		env.KeyValues[hintPullSecret] = credentials.SchemeKubernetes + "://" + p.Config.Namespace + "/" + ref.Name
 	}
 	return problems
 }

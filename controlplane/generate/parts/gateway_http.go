@@ -19,7 +19,7 @@ import (
 // before the gateway decides which addresses and certificates it believes; with
 // nothing before it, those of the connection. A nil topology means that.
 func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology) *hcmv3.HttpConnectionManager {
-	hcm := commonHTTP(mesh, statPrefix)
+	hcm := commonHTTP(mesh, statPrefix, nil)
 	hcm.ServerName = "istio-envoy"
 	hcm.UseRemoteAddress = wrapperspb.Bool(true)
 	hcm.XffNumTrustedHops = topology.GetNumTrustedProxies()
@@ -39,8 +39,10 @@ func WithGRPCWeb(hcm *hcmv3.HttpConnectionManager) {
 	if slices.ContainsFunc(hcm.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == name }) {
 		return
 	}
-	// First: what comes after it sees gRPC.
-	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, 0, &hcmv3.HttpFilter{
+	// Behind the filters of the user's, which see what came; what is behind it
+	// sees gRPC.
+	at := slices.IndexFunc(hcm.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == grpcStatsFilter })
+	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, max(at, 0), &hcmv3.HttpFilter{
 		Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&grpcwebv3.GrpcWeb{})},
 	})
 }

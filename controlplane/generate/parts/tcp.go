@@ -5,10 +5,12 @@ package parts
 
 import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	cachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	lookupv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_dynamic_forward_proxy/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
@@ -91,3 +93,14 @@ func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilte
 // MeshHTTPALPN are the names that say that mutual TLS of the mesh carries
 // requests.
 func MeshHTTPALPN() []string { return []string{"istio-http/1.0", ALPNMeshHTTP1, ALPNMeshHTTP2} }
+
+// LookUp is the network filter that looks up the name that TLS asks for, before
+// the connection goes to a cluster with the same cache of names.
+func LookUp(names *cachev3.DnsCacheConfig, port uint32) *listenerv3.Filter {
+	return &listenerv3.Filter{
+		Name: "envoy.filters.network.sni_dynamic_forward_proxy",
+		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(&lookupv3.FilterConfig{
+			DnsCacheConfig: names, PortSpecifier: &lookupv3.FilterConfig_PortValue{PortValue: port},
+		})},
+	}
+}
