@@ -63,11 +63,10 @@ func (s *server) newAuthenticator(f flags, env environment, reg prometheus.Regis
 	if err != nil {
 		return nil, err
 	}
-	certificate, err := authn.NewClientCertificate(s.mesh.GetTrustDomain(), s.mesh.GetTrustDomainAliases()...)
-	if err != nil {
+	if err := s.clients.trust(s.mesh); err != nil {
 		return nil, err
 	}
-	methods := []authn.Authenticator{certificate}
+	methods := []authn.Authenticator{&s.clients}
 	rules, err := tokenRules(env.callers)
 	if err != nil {
 		return nil, err

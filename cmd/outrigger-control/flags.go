@@ -17,10 +17,10 @@ import (
 
 // flags are the command line of discovery.
 type flags struct {
-	configDir, meshConfig string
-	domain, namespace     string
-	registries            []string
-	noRegistries          bool // it was said that there are none
+	configDir, meshConfig, networksConfig string
+	domain, namespace                     string
+	registries                            []string
+	noRegistries                          bool // it was said that there are none
 
 	kubeconfig, clusterID string
 	clusterAliases        map[string]string
@@ -42,7 +42,8 @@ type flags struct {
 func (f *flags) add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.StringVar(&f.configDir, "configDir", "", "directory of Istio YAML, watched; used when the mesh config names no configSources")
-	fs.StringVar(&f.meshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
+	fs.StringVar(&f.meshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file, followed; where it is missing and objects come from a cluster, the key mesh of the ConfigMap istio (istio-<revision>) in the namespace of the control plane counts")
+	fs.StringVar(&f.networksConfig, "networksConfig", "./etc/istio/config/meshNetworks", "file with the networks of the mesh, followed; where it is missing, the key meshNetworks of that ConfigMap counts")
 	fs.StringSliceVar(&f.registries, "registries", nil, "platforms to read services from, beside ServiceEntries: Kubernetes (default where a cluster is used); given and empty: none, and identity does not use the cluster of this pod either")
 	fs.StringVar(&f.domain, "domain", "cluster.local", "DNS domain of the mesh")
 	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the control plane (default: POD_NAMESPACE)")
@@ -80,7 +81,6 @@ type unservedFlag struct {
 // unservedFlags are those of pilot-discovery, so that its command line starts.
 func unservedFlags() []unservedFlag {
 	return []unservedFlag{
-		{name: "networksConfig", kind: "string", value: "./etc/istio/config/meshNetworks"},
 		{name: "clusterRegistriesNamespace", kind: "string"},
 		{name: "ctrlz_address", kind: "string", value: "localhost"},
 		{name: "ctrlz_port", kind: "int", value: "9876"},

@@ -47,7 +47,7 @@ func TestDropInFlags(t *testing.T) {
 		"--keepaliveInterval", "7s", "--keepaliveTimeout", "3s", "--clusterRegistriesNamespace", "mesh", "--networksConfig", "/x",
 		"--ctrlz_port", "1", "--log_target", "stdout", "--log_target=/x", "--log_rotate_max_age", "30", "--vklog=2", "--shutdownDuration", "5s",
 	}, map[string]string{"POD_NAMESPACE": "other", "CLUSTER_ID": "c0", "GRPC_KEEPALIVE_INTERVAL": "1h"})
-	if e.podNamespace != "mesh" || e.kube.clusterID != "c1" || e.keepaliveInterval != 7*time.Second || e.keepaliveTimeout != 3*time.Second || f.qps != 5 || f.burst != 9 {
+	if e.podNamespace != "mesh" || e.kube.clusterID != "c1" || e.keepaliveInterval != 7*time.Second || e.keepaliveTimeout != 3*time.Second || f.qps != 5 || f.burst != 9 || f.networksConfig != "/x" {
 		t.Errorf("got %+v, %+v", f, e)
 	}
 	for name, want := range map[string]bool{"": true, "c1": true, "a": true, "b": false, "c0": false, "Kubernetes": false} {
@@ -55,7 +55,7 @@ func TestDropInFlags(t *testing.T) {
 			t.Errorf("cluster %q: %v", name, got)
 		}
 	}
-	want := []string{"--networksConfig", "--clusterRegistriesNamespace", "--ctrlz_port", "--log_target", "--vklog"}
+	want := []string{"--clusterRegistriesNamespace", "--ctrlz_port", "--log_target", "--vklog"}
 	if !slices.Equal(f.ineffects, want) {
 		t.Errorf("without effect %q, want %q", f.ineffects, want)
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,15 +77,8 @@ func (s *server) newGatewayAPI(f flags, env environment) (err error) {
 		Store: s.store, Merge: gatewayapi.Merge, Denied: apierrors.IsForbidden, Logger: log,
 		Limits: objectstatus.Limits{Workers: env.status.workers, QPS: env.status.qps, Burst: env.status.burst},
 	}
-	addresses, err := s.sources(f)
-	if err != nil {
+	if cfg.Lead, err = s.leader(f, env, gatewayStatusLease); err != nil {
 		return err
-	}
-	ofCluster := slices.ContainsFunc(addresses, func(a string) bool { return strings.HasPrefix(a, "k8s:") })
-	if ofCluster && s.kube != nil && env.kube.election {
-		cfg.Lead = func(ctx context.Context, work func(context.Context) error) error {
-			return s.kube.Lead(ctx, kube.Lease{Namespace: env.podNamespace, Name: gatewayStatusLease, Identity: env.kube.podName}, work)
-		}
 	}
 	if c.verdicts, err = objectstatus.NewVerdicts(cfg); err != nil {
 		return err

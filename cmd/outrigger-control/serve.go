@@ -8,11 +8,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,29 +23,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 )
-
-// loadMesh reads the mesh config file over the defaults. A missing file is
-// fine.
-func loadMesh(file string) (*meshv1alpha1.MeshConfig, error) {
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return meshconfig.Default(), nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read mesh config: %w", err)
-	}
-	mesh, err := meshconfig.Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("mesh config %s: %w", file, err)
-	}
-	return mesh, nil
-}
 
 func absolute(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)

@@ -33,8 +33,12 @@ import (
 
 // server is the wiring: each part, and the listeners they serve on.
 type server struct {
-	log       *slog.Logger
+	log *slog.Logger
+	// mesh and networks are the settings of the newest snapshot; once it runs,
+	// only the debouncer's goroutine uses them. The follower has the newest.
 	mesh      *meshv1alpha1.MeshConfig
+	networks  *meshv1alpha1.MeshNetworks
+	follower  *meshFollower
 	domain    string
 	store     *config.Aggregate
 	debounce  *push.Debouncer
@@ -53,6 +57,7 @@ type server struct {
 	credentials credentialSource
 	authority   *ca.Authority       // nil without the TLS server
 	auth        authn.Authenticator // of callers; nil without the TLS server
+	clients     clients             // a part of auth
 	people      *people             // what is remembered for people
 	debugHTTP   bool                // their questions are answered over HTTP, too
 	// What runs beside the authority; empty or nil if nothing asks for it.
@@ -93,19 +98,16 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	mesh, err := loadMesh(f.meshConfig)
-	if err != nil {
-		return nil, err
-	}
-	for _, field := range withoutEffect(mesh) {
-		log.Warn("a field of the mesh config has no effect in this version", "component", "control", "source", f.meshConfig, "name", field)
-	}
 	for _, name := range f.ineffects {
 		log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
 	}
 	reg := newRegistry()
-	s := &server{log: log, mesh: mesh, domain: f.domain, healthOn: env.status.health, shutdown: f.shutdown}
+	s := &server{log: log, domain: f.domain, healthOn: env.status.health, shutdown: f.shutdown}
+	var err error
 	if s.kube, err = s.connect(f, env, reg); err != nil {
+		return nil, err
+	}
+	if err := s.newMesh(ctx, f, env, reg); err != nil {
 		return nil, err
 	}
 	if s.store, err = s.openStores(f, env, reg); err != nil {
@@ -114,6 +116,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err := s.newPlatform(f, env, reg); err != nil {
 		return nil, err
 	}
+	s.selectNamespaces(s.mesh)
 	secrets, err := s.newCredentials(env.credentials, reg)
 	if err != nil {
 		return nil, err
@@ -172,6 +175,7 @@ func (s *server) run(until context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return s.store.Run(ctx) })      // reads files, feeds changes
+	g.Go(func() error { return s.followMesh(ctx) })     // reads the mesh config and the networks, feeds changes
 	g.Go(func() error { return s.debounce.Run(ctx) })   // reads changes, feeds build: snapshot -> queue
 	g.Go(func() error { return s.discovery.Run(ctx) })  // reads the queue, feeds the streams
 	g.Go(func() error { return s.conversion.run(ctx) }) // reads namespaces and conversions, feeds changes and the stores
@@ -236,12 +240,14 @@ func (s *server) build(change model.Change) {
 		return // firstBuild covers what is coming in
 	}
 	start := time.Now()
+	settings := s.follower.current.Load()
+	s.mesh, s.networks = settings.mesh, settings.networks
 	change = s.convert(change)
 	s.status.Building(change)
 	if s.healthOn && change.Touches(model.WorkloadEntry) {
 		s.health.Update(s.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: s.list, Get: s.get, Mesh: s.mesh, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
+	in := snapshot.Input{List: s.list, Get: s.get, Mesh: s.mesh, Networks: s.networks, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
 	if s.authority != nil {
 		in.Roots = s.authority.RootPEM()
 	}
@@ -294,7 +300,7 @@ func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *pro
 	if err := s.openAuthority(ctx, f, env, reg); err != nil {
 		return err
 	}
-	if err := s.authority.SetRoots("caCertificates of the mesh config", extra); err != nil {
+	if err := s.authority.SetRoots(rootsOfMesh, extra); err != nil {
 		return err
 	}
 	auth, err := s.newAuthenticator(f, env, reg)

@@ -73,6 +73,9 @@ func (s *server) newRemoteSigner(env signerEnvironment) (ca.RemoteSigner, error)
 	})
 }
 
+// rootsOfMesh is the source of the roots that the mesh config names.
+const rootsOfMesh = "caCertificates of the mesh config"
+
 // meshRoots reads the further roots of the mesh config.
 func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 	var out []byte

@@ -80,21 +80,35 @@ func (s *server) newStatus(f flags, env environment, reg prometheus.Registerer) 
 	if env.status.health {
 		cfg.Health = s.health.Verdict
 	}
-	addresses, err := s.sources(f)
-	if err != nil {
+	var err error
+	if cfg.Lead, err = s.leader(f, env, statusLease); err != nil {
 		return err
-	}
-	ofCluster := slices.ContainsFunc(addresses, func(a string) bool { return strings.HasPrefix(a, "k8s:") })
-	if ofCluster && s.kube != nil && env.kube.election {
-		cfg.Lead = func(ctx context.Context, work func(context.Context) error) error {
-			return s.kube.Lead(ctx, kube.Lease{Namespace: env.podNamespace, Name: statusLease, Identity: env.kube.podName}, work)
-		}
 	}
 	if s.status, err = objectstatus.New(cfg); err != nil {
 		return err
 	}
 	s.store.RegisterEventHandler(s.hear)
 	return nil
+}
+
+// leader gives what has one replica at a time do what writes, by a lease in the
+// store; nil if all may, as with files, which one replica serves.
+func (s *server) leader(f flags, env environment, lease string) (func(context.Context, func(context.Context) error) error, error) {
+	addresses, err := s.sources(f)
+	if err != nil || !env.kube.election {
+		return nil, err
+	}
+	if s.kube != nil && slices.ContainsFunc(addresses, func(a string) bool { return strings.HasPrefix(a, "k8s:") }) {
+		return func(ctx context.Context, work func(context.Context) error) error {
+			return s.kube.Lead(ctx, kube.Lease{Namespace: env.podNamespace, Name: lease, Identity: env.kube.podName}, work)
+		}, nil
+	}
+	if elector := config.ElectorOf(s.store); elector != nil {
+		return func(ctx context.Context, work func(context.Context) error) error {
+			return elector.Lead(ctx, lease, env.kube.podName, work)
+		}, nil
+	}
+	return nil, nil
 }
 
 // reports gives what takes the reports of agents; nil if they do not count.

@@ -67,3 +67,21 @@ type Store interface {
 	HasSynced() bool
 	Synced() <-chan struct{}
 }
+
+// Elector is a store that can choose one of several control planes.
+type Elector interface {
+	// Lead runs work while this replica, which calls itself identity, holds the
+	// lease of this name, again and again until ctx is done. The context of work
+	// ends when the lease is lost; Lead waits for work to return.
+	Lead(ctx context.Context, name, identity string, work func(context.Context) error) error
+}
+
+// ElectorOf gives what chooses one of the control planes that write to a store;
+// nil if it cannot.
+func ElectorOf(s Store) Elector {
+	if a, ok := s.(*Aggregate); ok {
+		s = a.writer
+	}
+	e, _ := s.(Elector)
+	return e
+}

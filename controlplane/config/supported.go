@@ -124,6 +124,13 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.security.v1beta1.PeerAuthentication":           "selector mtls portLevelMtls",
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
 	"istio.type.v1beta1.WorkloadSelector":                 "matchLabels",
+	"istio.type.v1beta1.PortSelector":                     "number",
+	"istio.type.v1beta1.PolicyTargetReference":            "group kind name namespace",
+
+	"istio.extensions.v1alpha1.WasmPlugin":                 "selector targetRef targetRefs url sha256 imagePullPolicy imagePullSecret pluginConfig pluginName phase priority failStrategy vmConfig match type",
+	"istio.extensions.v1alpha1.WasmPlugin.TrafficSelector": "mode ports",
+	"istio.extensions.v1alpha1.VmConfig":                   "env",
+	"istio.extensions.v1alpha1.EnvVar":                     "name valueFrom value",
 }
 
 // unserved warns of the fields of m that are set and have no effect. Where a

@@ -59,10 +59,11 @@ type Credential struct {
 	Name      string
 	Pair      *KeyPair // nil without one
 	Roots     *Roots   // nil without any
+	Docker    *Docker  // nil without one
 	Warnings  []string // what is doubtful, without secrets
 
-	// noPair and noRoots say why the part is not there.
-	noPair, noRoots error
+	// noPair, noRoots and noDocker say why the part is not there.
+	noPair, noRoots, noDocker error
 }
 
 // Format implements fmt.Formatter: for a verb that does not fit, fmt would print
@@ -92,7 +93,7 @@ const (
 
 // DataKeys lists the keys of a Secret that matter; a source need not keep more.
 func DataKeys() []string {
-	return []string{keyTLSCert, keyTLSKey, keyTLSRoot, keyTLSCRL, keyOCSP, keyCert, keyKey, keyRoot, keyCRL}
+	return []string{keyTLSCert, keyTLSKey, keyTLSRoot, keyTLSCRL, keyOCSP, keyCert, keyKey, keyRoot, keyCRL, keyDocker}
 }
 
 // Holds reports whether the data of a Secret could be a credential.
@@ -110,7 +111,10 @@ func Parse(namespace, name string, data map[string][]byte) (*Credential, error) 
 	if err := c.parseRoots(data); err != nil {
 		return nil, c.fault(err)
 	}
-	if c.Pair == nil && c.Roots == nil {
+	if err := c.parseDocker(data); err != nil {
+		return nil, c.fault(err)
+	}
+	if c.Pair == nil && c.Roots == nil && c.Docker == nil {
 		return nil, c.noPair
 	}
 	c.Warnings = c.doubts(time.Now())
@@ -245,7 +249,14 @@ func (c *Credential) same(o *Credential) bool {
 		}
 		return [][]byte{r.PEM, r.CRL}
 	}
-	return slices.EqualFunc(pair(c.Pair), pair(o.Pair), bytes.Equal) && slices.EqualFunc(roots(c.Roots), roots(o.Roots), bytes.Equal)
+	docker := func(d *Docker) []byte {
+		if d == nil {
+			return nil
+		}
+		return d.JSON
+	}
+	return slices.EqualFunc(pair(c.Pair), pair(o.Pair), bytes.Equal) && slices.EqualFunc(roots(c.Roots), roots(o.Roots), bytes.Equal) &&
+		bytes.Equal(docker(c.Docker), docker(o.Docker))
 }
 
 // ErrNotFound is wrapped by the errors of sources that hold no such credential.

@@ -59,10 +59,15 @@ func (s *Server) try(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) (s
 	}()
 	set = s.gen.Generate(mesh, proxy, typeURL)
 	for _, p := range s.spoilt.fresh(set.Problems, mesh.Sequence) {
-		s.log.Warn("an object does not take full effect", "source", p.Source,
-			"kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
+		s.warn(p)
 	}
 	return set, true
+}
+
+// warn logs what is wrong with an object.
+func (s *Server) warn(p model.Problem) {
+	s.log.Warn("an object does not take full effect", "source", p.Source,
+		"kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
 }
 
 // fault notes a panic outside the generator, and gives what the stream ends with.

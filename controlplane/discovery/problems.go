@@ -47,6 +47,15 @@ func (p *problems) fresh(list []model.Problem, sequence uint64) []model.Problem 
 	return out
 }
 
+// over drops what is wrong no more, although there is no newer snapshot.
+func (p *problems) over(list []model.Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, problem := range list {
+		delete(p.told, problem)
+	}
+}
+
 // forget drops what the snapshot before this one did not show: should it come
 // back, it is news.
 func (p *problems) forget(sequence uint64) {

@@ -69,6 +69,9 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		}
 		p.HTTPProxyPort = uint32(port)
 	}
+	if p.Settings, err = settingsOf(meta); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "node metadata of %s: %v", n.Id, err)
+	}
 	return p, served(p)
 }
 

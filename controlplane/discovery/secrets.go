@@ -139,3 +139,33 @@ func (s *secrets) make(key secretKey, from any, build func() (*generate.Resource
 	s.made[key] = madeSecret{from, res}
 	return res, nil
 }
+
+// docker gives the docker config that a reference means.
+func (s *secrets) docker(ref credentials.Reference) (*credentials.Docker, error) {
+	docker, err := credentials.DockerOf(s.cfg.Source, ref)
+	if errors.Is(err, credentials.ErrNotFound) {
+		select {
+		case <-s.cfg.Source.Synced():
+		default:
+			return nil, errLoading
+		}
+	}
+	return docker, err
+}
+
+// completedFrom is what a completed plugin was made of.
+type completedFrom struct {
+	res    *generate.Resource
+	docker *credentials.Docker // nil for none
+}
+
+// completed gives the configuration of a plugin with its pull secret; docker is
+// nil when there is none.
+func (s *secrets) completed(res *generate.Resource, ref credentials.Reference, docker *credentials.Docker) (*generate.Resource, error) {
+	return s.make(secretKey{"ecds " + res.Name, ref}, completedFrom{res, docker}, func() (*generate.Resource, error) {
+		if docker == nil {
+			return generate.WithPullSecret(res, nil)
+		}
+		return generate.WithPullSecret(res, docker.JSON)
+	})
+}

@@ -39,7 +39,12 @@ type secretView struct {
 	again   <-chan time.Time   // when to look again; nil for not by itself
 	access  access
 
-	// watched are the readable ones of refs, for whoever hears of a change.
+	secretWatch
+}
+
+// secretWatch hears of changes of Secrets.
+type secretWatch struct {
+	// watched is what to hear of, for whoever knows of a change.
 	watched atomic.Pointer[[]credentials.Reference]
 	// changes counts changes of what is watched.
 	changes atomic.Uint64
@@ -70,7 +75,7 @@ type refusal struct {
 func (v *secretView) needs(now time.Time) bool { return now.Sub(v.access.known) >= accessTTL }
 
 // changed notes that a Secret changed, and reports whether the stream must look.
-func (v *secretView) changed(namespace, name string) bool {
+func (v *secretWatch) changed(namespace, name string) bool {
 	refs := v.watched.Load()
 	if refs == nil {
 		return false

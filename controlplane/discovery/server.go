@@ -38,6 +38,7 @@ var shortTypes = map[string]string{
 
 	generate.TypeVirtualHost: "vhds",
 
+	generate.TypeExtension:   "ecds",
 	generate.TypeSecret:      "sds",
 	generate.TypeNameTable:   "nds",
 	generate.TypeProxyConfig: "pcds",
@@ -163,7 +164,8 @@ func (s *Server) secretChanged(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.watching {
-		if st.secrets.changed(namespace, name) {
+		secret, plugin := st.secrets.changed(namespace, name), st.extensions.changed(namespace, name)
+		if secret || plugin {
 			st.notify()
 		}
 	}

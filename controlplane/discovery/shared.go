@@ -30,6 +30,9 @@ type shared struct {
 	updates map[updateKey]func() update
 	unions  map[unionKey]func() *generate.Set
 	bodies  map[bodyKey]func() mem.Buffer
+	// asked are the bodies that are not encoded in one piece, and how often they
+	// were asked for.
+	asked map[bodyKey]int
 }
 
 // Bounds of what is remembered for one snapshot. A body is as large as all
@@ -38,7 +41,13 @@ const (
 	maxUpdates = 4096
 	maxUnions  = 256
 	maxBodies  = 64
+	maxAsked   = 4096
 )
+
+// manyAsk is from when on a body is encoded in one piece, which is a copy of all of
+// its resources: sidecars of each service have listeners of their own, and few of
+// them do not make up for a copy.
+const manyAsk = 3
 
 func newShared() *shared {
 	s := &shared{names: map[namesKey]weak.Pointer[nameSet]{}, sweepAt: 1024}
@@ -51,6 +60,7 @@ func (s *shared) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.updates, s.unions, s.bodies = map[updateKey]func() update{}, map[unionKey]func() *generate.Set{}, map[bodyKey]func() mem.Buffer{}
+	s.asked = map[bodyKey]int{}
 }
 
 // remembered gives what makes the value of a key, once for all who ask; nil if
@@ -135,6 +145,11 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 
 // with gives a set with more names, without one with fewer.
 func (s *shared) with(n *nameSet, more []string) *nameSet {
+	if len(n.list) == 0 {
+		if same := s.known(more); same != nil {
+			return same
+		}
+	}
 	var added []string
 	hash, seen := n.hash, make(map[string]struct{}, len(more))
 	for _, name := range more {
@@ -148,6 +163,30 @@ func (s *shared) with(n *nameSet, more []string) *nameSet {
 		return n
 	}
 	return s.nameSet(hash, slices.Concat(n.list, added))
+}
+
+// known gives the set of names, in which no name stands twice, if some stream uses
+// it.
+func (s *shared) known(names []string) *nameSet {
+	var hash uint64
+	for _, name := range names {
+		hash += xxhash.Sum64String(name)
+	}
+	s.mu.Lock()
+	n := s.names[namesKey{hash, len(names)}].Value()
+	s.mu.Unlock()
+	if n == nil || len(n.list) != len(names) {
+		return nil
+	}
+	found := make([]bool, len(names))
+	for _, name := range names {
+		i, ok := slices.BinarySearch(n.list, name)
+		if !ok || found[i] {
+			return nil
+		}
+		found[i] = true
+	}
+	return n
 }
 
 func (s *shared) without(n *nameSet, less []string) *nameSet {
@@ -230,7 +269,8 @@ type bodyKey struct {
 }
 
 // body gives the encoded resources of an answer. It is encoded once for all where
-// it is a difference that many have, which common says, or all of a set.
+// many ask for it: a difference that others have, too, which common says, or all of
+// a set.
 func (s *shared) body(set *generate.Set, resources []*generate.Resource, common, delta bool) mem.BufferSlice {
 	if len(resources) == 0 {
 		return nil
@@ -239,7 +279,7 @@ func (s *shared) body(set *generate.Set, resources []*generate.Resource, common,
 	if len(resources) >= longAnswer && slices.Equal(resources, set.Resources) {
 		key.first, common = &set.Resources[0], true
 	}
-	if !common {
+	if !common || !s.manyAsk(key) {
 		return encode(resources, delta)
 	}
 	b := remembered(&s.mu, &s.bodies, maxBodies, key, func() mem.Buffer {
@@ -249,6 +289,20 @@ func (s *shared) body(set *generate.Set, resources []*generate.Resource, common,
 		return encode(resources, delta)
 	}
 	return append(make(mem.BufferSlice, 0, 2), b()) // room for the tail
+}
+
+// manyAsk notes that a body is asked for, and reports whether many do.
+func (s *shared) manyAsk(key bodyKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.bodies[key]; ok {
+		return true
+	}
+	n, ok := s.asked[key]
+	if ok || len(s.asked) < maxAsked {
+		s.asked[key] = n + 1
+	}
+	return n+1 >= manyAsk
 }
 
 // encode gives the resources as they stand in a response: only the few bytes

@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -18,7 +19,7 @@ func (h *harness) remembered() string {
 	s := h.server.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Sprint(len(s.updates), len(s.unions), len(s.bodies))
+	return fmt.Sprint(len(s.updates), len(s.unions), len(s.asked))
 }
 
 // Streams that ask for the same share the work, also while clusters wait for
@@ -123,6 +124,37 @@ func TestNamesDecide(t *testing.T) {
 	}
 }
 
+// A stream that adds the names that others have shares their set, in whatever
+// order it names them, and also if it names one twice.
+func TestAddedNamesShare(t *testing.T) {
+	t.Parallel()
+	s := newShared()
+	first := s.with(noNames, []string{"a", "b", "c"})
+	for name, tc := range map[string]struct {
+		begin *nameSet
+		more  []string
+		same  bool
+	}{
+		"at once":               {noNames, []string{"a", "b", "c"}, true},
+		"in another order":      {noNames, []string{"c", "a", "b"}, true},
+		"in two steps":          {s.with(noNames, []string{"b"}), []string{"c", "a"}, true},
+		"one twice":             {noNames, []string{"a", "b", "c", "a"}, true},
+		"one in place of two":   {noNames, []string{"a", "b", "b"}, false},
+		"as many others":        {noNames, []string{"a", "b", "d"}, false},
+		"fewer":                 {noNames, []string{"a", "b"}, false},
+		"more, one of it known": {first, []string{"a", "d"}, false},
+	} {
+		got := s.with(tc.begin, tc.more)
+		if (got == first) != tc.same {
+			t.Errorf("%s: shared is %t, want %t", name, got == first, tc.same)
+		}
+		want := slices.Compact(slices.Sorted(slices.Values(slices.Concat(tc.begin.list, tc.more))))
+		if !slices.Equal(got.list, want) {
+			t.Errorf("%s: the set is %v, want %v", name, got.list, want)
+		}
+	}
+}
+
 // together calls a function in many goroutines that begin at the same time, and
 // gives the different results.
 func together[V comparable](f func() V) map[V]bool {
@@ -174,6 +206,11 @@ func TestCrowdShares(t *testing.T) {
 		})
 		if len(lists) != 1 {
 			t.Fatalf("%d lists of the same difference", len(lists))
+		}
+		for range manyAsk - 1 {
+			if b := s.body(to, to.Resources, false, true); len(b) != 2*count {
+				t.Fatalf("a body that few ask for is in %d pieces, want no copy of %d resources", len(b), count)
+			}
 		}
 		bodies := together(func() *byte { return &s.body(to, to.Resources, false, true)[0].ReadOnlyData()[0] })
 		if len(bodies) != 1 {

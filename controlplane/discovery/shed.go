@@ -3,6 +3,14 @@
 
 package discovery
 
+import (
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// errMoved ends the stream of a proxy that is to come to another replica.
+var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: connect again")
+
 // Load is how many proxies this server serves.
 func (s *Server) Load() int {
 	s.mu.Lock()

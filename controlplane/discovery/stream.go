@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
@@ -47,8 +45,9 @@ type stream struct {
 	// wake has room for one token: a token means that there may be a newer
 	// snapshot. Latest wins.
 	wake chan struct{}
-	// secrets is what it gets of TypeSecret.
-	secrets secretView
+	// secrets is what it gets of TypeSecret, extensions of TypeExtension.
+	secrets    secretView
+	extensions extensionView
 	// named is true once the proxy asked for names: workers prepare them.
 	named atomic.Bool
 	// leaving is true once the proxy is to go to another replica, as soon as it
@@ -76,7 +75,7 @@ type stream struct {
 
 // order is the order in which types are pushed: what makes up Envoy's
 // configuration, what its listeners and clusters ask for, what is for the agent.
-var order = slices.Concat(generate.Types, []string{generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
+var order = slices.Concat(generate.Types, []string{generate.TypeExtension, generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
 
 // notify tells the loop to look for a newer snapshot. It never blocks.
 func (s *stream) notify() {
@@ -109,6 +108,8 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 			err = s.answered(no)
 		case <-s.secrets.again:
 			err = s.lookAgain()
+		case <-s.extensions.again:
+			err = s.lookAgainForPlugins()
 		}
 		if err == nil && s.leaving.Load() && !s.waiting() && !s.given.open {
 			err = errMoved
@@ -118,9 +119,6 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 		}
 	}
 }
-
-// errMoved ends the stream of a proxy that is to come to another replica.
-var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: connect again")
 
 // maxRefused bounds the types of a stream that are remembered, and logged, as not
 // served.
@@ -202,8 +200,11 @@ func (s *stream) handle(q *request) error {
 func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	if q.named == 0 && byName(q.typeURL) {
 		delete(s.subs, q.typeURL)
-		if q.typeURL == generate.TypeSecret {
+		switch q.typeURL {
+		case generate.TypeSecret:
 			s.secrets.reset()
+		case generate.TypeExtension:
+			s.extensions.reset()
 		}
 		return nil
 	}
@@ -273,7 +274,7 @@ func (s *stream) subscribe(typeURL string) *subscription {
 	switch typeURL {
 	case generate.TypeNameTable:
 		s.named.Store(true)
-	case generate.TypeSecret:
+	case generate.TypeSecret, generate.TypeExtension:
 		s.server.watch(s)
 	}
 	return sub
@@ -436,6 +437,9 @@ func (s *stream) generate(typeURL string) *generate.Set {
 	set, ok := s.server.try(s.mesh.Mesh, s.view(), typeURL)
 	if sub := s.subs[typeURL]; !ok && sub != nil {
 		return sub.base // as it was
+	}
+	if typeURL == generate.TypeExtension {
+		return s.extensionSet(set)
 	}
 	return set
 }

@@ -75,7 +75,7 @@ const (
 // absenceOf gives what is told of a type.
 func absenceOf(typeURL string) absence {
 	switch typeURL {
-	case generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig:
+	case generate.TypeSecret, generate.TypeExtension, generate.TypeNameTable, generate.TypeProxyConfig:
 		return absentKept
 	}
 	return absentTold
@@ -113,12 +113,18 @@ func (s *subscription) state(name string) want {
 // byName reports whether a type without names in its first request means
 // "nothing" rather than "everything".
 func byName(typeURL string) bool {
-	return typeURL == generate.TypeEndpoint || typeURL == generate.TypeRoute || typeURL == generate.TypeSecret
+	switch typeURL {
+	case generate.TypeEndpoint, generate.TypeRoute, generate.TypeExtension, generate.TypeSecret:
+		return true
+	}
+	return false
 }
 
 // private reports whether nothing of what the subscriber gets may be remembered
 // for others: secrets are forgotten when nobody has them any more.
-func (s *subscription) private() bool { return s.typeURL == generate.TypeSecret }
+func (s *subscription) private() bool {
+	return s.typeURL == generate.TypeSecret || s.typeURL == generate.TypeExtension
+}
 
 // wholeState reports whether a response without delta holds all that a
 // subscriber by name has of a type: gRPC takes what a response of clusters or
@@ -323,6 +329,16 @@ func (s *subscription) forget(names []string) {
 // version that does not exist, so that the next diff tells, once, that there
 // is no such resource.
 func (s *subscription) ask(names []string, set *generate.Set) {
+	all := s.shared.with(s.names, names)
+	if s.hasNothing() && !s.private() {
+		// Hundreds begin with the same names, and next everybody asks for this
+		// difference. If there are all, there is no more to note.
+		u := s.shared.update(updateKey{names: all, from: s.base, to: set, absent: s.absent})
+		if len(u.changed) == len(all.list) {
+			s.names, s.at = all, nil
+			return
+		}
+	}
 	for _, n := range names {
 		switch {
 		case s.state(n).has:
@@ -333,7 +349,13 @@ func (s *subscription) ask(names []string, set *generate.Set) {
 			s.differ(n, want{}) // others have it
 		}
 	}
-	s.names, s.at = s.shared.with(s.names, names), nil
+	s.names, s.at = all, nil
+}
+
+// hasNothing reports whether a subscriber asks for names for the first time, and
+// said of none of them that it has it.
+func (s *subscription) hasNothing() bool {
+	return len(s.names.list) == 0 && len(s.over) == 0 && s.base == noResources && !s.wildcard
 }
 
 // drop takes names away.

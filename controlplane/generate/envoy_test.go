@@ -97,6 +97,7 @@ func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []by
 	for _, r := range g.Generate(mesh, proxy, TypeListener).Resources {
 		l := unpack(t, r).(*listenerv3.Listener)
 		inlineRoutes(t, l, routes)
+		inlinePlugins(t, l, g.Generate(mesh, proxy, TypeExtension))
 		listeners = append(listeners, compactJSON(t, l))
 	}
 	b, err := json.Marshal(map[string]any{

@@ -43,9 +43,10 @@ func TestConfigMaps(t *testing.T) {
 		t.Fatalf("read %v and %v", c.Get("own"), c.Get("shared"))
 	}
 	watching := make(chan struct{}, 2)
-	api.PrependWatchReactor("configmaps", func(ktesting.Action) (bool, watch.Interface, error) {
+	api.PrependWatchReactor("configmaps", func(action ktesting.Action) (bool, watch.Interface, error) {
+		w, err := api.Tracker().Watch(action.GetResource(), action.GetNamespace())
 		watching <- struct{}{}
-		return false, nil, nil
+		return true, w, err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

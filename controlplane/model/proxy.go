@@ -53,6 +53,8 @@ type Proxy struct {
 	VHDS bool
 	// Proxyless is true for an application that reads xDS itself, through gRPC.
 	Proxyless bool
+	// Settings are what was set for it alone; nil means nothing.
+	Settings *ProxySettings
 	// Agent and Envoy are the versions that they say they have, for people; may
 	// be empty.
 	Agent, Envoy string

@@ -5,6 +5,7 @@ package push
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -40,8 +41,9 @@ type Debouncer struct {
 	wake chan struct{}
 
 	mu sync.Mutex // guards what follows
-	// pending is the union of what was added; its size is bounded by the
-	// number of objects of the mesh.
+	// pending is the union of what was added, and nobody else's map: a burst
+	// adds to it in place. Its size is bounded by the number of objects of the
+	// mesh.
 	pending     model.Change
 	first, last time.Time
 }
@@ -61,13 +63,25 @@ func (d *Debouncer) Add(c model.Change) {
 	if d.pending.Empty() {
 		d.first = now
 	}
-	d.pending = d.pending.Merge(c)
+	d.gather(c)
 	d.last = now
 	d.mu.Unlock()
 	select {
 	case d.wake <- struct{}{}:
 	default: // a token is there already
 	}
+}
+
+// gather adds a change to pending. The caller holds mu.
+func (d *Debouncer) gather(c model.Change) {
+	if c.All || d.pending.All {
+		d.pending = model.Change{All: true}
+		return
+	}
+	if d.pending.Keys == nil {
+		d.pending.Keys = make(map[model.Key]struct{}, len(c.Keys))
+	}
+	maps.Copy(d.pending.Keys, c.Keys)
 }
 
 // Run builds until ctx ends.

@@ -44,7 +44,7 @@ func (q *Queue[C]) Enqueue(conn C, c model.Change) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if later, ok := q.busy[conn]; ok {
-		q.busy[conn] = later.Merge(c)
+		q.busy[conn] = union(later, c)
 		return
 	}
 	q.add(conn, c)
@@ -53,11 +53,20 @@ func (q *Queue[C]) Enqueue(conn C, c model.Change) {
 // add puts a connection at the end, or merges. The caller holds mu.
 func (q *Queue[C]) add(conn C, c model.Change) {
 	before, waits := q.pending[conn]
-	q.pending[conn] = before.Merge(c)
+	q.pending[conn] = union(before, c)
 	if !waits {
 		q.order = append(q.order, conn)
 		q.signal()
 	}
+}
+
+// union is Merge that shares a change which is alone: one change goes to every
+// connection, and most of them wait for nothing else.
+func union(a, b model.Change) model.Change {
+	if a.Empty() {
+		return b
+	}
+	return a.Merge(b)
 }
 
 // Remove forgets a connection that has ended.

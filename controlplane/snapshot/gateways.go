@@ -17,7 +17,8 @@ import (
 // that looks at others does so for its problems only.
 func InForce(kind model.Kind) bool {
 	switch kind {
-	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar, model.Gateway:
+	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar, model.Gateway,
+		model.WasmPlugin:
 		return true
 	case model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
 		model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // as what they are converted to

@@ -47,7 +47,7 @@ func TestMissingGateways(t *testing.T) {
 	if got := missing(third); got != "shop/b " {
 		t.Errorf("after another change missing are %q, want shop/b", got)
 	}
-	if InForce(model.WasmPlugin) || !InForce(model.VirtualService) {
+	if InForce(model.UDPRoute) || !InForce(model.VirtualService) {
 		t.Error("kinds in force are not those that snapshots are made of")
 	}
 }

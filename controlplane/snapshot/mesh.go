@@ -70,6 +70,7 @@ type Mesh struct {
 	PeerAuthentications *PeerAuthentications
 	Sidecars            *Sidecars
 	Gateways            *Gateways
+	WasmPlugins         *WasmPlugins
 	// Trust are the roots that proxies trust.
 	Trust *Trust
 
@@ -132,6 +133,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.PeerAuthentications = rebuild(old.PeerAuthentications, st, model.PeerAuthentication, newPeerAuthentications)
 	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
 	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
+	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.collectProblems(old)
 	return m

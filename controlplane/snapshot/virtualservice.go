@@ -101,13 +101,7 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 		for _, h := range vs.Hosts {
 			v.byHost[h] = append(v.byHost[h], vs)
 		}
-		for _, route := range vs.Spec.GetHttp() {
-			for _, m := range route.GetMatch() {
-				for k := range m.GetSourceLabels() {
-					labels[k] = true
-				}
-			}
-		}
+		addSourceLabels(labels, vs.Spec)
 	}
 	v.SourceLabels = slices.Sorted(maps.Keys(labels))
 	for h := range v.byHost {
@@ -117,6 +111,30 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 	}
 	slices.SortFunc(v.wildcards, mostSpecific)
 	return v
+}
+
+// addSourceLabels adds the label keys that the matches of all kinds of routes name.
+func addSourceLabels(labels map[string]bool, spec *networkingv1alpha3.VirtualService) {
+	add := func(of map[string]string) {
+		for k := range of {
+			labels[k] = true
+		}
+	}
+	for _, route := range spec.GetHttp() {
+		for _, m := range route.GetMatch() {
+			add(m.GetSourceLabels())
+		}
+	}
+	for _, route := range spec.GetTls() {
+		for _, m := range route.GetMatch() {
+			add(m.GetSourceLabels())
+		}
+	}
+	for _, route := range spec.GetTcp() {
+		for _, m := range route.GetMatch() {
+			add(m.GetSourceLabels())
+		}
+	}
 }
 
 func newVirtualService(obj *model.Config, spec *networkingv1alpha3.VirtualService, lenders map[string]*model.Config, set settings) *VirtualService {

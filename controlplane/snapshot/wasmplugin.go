@@ -152,7 +152,7 @@ func moduleURL(text string) (string, error) {
 		return "oci://" + text, nil
 	case !slices.Contains([]string{"file", "http", "https", "oci"}, u.Scheme):
 		return "", fmt.Errorf("spec.url has the scheme %q: write file, http, https or oci", u.Scheme)
-	case u.Scheme == "file" && strings.TrimPrefix(text, "file://") == "":
+	case u.Scheme == "file" && len(text) <= len("file://") || u.Scheme == "file" && !strings.HasPrefix(text, "file://"):
 		return "", fmt.Errorf("spec.url names no file: write its path behind file://")
 	}
 	return text, nil

@@ -18,6 +18,7 @@ type agentSpec struct {
 	address, discovery, binary string
 	token, root                string // empty with plaintext
 	plaintext                  bool
+	redirect                   bool   // not an HTTP proxy
 	drain                      string // of a hot restart, empty for the default
 	workers                    int    // Envoy's threads, 0 for one
 	args, env                  []string
@@ -39,6 +40,10 @@ func (b *bench) startAgent(name string, a agentSpec) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the proxy config: %w", err)
 	}
+	mode := "NONE"
+	if a.redirect {
+		mode = "REDIRECT"
+	}
 	dir := b.path(name)
 	files := map[string]string{"etc/istio/pod/labels": "app=\"bench\"\n"}
 	if !a.plaintext {
@@ -59,7 +64,7 @@ func (b *bench) startAgent(name string, a agentSpec) (*process, error) {
 		args: append([]string{"proxy", "sidecar", "--domain", "default.svc.cluster.local"}, a.args...),
 		env: append(append(strings.FieldsFunc(b.agentEnv, func(r rune) bool { return r == ',' }), a.env...),
 			"POD_NAME="+name, "POD_NAMESPACE=default", "INSTANCE_IP="+a.address, "SERVICE_ACCOUNT=default",
-			"ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_WORKLOAD_NAME="+name, "ISTIO_META_CLUSTER_ID=Kubernetes",
+			"ISTIO_META_INTERCEPTION_MODE="+mode, "ISTIO_META_WORKLOAD_NAME="+name, "ISTIO_META_CLUSTER_ID=Kubernetes",
 			"PROXY_CONFIG="+string(proxyConfig), "ISTIOD_SAN=istiod.istio-system.svc", "TRUST_DOMAIN=cluster.local",
 			"OUTRIGGER_BIND_ADDRESS="+a.address,
 		),

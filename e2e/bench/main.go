@@ -76,7 +76,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, intercept, status, dns, stores (default: all), and pushcurve, restart, churn, which take minutes")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, intercept, envoy, status, dns, stores (default: all), and pushcurve, restart, churn, which take minutes")
 	fs.Func("sizes", "points of pushcurve, services x proxies with commas between, such as 500x1000,10000x100", func(text string) (err error) {
 		o.sizes, err = parseSizes(text)
 		return err
@@ -157,7 +157,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := writeMesh(b.path("config"), o.services); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"intercept", b.intercept}, {"status", b.status}, {"dns", b.dns}, {"stores", b.stores}, {"pushcurve", b.pushCurve}, {"restart", b.restart}, {"churn", b.churn}}
+	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"intercept", b.intercept}, {"status", b.status}, {"envoy", b.envoySize}, {"dns", b.dns}, {"stores", b.stores}, {"pushcurve", b.pushCurve}, {"restart", b.restart}, {"churn", b.churn}}
 	var all []figure
 	for _, p := range parts {
 		if !o.wants(p.name) {

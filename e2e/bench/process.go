@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -26,6 +27,8 @@ import (
 // this program: the kernel kills them with it, whatever way it ends.
 type starter struct {
 	work chan func()
+	// dial connects to where its programs listen; nil is as always.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 func newStarter() *starter {
@@ -48,6 +51,7 @@ type process struct {
 	began time.Time
 	ended chan struct{}
 	stdin io.WriteCloser
+	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // spec says what to run.
@@ -70,7 +74,7 @@ func (s *starter) run(p spec) (*process, error) {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, out, out
 	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, p.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	proc := &process{cmd: cmd, log: p.log, ended: make(chan struct{})}
+	proc := &process{cmd: cmd, log: p.log, ended: make(chan struct{}), dial: s.dial}
 	if p.stdin {
 		if proc.stdin, err = cmd.StdinPipe(); err != nil {
 			return nil, errors.Join(fmt.Errorf("start %s: %w", p.path, err), out.Close())
@@ -108,7 +112,7 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 // wait asks a URL every millisecond until it answers 200 with the wanted text,
 // and gives the time since the program's start.
 func (p *process) wait(ctx context.Context, url, want string) (time.Duration, error) {
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 2 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DialContext: p.dial}, Timeout: 2 * time.Second}
 	defer client.CloseIdleConnections()
 	return p.waitAnswer(ctx, client, url, want)
 }

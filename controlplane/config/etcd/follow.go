@@ -128,8 +128,11 @@ func (s *Store) load(ctx context.Context) (int64, error) {
 		}
 		for _, kv := range page.Kvs {
 			path := strings.TrimPrefix(string(kv.Key), prefix)
-			there[path] = true
 			from = string(kv.Key) + "\x00"
+			if strings.HasPrefix(path, ownDirectory) {
+				continue
+			}
+			there[path] = true
 			known := s.entry(path)
 			if known.revision >= kv.ModRevision {
 				continue
@@ -238,13 +241,15 @@ func (s *Store) changes(events []*clientv3.Event) {
 	if len(events) == 0 {
 		return
 	}
-	states := make([]observed, len(events))
-	for i, e := range events {
+	states := make([]observed, 0, len(events))
+	for _, e := range events {
 		path := strings.TrimPrefix(string(e.Kv.Key), s.conn.prefix)
-		if e.Type == clientv3.EventTypeDelete {
-			states[i] = observed{path: path, revision: e.Kv.ModRevision, gone: true}
-		} else {
-			states[i] = s.read(path, e.Kv)
+		switch {
+		case strings.HasPrefix(path, ownDirectory):
+		case e.Type == clientv3.EventTypeDelete:
+			states = append(states, observed{path: path, revision: e.Kv.ModRevision, gone: true})
+		default:
+			states = append(states, s.read(path, e.Kv))
 		}
 	}
 	last := events[len(events)-1].Kv.ModRevision

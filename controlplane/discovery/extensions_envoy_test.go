@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
+)
+
+// TestEnvoyPlugins has a real Envoy run real modules, of files and, through the
+// agent's relay, of a web server. No request fails and no listener is rejected
+// while
+//
+//   - a plugin comes, and its module changes, which changes no listener
+//   - a module is broken: the one of before goes on
+//   - another plugin comes, the first one goes, and so does the other
+func TestEnvoyPlugins(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, agent := range []bool{false, true} {
+		for _, api := range []string{"GRPC", "DELTA_GRPC"} {
+			n++
+			ip := fmt.Sprintf("127.77.59.%d", n)
+			t.Run(fmt.Sprintf("agent=%t/%s", agent, api), func(t *testing.T) {
+				t.Parallel()
+				testEnvoyPlugins(t, ip, api, agent)
+			})
+		}
+	}
+}
+
+func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
+	modules := servePlugins(t, ip, agent)
+	plugin := func(file string) proto.Message { return &extensionsv1alpha1.WasmPlugin{Url: modules + file} }
+	w := newWireMesh(t, ip)
+	w.noTLS = true
+	app := listenOn(t, ip)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	_ = server.Listener.Close() // not the one that is wanted
+	server.Listener = app
+	server.Start()
+	t.Cleanup(server.Close)
+	w.putOne(model.ServiceEntry, "web", wireService("web.default.svc.cluster.local", "HTTP", 80, app.Addr().String()))
+	control := w
+	if agent {
+		control = &wireMesh{address: relayFor(t, w, ip)}
+	}
+	e := runWireEnvoy(t, control, api, ip)
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: net.JoinHostPort(ip, "15080")}),
+	}}
+	is := func(want string) {
+		t.Helper()
+		var got string
+		for end := time.Now().Add(30 * time.Second); got != want; {
+			if got = askThrough(client); time.Now().After(end) {
+				t.Fatalf("not within 30 s: %q, but %q", want, got)
+			}
+		}
+	}
+	is("200")
+	stop := neverFails(t, client)
+	w.putOne(model.WasmPlugin, "first", plugin("first-1"))
+	is("200 x-first=1")
+	listeners := e.counter("listener_manager.listener_modified")
+	w.putOne(model.WasmPlugin, "first", plugin("first-2"))
+	is("200 x-first=2")
+	if now := e.counter("listener_manager.listener_modified"); now != listeners {
+		t.Errorf("another module changes a listener: %s and %s", listeners, now)
+	}
+	w.putOne(model.WasmPlugin, "first", plugin("broken"))
+	until(t, "the broken module is rejected", func() bool { return strings.Contains(w.logged.String(), generate.TypeExtension) })
+	is("200 x-first=2")
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.WasmPlugin, "second"): plugin("second-1"), wireKey(model.WasmPlugin, "first"): plugin("first-3"),
+	})
+	is("200 x-first=3 x-second=1")
+	w.putOne(model.WasmPlugin, "first", nil)
+	is("200 x-second=1")
+	w.putOne(model.WasmPlugin, "second", nil)
+	is("200")
+	stop()
+	for _, name := range []string{"listener_manager.lds.update_rejected", "listener_manager.listener_create_failure"} {
+		if got := e.counter(name); got != "0" {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+}
+
+// servePlugins gives the URL before the names of modules.
+func servePlugins(t *testing.T, ip string, overHTTP bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, module := range map[string][]byte{
+		"first-1": wasmtest.Module("x-first", "1"), "first-2": wasmtest.Module("x-first", "2"), "first-3": wasmtest.Module("x-first", "3"),
+		"second-1": wasmtest.Module("x-second", "1"), "broken": []byte("\x00asm\x01\x00\x00\x00\xff\xff"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), module, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !overHTTP {
+		return "file://" + dir + "/"
+	}
+	s := httptest.NewUnstartedServer(http.FileServer(http.Dir(dir)))
+	_ = s.Listener.Close() // not the one that is wanted
+	s.Listener = listenOn(t, ip)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.URL + "/"
+}
+
+// relayFor runs an agent's relay between an Envoy and a mesh, and gives its
+// address.
+func relayFor(t *testing.T, w *wireMesh, ip string) string {
+	t.Helper()
+	cache, err := wasm.New(wasm.Config{Dir: t.TempDir(), AllowedHosts: []string{ip}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listenOn(t, ip)
+	relay, err := xdsproxy.New(xdsproxy.Config{
+		Listener: l, Upstream: xdsproxy.UpstreamConfig{Address: w.address},
+		Rewriters: map[string]xdsproxy.Rewriter{generate.TypeExtension: func(ctx context.Context, response []byte, delta bool) ([]byte, string) {
+			r := cache.RewriteResponse(ctx, response, delta)
+			return r.Frame, r.Reason()
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []func(context.Context) error{relay.Run, cache.Run} {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return l.Addr().String()
+}
+
+// askThrough sends a request through a sidecar, and tells what the modules said.
+func askThrough(client *http.Client) string {
+	resp, err := client.Get("http://web.default.svc.cluster.local/") //nolint:noctx // the client has a limit
+	if err != nil {
+		return err.Error()
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close() // it was read
+	if err != nil {
+		return err.Error()
+	}
+	got := fmt.Sprint(resp.StatusCode)
+	for _, h := range []string{"x-first", "x-second"} {
+		if v := resp.Header.Get(h); v != "" {
+			got += " " + h + "=" + v
+		}
+	}
+	return got
+}
+
+// neverFails sends requests until stop; each has to be answered well.
+func neverFails(t *testing.T, client *http.Client) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	sent := 0
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if got := askThrough(client); !strings.HasPrefix(got, "200") {
+				t.Errorf("request %d: %s", sent, got)
+				return
+			}
+			sent++
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+		if sent == 0 {
+			t.Error("no request was sent")
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// counter gives a counter of Envoy.
+func (e *wireEnvoy) counter(name string) string {
+	_, value, _ := strings.Cut(strings.TrimSpace(e.get("/stats?filter=^"+name+"$")), ": ")
+	return value
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// settingsOf reads what was set for one proxy. Of its ProxyConfig only what is
+// used here is read: agents of other versions have other fields.
+func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
+	s := model.ProxySettings{
+		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1",
+		InboundBalance: bool(meta.InboundListenerExactBalance), OutboundBalance: bool(meta.OutboundListenerExactBalance),
+	}
+	if meta.UnprivilegedPod != "" {
+		on, err := strconv.ParseBool(meta.UnprivilegedPod)
+		if err != nil {
+			return nil, fmt.Errorf("UNPRIVILEGED_POD is %q, it must be true or false", meta.UnprivilegedPod)
+		}
+		s.Unprivileged = on
+	}
+	if meta.IdleTimeout != "" {
+		d, err := time.ParseDuration(meta.IdleTimeout)
+		if err != nil || d < 0 {
+			return nil, fmt.Errorf("IDLE_TIMEOUT is %q, it must be a duration such as 30s", meta.IdleTimeout)
+		}
+		s.IdleTimeout = d
+	}
+	if !s.Configured {
+		return s.Keyed(), nil
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(meta.ProxyConfig, &fields); err != nil {
+		return nil, fmt.Errorf("PROXY_CONFIG is no JSON object: %w", err)
+	}
+	used := map[string]json.RawMessage{}
+	for name, value := range fields {
+		switch strings.ToLower(strings.ReplaceAll(name, "_", "")) {
+		case "gatewaytopology", "proxyheaders":
+			used[name] = value
+		}
+	}
+	if len(used) == 0 {
+		return s.Keyed(), nil
+	}
+	doc, err := json.Marshal(used)
+	if err != nil {
+		return nil, fmt.Errorf("PROXY_CONFIG: %w", err)
+	}
+	config, err := meshconfig.ApplyProxyConfig(&meshv1alpha1.ProxyConfig{}, string(doc))
+	if err != nil {
+		return nil, fmt.Errorf("PROXY_CONFIG: %w", err)
+	}
+	s.Topology, s.Headers = config.GetGatewayTopology(), config.GetProxyHeaders()
+	return s.Keyed(), nil
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func nodeWith(t *testing.T, meta map[string]any) *corev3.Node {
+	t.Helper()
+	md, err := structpb.NewStruct(meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev3.Node{Id: "sidecar~127.77.62.104~web.shop~shop.svc.cluster.local", Metadata: md}
+}
+
+func TestProxySettings(t *testing.T) {
+	t.Parallel()
+	read := func(meta map[string]any) *model.ProxySettings {
+		t.Helper()
+		p, err := proxyOf(nodeWith(t, meta))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Settings
+	}
+	if s := read(nil); s != nil {
+		t.Errorf("nothing is %+v", s)
+	}
+	s := read(map[string]any{"PROXY_CONFIG": map[string]any{"concurrency": 2.0, "ofTheFuture": map[string]any{"a": "b"}}})
+	if s == nil || !s.Configured || s.Key != "" {
+		t.Errorf("a ProxyConfig without anything for here is %+v", s)
+	}
+	all := map[string]any{
+		"HTTP10": "1", "IDLE_TIMEOUT": "90s", "UNPRIVILEGED_POD": "true", "INBOUND_LISTENER_EXACT_BALANCE": "true", "OUTBOUND_LISTENER_EXACT_BALANCE": true,
+		"PROXY_CONFIG": map[string]any{
+			"gatewayTopology": map[string]any{"numTrustedProxies": 2.0, "forwardClientCertDetails": "APPEND_FORWARD", "proxyProtocol": map[string]any{}},
+			"proxyHeaders":    map[string]any{"server": map[string]any{"disabled": true}, "of_the_future": map[string]any{}},
+		},
+	}
+	s = read(all)
+	if !s.HTTP10 || s.IdleTimeout.Seconds() != 90 || !s.Unprivileged || !s.InboundBalance || !s.OutboundBalance ||
+		s.Topology.GetNumTrustedProxies() != 2 || s.Topology.GetProxyProtocol() == nil || !s.Headers.GetServer().GetDisabled().GetValue() {
+		t.Errorf("got %+v", s)
+	}
+	if again := read(all); again.Key != s.Key || s.Key == "" {
+		t.Errorf("equal settings have the keys %q and %q", s.Key, again.Key)
+	}
+	all["HTTP10"] = "0"
+	if other := read(all); other.Key == s.Key || other.HTTP10 {
+		t.Errorf("other settings have the key %q", other.Key)
+	}
+}
+
+func TestBadProxySettings(t *testing.T) {
+	t.Parallel()
+	config := func(fields map[string]any) map[string]any { return map[string]any{"PROXY_CONFIG": fields} }
+	for says, meta := range map[string]map[string]any{
+		`IDLE_TIMEOUT is "5", it must be a duration`:               {"IDLE_TIMEOUT": "5"},
+		`IDLE_TIMEOUT is "-5s"`:                                    {"IDLE_TIMEOUT": "-5s"},
+		`UNPRIVILEGED_POD is "perhaps"`:                            {"UNPRIVILEGED_POD": "perhaps"},
+		`INBOUND_LISTENER_EXACT_BALANCE`:                           {"INBOUND_LISTENER_EXACT_BALANCE": "perhaps"},
+		"PROXY_CONFIG is no JSON object":                           {"PROXY_CONFIG": "a"},
+		"PROXY_CONFIG: field gatewayTopology":                      config(map[string]any{"gatewayTopology": 1.0}),
+		"PROXY_CONFIG: field gatewayTopology.forwardClientCertDet": config(map[string]any{"gatewayTopology": map[string]any{"forwardClientCertDetails": "SOME"}}),
+		"PROXY_CONFIG: field proxyHeaders":                         config(map[string]any{"proxyHeaders": map[string]any{"server": "x"}}),
+	} {
+		_, err := proxyOf(nodeWith(t, meta))
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "web.shop") {
+			t.Errorf("got %v, want an error with %q", err, says)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// pluginOf is an object that is older the smaller its age is.
+func pluginOf(namespace, name string, age int, edit func(*extensionsv1alpha1.WasmPlugin)) *model.Config {
+	spec := &extensionsv1alpha1.WasmPlugin{Url: "oci://registry.example/" + name + ":v1"}
+	if edit != nil {
+		edit(spec)
+	}
+	return &model.Config{
+		Key:     model.Key{Kind: model.WasmPlugin, Namespace: namespace, Name: name},
+		Created: time.Unix(int64(age), 0), Source: name + ".yaml:1", Spec: spec,
+	}
+}
+
+func pluginsIn(objects ...*model.Config) Input {
+	return Input{List: func(kind model.Kind) []*model.Config {
+		if kind == model.WasmPlugin {
+			return objects
+		}
+		return nil
+	}}
+}
+
+func priority(n int32) func(*extensionsv1alpha1.WasmPlugin) {
+	return func(s *extensionsv1alpha1.WasmPlugin) { s.Priority = wrapperspb.Int32(n) }
+}
+
+func selecting(key, value string) func(*extensionsv1alpha1.WasmPlugin) {
+	return func(s *extensionsv1alpha1.WasmPlugin) {
+		s.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{key: value}}
+	}
+}
+
+func attached(group, kind, name string) func(*extensionsv1alpha1.WasmPlugin) {
+	return func(s *extensionsv1alpha1.WasmPlugin) {
+		s.TargetRefs = []*typev1beta1.PolicyTargetReference{{Group: group, Kind: kind, Name: name}}
+	}
+}
+
+func TestWasmPluginsForWorkloads(t *testing.T) {
+	t.Parallel()
+	m := Build(nil, pluginsIn(
+		pluginOf("shop", "young", 9, nil),
+		pluginOf("shop", "old", 1, nil),
+		pluginOf("shop", "first", 9, priority(10)),
+		pluginOf("shop", "negative", 1, priority(-5)),
+		pluginOf("istio-system", "mesh", 5, nil),
+		pluginOf("istio-system", "mesh-first", 5, priority(10)),
+		pluginOf("shop", "web", 1, selecting("app", "web")),
+		pluginOf("istio-system", "mesh-web", 1, selecting("app", "web")),
+		pluginOf("shop", "edge", 1, attached("gateway.networking.k8s.io", "Gateway", "edge")),
+		pluginOf("istio-system", "foreign-edge", 1, attached("gateway.networking.k8s.io", "Gateway", "edge")),
+		pluginOf("other", "other", 1, nil),
+	), model.Change{All: true})
+	edge := map[string]string{"gateway.networking.k8s.io/gateway-name": "edge"}
+	tests := []struct {
+		namespace string
+		labels    map[string]string
+		want      string
+	}{
+		{"shop", nil, "mesh-first first negative mesh old young"},
+		{"shop", map[string]string{"app": "web"}, "mesh-first first negative mesh-web mesh old web young"},
+		{"shop", edge, "mesh-first first negative mesh edge old young"},
+		{"other", nil, "mesh-first mesh other"},
+		{"empty", map[string]string{"app": "web"}, "mesh-first mesh-web mesh"},
+		{"istio-system", nil, "mesh-first mesh"},
+		{"istio-system", edge, "mesh-first foreign-edge mesh"},
+	}
+	for _, tc := range tests {
+		var got []string
+		for _, p := range m.WasmPlugins.For(tc.namespace, tc.labels) {
+			got = append(got, p.Config.Name)
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%s %v: got %v, want %s", tc.namespace, tc.labels, got, tc.want)
+		}
+	}
+	if len(m.Problems) != 0 {
+		t.Errorf("problems: %v", m.Problems)
+	}
+}
+
+func TestWasmPluginsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	url := func(text string) func(*extensionsv1alpha1.WasmPlugin) {
+		return func(s *extensionsv1alpha1.WasmPlugin) { s.Url = text }
+	}
+	tests := []struct {
+		name string
+		edit func(*extensionsv1alpha1.WasmPlugin)
+		want string // of the problem; empty for none
+		url  string // empty if it is left out
+	}{
+		{"image", url("registry.example/p:v1"), "", "oci://registry.example/p:v1"},
+		{"file", url("file:///plugins/p.wasm"), "", "file:///plugins/p.wasm"},
+		{"http", url("https://example.com/p.wasm"), "", "https://example.com/p.wasm"},
+		{"no url", url(""), "spec.url is missing", ""},
+		{"a registry with a port", url("registry.example:5000/p"), `spec.url has the scheme "registry.example"`, ""},
+		{"no file", url("file://"), "spec.url names no file", ""},
+		{"no path", url("file:p.wasm"), "spec.url names no file", ""},
+		{"no words of it", url("https://user:password\x7f@example.com"), "spec.url is no URL", ""},
+		{"network", func(s *extensionsv1alpha1.WasmPlugin) { s.Type = extensionsv1alpha1.PluginType_NETWORK }, "spec.type is NETWORK", ""},
+		{"not UTF-8", func(s *extensionsv1alpha1.WasmPlugin) { s.PluginName = "\xff" }, "spec cannot be written", ""},
+		{"no number", func(s *extensionsv1alpha1.WasmPlugin) {
+			s.PluginConfig = &structpb.Struct{Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(math.NaN())}}
+		}, "spec.pluginConfig cannot be written as JSON", ""},
+		{"a waypoint's", attached("", "Service", "web"), `spec.targetRefs[0]: Service "web" is no Gateway`, "oci://registry.example/p:v1"},
+	}
+	for _, tc := range tests {
+		m := Build(nil, pluginsIn(pluginOf("shop", "p", 1, tc.edit)), model.Change{All: true})
+		p, got := m.WasmPlugins.Get("shop.p"), ""
+		for _, problem := range m.Problems {
+			got += problem.Reason
+		}
+		switch {
+		case (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) || strings.Contains(got, "password"):
+			t.Errorf("%s: the problem is %q, want %q", tc.name, got, tc.want)
+		case (tc.url == "") != (p == nil) || p != nil && p.URL != tc.url:
+			t.Errorf("%s: got %+v, want the URL %q", tc.name, p, tc.url)
+		}
+	}
+}
+
+func TestWasmPluginsAreKept(t *testing.T) {
+	t.Parallel()
+	objects := []*model.Config{pluginOf("shop", "a", 1, nil), pluginOf("shop", "b", 2, nil)}
+	in := Input{List: func(kind model.Kind) []*model.Config {
+		if kind == model.WasmPlugin {
+			return objects
+		}
+		return nil
+	}}
+	first := Build(nil, in, model.Change{All: true})
+	second := Build(first, in, model.Change{All: true})
+	if first.WasmPlugins != second.WasmPlugins {
+		t.Error("the index is another although nothing changed")
+	}
+	changed := *objects[0]
+	spec := proto.CloneOf(objects[0].Spec.(*extensionsv1alpha1.WasmPlugin))
+	spec.Url = "oci://registry.example/a:v2"
+	changed.Spec = spec
+	objects = []*model.Config{&changed, objects[1]}
+	third := Build(second, in, model.NewChange(changed.Key))
+	a, was := third.WasmPlugins.Get("shop.a"), second.WasmPlugins.Get("shop.a")
+	if third.WasmPlugins.Get("shop.b") != second.WasmPlugins.Get("shop.b") || a == was {
+		t.Error("what changed is not the one object that did")
+	}
+	if a.Stands != was.Stands || a.Version == was.Version {
+		t.Errorf("a new module: listeners tell %q from %q, and the versions are %s and %s", a.Stands, was.Stands, a.Version, was.Version)
+	}
+}
