@@ -188,7 +188,7 @@ func (s *shop) said(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
 	err := filepath.WalkDir(filepath.Join(s.dir, "config", ".outrigger", "status"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.Contains(strings.ToLower(path), "virtualservice") {
+		if err != nil || d.IsDir() || !strings.Contains(strings.ToLower(path), "virtualservice") || !strings.Contains(path, "catalog") {
 			return nil // it comes with the first status
 		}
 		b, err := os.ReadFile(path)

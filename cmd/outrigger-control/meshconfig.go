@@ -44,6 +44,7 @@ const (
 func meshVariables() []variable {
 	return []variable{
 		{"SHARED_MESH_CONFIG", "", "with Kubernetes: name of a ConfigMap in the namespace of the control plane whose key mesh lies beneath the mesh config, for settings that several revisions share", text(func(e *environment) *string { return &e.sharedMesh })},
+		{"PILOT_HTTP10", "false", "all proxies take requests in HTTP/1.0, too; a single one does with HTTP10=1 in the metadata of its node", boolean(func(e *environment) *bool { return &e.generate.HTTP10 })},
 	}
 }
 

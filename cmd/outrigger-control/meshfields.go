@@ -21,10 +21,12 @@ import (
 // plane does; docs/MESH-FILE.md says how.
 var servedMeshFields = []string{
 	"accessLogEncoding", "accessLogFile", "accessLogFormat", "caCertificates", "configSources", "connectTimeout",
-	"defaultConfig", // the agents' part
-	"defaultHttpRetryPolicy", "dnsRefreshRate", "enableAutoMtls", "h2UpgradePolicy", "meshMTLS",
-	"pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "rootNamespace", "tcpKeepalive",
-	"trustDomain", "trustDomainAliases",
+	"defaultConfig", // for the most part the agents' part
+	"defaultDestinationRuleExportTo", "defaultHttpRetryPolicy", "defaultServiceExportTo", "defaultVirtualServiceExportTo",
+	"discoverySelectors", "dnsRefreshRate", "enableAutoMtls", "h2UpgradePolicy",
+	"ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
+	"outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
+	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",
 }
 
 // withoutEffect gives the fields whose value was changed from the default in

@@ -100,9 +100,6 @@ func hostCovers(host, other string) bool {
 
 // gatewayNames checks the gateways that routes are for.
 func (c *checker) gatewayNames(names []string, path string) {
-	if len(names) > 0 && !slices.Contains(names, meshGateway) {
-		c.warnf(path, "names no mesh, and gateways have no effect in this version: add mesh, or remove gateways, for routes of the sidecars")
-	}
 	for i, g := range names {
 		at := index(path, i)
 		if g == meshGateway {
@@ -116,9 +113,6 @@ func (c *checker) gatewayNames(names []string, path string) {
 			c.errorf(at, "is %s: write namespace/name, or the name of a gateway of the same namespace", quote(g))
 		} else if parts := strings.Split(g, "."); len(parts) > 1 {
 			c.warnf(at, "is %s, the form of old versions: write %q", quote(g), parts[1]+"/"+parts[0])
-		}
-		if slices.Contains(names, meshGateway) {
-			c.warnf(at, "is %s: a gateway has no effect in this version", quote(g))
 		}
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -48,6 +50,10 @@ func refOf(k model.Key) report.Ref {
 	return report.Ref{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name}
 }
 
+// explained are the types of the resources that are looked at: those of sets, and
+// then what listeners ask for.
+var explained = append(slices.Clone(generate.Types), generate.TypeExtension)
+
 // origin makes origins, once for proxies that see the same.
 type origin struct {
 	d    debugger
@@ -64,9 +70,11 @@ type sharedSet struct {
 	of  *origins
 }
 
+// originKey is equal for proxies of one kind.
 type originKey struct {
-	namespace, rules string
-	sidecar          *snapshot.Sidecar
+	namespace, role, rules, ports string
+	sees                          string // how it sees addresses
+	sidecar                       *snapshot.Sidecar
 }
 
 func (d debugger) newOrigin() *origin {
@@ -74,57 +82,59 @@ func (d debugger) newOrigin() *origin {
 }
 
 func (o *origin) of(p *model.Proxy) *origins {
-	mesh := o.d.mesh
-	key := originKey{namespace: p.Namespace, sidecar: mesh.Sidecars.For(p.Namespace, p.Labels)}
-	for _, name := range mesh.DestinationRules.SelectorLabels {
+	mesh, cfg := o.d.mesh, o.d.config()
+	key := originKey{
+		namespace: p.Namespace, role: p.Role, sidecar: sidecarOf(mesh, p),
+		sees: fmt.Sprint(p.ClusterID, p.AutoAllocate, p.Proxyless, intercepts(p)),
+	}
+	labels := mesh.DestinationRules.SelectorLabels
+	if p.Role == node.Router {
+		labels, key.ports = slices.Sorted(maps.Keys(p.Labels)), fmt.Sprint(translated(mesh, p))
+	}
+	for _, name := range labels {
 		if v, ok := p.Labels[name]; ok {
 			key.rules += fmt.Sprintf("%q=%q,", name, v)
 		}
 	}
 	if o.seen[key] == nil {
-		cfg := o.d.config()
-		o.seen[key] = newOrigins(mesh, p, func(k model.Key) bool { return cfg.object(k) != nil })
+		o.seen[key] = newOrigins(mesh, p, cfg.ScopeGateways, func(k model.Key) bool { return cfg.object(k) != nil })
 	}
 	return o.seen[key]
 }
 
-// parts calls for each resource of some types that is made for a proxy with the
-// objects that have a part in it, its PeerAuthentications among them.
-func (o *origin) parts(st *stream, types []int, made sets, call func(typ int, r *generate.Resource, keys []model.Key)) {
+// made gives the set of a type that is made for a proxy.
+func (d debugger) made(st *stream, typ int) *generate.Set { return d.generate(d.mesh, st.proxy, explained[typ]) }
+
+// parts calls for each resource that is made for a proxy with the objects that
+// have a part in it.
+func (o *origin) parts(st *stream, call func(typ int, keys []model.Key)) {
 	from := o.of(st.proxy)
-	var peers []model.Key
-	for _, i := range types {
-		typeURL := generate.Types[i]
-		for _, r := range made[i].Resources {
-			keys := from.of(typeURL, r.Name)
-			if typeURL == generate.TypeListener && from.takes(r.Name) {
-				if peers == nil {
-					peers = peerAuthentications(o.peers, rootOf(o.d.mesh), st.proxy.Namespace, st.proxy.Labels)
-				}
-				keys = slices.Concat(keys, peers)
-			}
-			call(i, r, keys)
+	self := from.own(st.proxy, o.peers)
+	for i, typeURL := range explained {
+		for _, r := range o.d.made(st, i).Resources {
+			call(i, joined(from.of(typeURL, r.Name), self.of(typeURL, r)))
 		}
 	}
 }
 
 // having gives the resources of a proxy in which an object has a part. Sets that
-// proxies share are looked at once.
+// proxies share are looked at once, but for what is of each proxy itself.
 func (o *origin) having(st *stream, key model.Key) map[item]bool {
-	made, mine := o.d.madeFor(st), map[item]bool{}
-	for i, typeURL := range generate.Types {
-		memo := sharedSet{made[i], o.of(st.proxy)}
+	mine, from := map[item]bool{}, o.of(st.proxy)
+	self := from.own(st.proxy, o.peers)
+	for i, typeURL := range explained {
+		made := o.d.made(st, i)
+		memo := sharedSet{made, from}
 		items, known := o.found[memo]
-		if !known {
-			o.parts(st, []int{i}, made, func(typ int, r *generate.Resource, keys []model.Key) {
-				if slices.Contains(keys, key) {
-					items = append(items, item{typ, r.Name})
-				}
-			})
+		for _, r := range made.Resources {
+			if !known && slices.Contains(from.of(typeURL, r.Name), key) {
+				items = append(items, item{i, r.Name})
+			}
+			if slices.Contains(self.of(typeURL, r), key) {
+				mine[item{i, r.Name}] = true
+			}
 		}
-		if typeURL != generate.TypeListener { // they have PeerAuthentications of their own
-			o.found[memo] = items
-		}
+		o.found[memo] = items
 		for _, it := range items {
 			mine[it] = true
 		}
@@ -152,7 +162,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 			continue
 		}
 		mine := from.having(st, key)
-		sidecar := d.mesh.Sidecars.For(st.proxy.Namespace, st.proxy.Labels)
+		sidecar := sidecarOf(d.mesh, st.proxy)
 		if len(mine) == 0 && (sidecar == nil || sidecar.Config.Key != key) {
 			out.Others++
 			continue
@@ -163,7 +173,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 		for it := range mine {
 			r := resources[it]
 			if r == nil {
-				r = &report.Resource{Type: shortType(generate.Types[it.typ]), Name: it.name}
+				r = &report.Resource{Type: shortType(explained[it.typ]), Name: it.name}
 				resources[it] = r
 			}
 			r.Proxies++
@@ -199,14 +209,14 @@ func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack,
 	}
 	types := map[string]bool{}
 	for it := range mine {
-		types[generate.Types[it.typ]] = true
+		types[explained[it.typ]] = true
 	}
 	standing, _ := st.standing.get()
 	for _, r := range standing.Rejections {
-		i := slices.IndexFunc(generate.Types, func(typeURL string) bool { return shortType(typeURL) == r.Type })
-		if i >= 0 && types[generate.Types[i]] && r.covers(sequence) {
+		i := slices.IndexFunc(explained, func(typeURL string) bool { return shortType(typeURL) == r.Type })
+		if i >= 0 && types[explained[i]] && r.covers(sequence) {
 			out.State, out.What, out.Reason, out.By = report.Rejected, r.Type, r.Reason, st.proxy.ID
-			out.Since, out.LastGood = st.progress.of(generate.Types[i]).since, true // Envoy keeps what it had
+			out.Since, out.LastGood = st.progress.of(explained[i]).since, true // Envoy keeps what it had
 			return out
 		}
 	}
@@ -223,7 +233,7 @@ func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack,
 		out.Since = m.since
 	}
 	var open []string
-	for _, typeURL := range generate.Types {
+	for _, typeURL := range explained {
 		if p := st.progress.of(typeURL); p.state() == report.Stale {
 			open = append(open, shortType(typeURL))
 			out.Since = p.since
@@ -265,20 +275,16 @@ func (d debugger) explainProxy() (answerOf, error) {
 		}
 		return parts[key]
 	}
-	var types []int
-	for i := range generate.Types {
-		types = append(types, i)
-	}
-	d.newOrigin().parts(st, types, d.madeFor(st), func(typ int, _ *generate.Resource, keys []model.Key) {
+	d.newOrigin().parts(st, func(typ int, keys []model.Key) {
 		for _, key := range keys {
 			p := part(key)
 			if p.Resources == nil {
 				p.Resources = map[string]int{}
 			}
-			p.Resources[shortType(generate.Types[typ])]++
+			p.Resources[shortType(explained[typ])]++
 		}
 	})
-	if sidecar := d.mesh.Sidecars.For(st.proxy.Namespace, st.proxy.Labels); sidecar != nil {
+	if sidecar := sidecarOf(d.mesh, st.proxy); sidecar != nil {
 		seen, all := len(d.mesh.Services.Visible(st.proxy.Namespace, sidecar)), len(d.mesh.Services.Visible(st.proxy.Namespace, nil))
 		if sidecar.ImportsKey() != "" {
 			part(sidecar.Config.Key).Role = fmt.Sprintf("it sees %d of %d services", seen, all)
@@ -300,7 +306,10 @@ func (d debugger) explainProxy() (answerOf, error) {
 
 // rank orders kinds by how few objects of it a proxy has.
 func rank(kind string) int {
-	kinds := []model.Kind{model.Sidecar, model.PeerAuthentication, model.VirtualService, model.DestinationRule}
+	kinds := []model.Kind{
+		model.Sidecar, model.Gateway, model.KubernetesGateway, model.PeerAuthentication, model.WasmPlugin,
+		model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute, model.Ingress, model.VirtualService, model.DestinationRule, model.BackendTLSPolicy,
+	}
 	if i := slices.Index(kinds, model.Kind(kind)); i >= 0 {
 		return i
 	}

@@ -87,60 +87,6 @@ func shop() shelf {
 	}
 }
 
-// TestOrigins compares each resource that is made for proxies with the objects
-// that it is made of.
-func TestOrigins(t *testing.T) {
-	t.Parallel()
-	objects := shop()
-	mesh := objects.mesh(nil)
-	for name, tc := range map[string]struct {
-		vhds bool
-		want []string
-	}{
-		"envoy": {false, []string{
-			"cds BlackHoleCluster: ", "cds inbound|8080||: Sidecar/shop",
-			"cds outbound|80|v1|web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web",
-			"cds outbound|80||a.example.com: ServiceEntry/a",
-			"cds outbound|80||web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web",
-			"eds outbound|80|v1|web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1",
-			"eds outbound|80||a.example.com: ServiceEntry/a",
-			"eds outbound|80||web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1 WorkloadEntry/web-2",
-			"lds 127.77.51.2_15080: ", "lds 127.77.51.2_8080: Sidecar/shop",
-			"rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
-		}},
-		"with virtual hosts apart": {true, []string{
-			"rds http_proxy.vhds: ", "vhds http_proxy.vhds/a.example.com:80: ServiceEntry/a", "vhds http_proxy.vhds/block_all: ",
-			"vhds http_proxy.vhds/web.default.svc.cluster.local:80: ServiceEntry/web VirtualService/web",
-		}},
-	} {
-		proxy := &model.Proxy{
-			ID: "shop.default", Role: "sidecar", IPs: []string{"127.77.51.2"}, Namespace: "default", Domain: "default.svc.cluster.local",
-			Interception: model.InterceptionNone, VHDS: tc.vhds,
-		}
-		o := newOrigins(mesh, proxy, func(k model.Key) bool { return objects.Get(k) != nil })
-		gen := generate.New(generate.Config{})
-		var got []string
-		for _, typeURL := range generate.Types {
-			for _, r := range gen.Generate(mesh, proxy, typeURL).Resources {
-				var words []string
-				for _, key := range o.of(typeURL, r.Name) {
-					words = append(words, string(key.Kind)+"/"+key.Name)
-				}
-				if typeURL == generate.TypeRoute {
-					slices.Sort(words) // they come from a map
-				}
-				got = append(got, shortType(typeURL)+" "+r.Name+": "+strings.Join(words, " "))
-			}
-		}
-		if tc.vhds { // the others are the same
-			got = slices.DeleteFunc(got, func(l string) bool { return l[0] != 'r' && l[0] != 'v' })
-		}
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
-		}
-	}
-}
-
 func TestPeerAuthenticationsOfAProxy(t *testing.T) {
 	t.Parallel()
 	pa := func(namespace, name string, selector map[string]string) *model.Config {

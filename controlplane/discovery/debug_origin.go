@@ -6,12 +6,9 @@ package discovery
 import (
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
-
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -20,19 +17,22 @@ import (
 // origins tells which objects have a part in the resources of one kind of proxy.
 // It goes by the names of the resources, which say of which host, port and
 // subset they are, and asks the snapshot as the generator does: nothing is kept
-// for it, it costs when somebody asks.
+// for it, it costs when somebody asks. What differs between proxies of one kind,
+// such as what they take themselves, is in own.
 type origins struct {
-	mesh      *snapshot.Mesh
-	namespace string
-	labels    map[string]string
-	sidecar   *snapshot.Sidecar
-	// services are those that the proxy sees, by host.
+	mesh *snapshot.Mesh
+	// proxy is one of the kind.
+	proxy   *model.Proxy
+	sidecar *snapshot.Sidecar // nil for gateways
+	// services are those that the proxy sees, by host and by port.
 	services map[string]*model.Service
+	byPort   map[uint32][]*model.Service
 	hosts    map[string]*hostOrigin
-	// routes are those of all hosts, once they were asked for.
-	routes []model.Key
-	// isEntry reports whether there is such a WorkloadEntry.
-	isEntry func(model.Key) bool
+	servers  []edgeServer // of a gateway
+	// named are the answers for listeners and routes.
+	named map[string][]model.Key
+	// stored reports whether a store has an object: others were made of objects.
+	stored func(model.Key) bool
 }
 
 // hostOrigin are the objects behind the resources of one host.
@@ -42,13 +42,30 @@ type hostOrigin struct {
 	endpoints        map[string][]model.Key    // by subset
 }
 
-func newOrigins(mesh *snapshot.Mesh, proxy *model.Proxy, isEntry func(model.Key) bool) *origins {
+// sidecarOf gives the Sidecar object of a proxy, nil for none: gateways have none.
+func sidecarOf(mesh *snapshot.Mesh, proxy *model.Proxy) *snapshot.Sidecar {
+	if proxy.Role == node.Router {
+		return nil
+	}
+	return mesh.Sidecars.For(proxy.Namespace, proxy.Labels)
+}
+
+// newOrigins makes the origins of a kind of proxy. Scoped is that of
+// [DebugConfig.ScopeGateways].
+func newOrigins(mesh *snapshot.Mesh, proxy *model.Proxy, scoped bool, stored func(model.Key) bool) *origins {
 	o := &origins{
-		mesh: mesh, namespace: proxy.Namespace, labels: proxy.Labels, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels),
-		services: map[string]*model.Service{}, hosts: map[string]*hostOrigin{}, isEntry: isEntry,
+		mesh: mesh, proxy: proxy, sidecar: sidecarOf(mesh, proxy), stored: stored,
+		services: map[string]*model.Service{}, byPort: map[uint32][]*model.Service{},
+		hosts: map[string]*hostOrigin{}, named: map[string][]model.Key{},
 	}
 	for _, svc := range mesh.Services.Visible(proxy.Namespace, o.sidecar) {
 		o.services[svc.Hostname] = svc
+		for _, p := range svc.Ports {
+			o.byPort[p.Number] = append(o.byPort[p.Number], svc)
+		}
+	}
+	if proxy.Role == node.Router {
+		o.servers = edgeServers(mesh, proxy, scoped)
 	}
 	return o
 }
@@ -57,39 +74,77 @@ func newOrigins(mesh *snapshot.Mesh, proxy *model.Proxy, isEntry func(model.Key)
 func (o *origins) of(typeURL, name string) []model.Key {
 	switch typeURL {
 	case generate.TypeCluster, generate.TypeEndpoint:
-		host, subset, outbound := hostOfCluster(name)
-		switch {
-		case !outbound && strings.HasPrefix(name, "inbound|"):
-			return o.inbound()
-		case !outbound:
+		host, subset, ok := hostOfCluster(name)
+		if !ok {
 			return nil
-		case typeURL == generate.TypeEndpoint:
-			return o.endpoints(host, subset)
 		}
-		return o.host(host).clusters
+		keys := o.host(host).clusters
+		if typeURL == generate.TypeEndpoint {
+			keys = o.endpoints(host, subset)
+		}
+		if strings.HasPrefix(name, sniPrefix) {
+			return joined(keys, o.automatic())
+		}
+		return keys
 	case generate.TypeListener:
-		if host := o.dialed(name); host != "" {
-			return o.host(host).routes
-		}
-		if o.takes(name) {
-			return o.inbound()
-		}
-	case generate.TypeVirtualHost:
-		return o.host(hostOfVirtualHost(name)).routes
+		return o.remember("lds "+name, func() []model.Key { return o.listener(name) })
 	case generate.TypeRoute:
-		if host, _, outbound := hostOfCluster(name); outbound {
-			return o.host(host).routes
+		return o.remember("rds "+name, func() []model.Key { return o.route(name) })
+	case generate.TypeVirtualHost:
+		route, _, _ := strings.Cut(name, vhdsMark)
+		if o.servers != nil {
+			return o.edgeRoute(route, hostOfVirtualHost(name))
 		}
-		if !strings.HasSuffix(name, ".vhds") { // its hosts are resources of their own
-			return o.allRoutes()
+		return o.host(hostOfVirtualHost(name)).routes
+	case generate.TypeExtension:
+		if plugin := o.mesh.WasmPlugins.Get(name); plugin != nil {
+			return []model.Key{plugin.Config.Key}
 		}
 	}
 	return nil
 }
 
-// hostOfCluster gives host and subset of "outbound|port|subset|host".
+func (o *origins) remember(name string, find func() []model.Key) []model.Key {
+	keys, known := o.named[name]
+	if !known {
+		keys = find()
+		o.named[name] = keys
+	}
+	return keys
+}
+
+// joined joins lists of objects, each object once, in the order in which they come.
+func joined(lists ...[]model.Key) []model.Key {
+	var out []model.Key
+	seen := map[model.Key]bool{}
+	for _, list := range lists {
+		for _, key := range list {
+			if !seen[key] {
+				seen[key] = true
+				out = append(out, key)
+			}
+		}
+	}
+	return out
+}
+
+// How the names of resources begin, and what marks routes whose hosts are apart.
+const (
+	outboundPrefix = "outbound|"
+	inboundPrefix  = "inbound|"
+	sniPrefix      = "outbound_."
+	vhdsSuffix     = ".vhds"
+	vhdsMark       = vhdsSuffix + "/"
+)
+
+// hostOfCluster gives host and subset of "outbound|port|subset|host", or of
+// "outbound_.port_.subset_.host", which is the name that mutual TLS asks for.
 func hostOfCluster(name string) (host, subset string, ok bool) {
-	parts := strings.SplitN(name, "|", 4)
+	separator := "|"
+	if strings.HasPrefix(name, sniPrefix) {
+		separator = "_."
+	}
+	parts := strings.SplitN(name, separator, 4)
 	if len(parts) != 4 || parts[0] != "outbound" {
 		return "", "", false
 	}
@@ -105,40 +160,6 @@ func hostOfVirtualHost(name string) string {
 	return host
 }
 
-// dialed gives the host of a listener that an application dials by a name,
-// "host:port"; empty for one with an address.
-func (o *origins) dialed(name string) string {
-	host, _, err := net.SplitHostPort(name)
-	if err != nil {
-		return ""
-	}
-	domain := o.mesh.Domain
-	for _, suffix := range []string{"", "." + o.namespace + ".svc." + domain, ".svc." + domain, "." + domain} {
-		if o.services[host+suffix] != nil {
-			return host + suffix
-		}
-	}
-	return host
-}
-
-// takes reports whether a listener, "address_port" or the path of a socket, is
-// one that the Sidecar asks for.
-func (o *origins) takes(listener string) bool {
-	port := listener[strings.LastIndex(listener, "_")+1:]
-	return strings.HasPrefix(listener, "/") || slices.ContainsFunc(o.sidecar.Ingress(), func(l *networkingv1alpha3.IstioIngressListener) bool {
-		return strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) == port
-	})
-}
-
-// inbound are the objects behind the inbound listeners and clusters, but for
-// PeerAuthentications.
-func (o *origins) inbound() []model.Key {
-	if o.sidecar == nil || len(o.sidecar.Ingress()) == 0 {
-		return nil
-	}
-	return []model.Key{o.sidecar.Config.Key}
-}
-
 func (o *origins) host(host string) *hostOrigin {
 	if h := o.hosts[host]; h != nil {
 		return h
@@ -148,17 +169,44 @@ func (o *origins) host(host string) *hostOrigin {
 	if svc := o.services[host]; svc != nil {
 		h.routes = append(h.routes, svc.Source)
 		h.clusters = append(h.clusters, svc.Source)
-		if h.rule = o.mesh.DestinationRules.For(svc.ServiceKey, o.namespace, o.labels); h.rule != nil {
-			for _, c := range h.rule.From {
-				h.clusters = append(h.clusters, c.Key)
-			}
+		if h.rule = o.mesh.DestinationRules.For(svc.ServiceKey, o.proxy.Namespace, o.proxy.Labels); h.rule != nil {
+			h.clusters = joined(h.clusters, o.ofRule(h.rule))
 		}
 		h.clusters = append(h.clusters, o.entries(o.mesh.NamedEndpoints.Of(svc.ServiceKey), nil)...) // Envoy resolves their names
 	}
-	if vs := o.mesh.VirtualServices.For(host, o.namespace); host != "" && vs != nil {
-		h.routes = append(h.routes, vs.Config.Key)
+	if vs := o.rules(host); vs != nil && len(vs.Spec.GetHttp()) > 0 {
+		h.routes = joined(h.routes, o.ofRoutes(vs))
 	}
 	return h
+}
+
+// rules gives the VirtualService of a host, nil for none.
+func (o *origins) rules(host string) *snapshot.VirtualService {
+	if host == "" {
+		return nil
+	}
+	return o.mesh.VirtualServices.ForSidecar(host, o.proxy.Namespace, o.sidecar)
+}
+
+func (o *origins) ofRule(rule *snapshot.DestinationRule) (out []model.Key) {
+	for _, c := range rule.From {
+		out = append(out, o.written(c)...)
+	}
+	return out
+}
+
+// ofRoutes are the objects that people wrote the routes of a VirtualService into:
+// itself, and those to which it delegates.
+func (o *origins) ofRoutes(vs *snapshot.VirtualService) []model.Key {
+	out := o.written(vs.Config)
+	var last *model.Config
+	for i := range vs.Spec.GetHttp() {
+		if from := vs.Origin(i).Config; from != vs.Config && from != last {
+			last = from
+			out = joined(out, o.written(from))
+		}
+	}
+	return out
 }
 
 // endpoints are the objects behind the endpoints of a subset of a host.
@@ -188,68 +236,62 @@ func (o *origins) entries(set *snapshot.EndpointSet, labels map[string]string) [
 		if e.Workload == "" || seen[key] || !model.Selects(labels, e.Labels) {
 			continue
 		}
-		if seen[key] = true; o.isEntry(key) {
+		if seen[key] = true; o.stored(key) {
 			out = append(out, key)
 		}
 	}
 	return out
 }
 
-// allRoutes are the objects behind a route configuration that holds all hosts.
-func (o *origins) allRoutes() []model.Key {
-	if o.routes != nil {
-		return o.routes
-	}
-	seen := map[model.Key]bool{}
-	add := func(keys []model.Key) {
-		for _, key := range keys {
-			if !seen[key] {
-				seen[key] = true
-				o.routes = append(o.routes, key)
-			}
-		}
-	}
-	for host := range o.services {
-		add(o.host(host).routes)
-	}
-	for _, vs := range o.mesh.VirtualServices.All {
-		for _, host := range vs.Hosts {
-			add(o.host(host).routes)
-		}
-	}
-	return o.routes
-}
+// How objects are named that were made of others, and what they say of those: the
+// names and the annotation are Istio's.
+const (
+	parentsAnnotation = "internal.istio.io/parents"
+	ingressMark       = "-istio-autogenerated-k8s-ingress-"
+	madeOfIngress     = "-istio-autogenerated-k8s-ingress"
+)
 
-// peerAuthentications gives those that say which connections a workload takes:
-// of the mesh, of its namespace and its own, in this order; of several of one
-// kind the oldest counts. The list is in canonical order.
-func peerAuthentications(list []*model.Config, root, namespace string, labels map[string]string) []model.Key {
-	var found [3]*model.Config
-	for _, c := range list {
-		spec, ok := c.Spec.(*securityv1beta1.PeerAuthentication)
-		if !ok {
-			continue
-		}
-		selector := spec.GetSelector().GetMatchLabels()
-		at := -1
-		switch {
-		case c.Namespace == root && len(selector) == 0:
-			at = 0
-		case c.Namespace != namespace || c.Namespace == root:
-		case len(selector) == 0:
-			at = 1
-		case model.Selects(selector, labels):
-			at = 2
-		}
-		if at >= 0 && found[at] == nil {
-			found[at] = c
-		}
+// written gives the objects that people wrote: an object of a store itself, and
+// what one was made of that was converted.
+func (o *origins) written(c *model.Config) []model.Key {
+	if o.stored(c.Key) {
+		return []model.Key{c.Key}
 	}
 	var out []model.Key
-	for _, c := range found {
-		if c != nil {
-			out = append(out, c.Key)
+	if parents := c.Annotations[parentsAnnotation]; parents != "" {
+		for _, text := range strings.Split(parents, ",") {
+			if key, ok := parentOf(text); ok {
+				out = append(out, key)
+			}
+		}
+		return joined(out) // listeners of one Gateway are several parents
+	}
+	names := []string{c.Name}
+	if strings.HasSuffix(c.Name, madeOfIngress) { // of all Ingresses with the host
+		names = gatewayNames(c)
+	}
+	for _, name := range names {
+		if i := strings.LastIndex(name, ingressMark); i > 0 {
+			out = append(out, model.Key{Kind: model.Ingress, Namespace: name[i+len(ingressMark):], Name: name[:i]})
 		}
 	}
+	if len(out) == 0 {
+		return []model.Key{c.Key}
+	}
 	return out
+}
+
+// parentOf reads "Kind/name.namespace" and "Gateway/name/listener.namespace".
+func parentOf(text string) (model.Key, bool) {
+	kind, rest, ok := strings.Cut(text, "/")
+	dot := strings.LastIndex(rest, ".")
+	if !ok || dot < 0 {
+		return model.Key{}, false
+	}
+	name, _, _ := strings.Cut(rest[:dot], "/")
+	key := model.Key{Kind: model.Kind(kind), Namespace: rest[dot+1:], Name: name}
+	if key.Kind == model.Gateway {
+		key.Kind = model.KubernetesGateway // no other is a parent
+	}
+	return key, key.Name != ""
 }

@@ -37,6 +37,9 @@ type DebugConfig struct {
 	// Changed gives the sequence of the snapshot that brought the last change of
 	// an object, and when; first is true for one that is as it was at the start.
 	Changed func(model.Key) (sequence uint64, at time.Time, first bool)
+	// ScopeGateways is that of the generator: Gateways select proxies of their own
+	// namespace only.
+	ScopeGateways bool
 	// Registerer takes metrics of the newest snapshot.
 	Registerer prometheus.Registerer
 }

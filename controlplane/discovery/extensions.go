@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
@@ -19,6 +20,10 @@ import (
 // so a plugin goes with the listener: nobody is told that its configuration is
 // gone, for what drains still runs it. They are not held back from others when a
 // proxy rejects one: whether a module can be had is different for each machine.
+//
+// Envoy keeps a module when it rejects the next one, but it rejects from then on
+// every listener that names the plugin, too. So it is sent the good one again.
+// What an agent rejects never came to Envoy; the agent goes on trying.
 //
 // The secret that an image is pulled with is no part of a snapshot. It is filled
 // in for the stream, on the terms of other secrets: over TLS, for a proxy that has
@@ -35,6 +40,11 @@ type extensionView struct {
 	problems []model.Problem
 	refused  map[string]refusal
 	again    <-chan time.Time // when to look again; nil for not by itself
+	// pending is what the proxy has not answered; good is the last of each name
+	// that it took, and bad what it rejected of what is still made.
+	pending []*generate.Resource
+	good    map[string]*generate.Resource
+	bad     map[string]map[uint64]struct{}
 	secretWatch
 }
 
@@ -42,6 +52,7 @@ type extensionView struct {
 func (v *extensionView) reset() {
 	v.watched.Store(nil)
 	v.made, v.set, v.problems, v.refused, v.again = nil, nil, nil, nil, nil
+	v.pending, v.good, v.bad = nil, nil, nil
 }
 
 // extensionSet completes what was generated with the secrets that it needs.
@@ -71,11 +82,13 @@ func (s *stream) extensionSet(made *generate.Set) *generate.Set {
 	v.seen, v.made, v.again = v.changes.Load(), made, nil
 	before := v.problems
 	v.problems = nil
-	if len(refs) == 0 {
-		v.set, v.refused = made, nil
+	set := made
+	if len(refs) > 0 {
+		set = s.complete(made, refs)
 	} else {
-		v.set = s.complete(made, refs)
+		v.refused = nil
 	}
+	v.set = v.instead(set)
 	s.tellPlugins(before)
 	return v.set
 }
@@ -85,6 +98,68 @@ func (s *stream) lookAgainForPlugins() error {
 	s.extensions.again, s.extensions.made = nil, nil
 	s.take()
 	return s.push()
+}
+
+// instead gives a set with what the proxy took before in the place of what it
+// rejected.
+func (v *extensionView) instead(set *generate.Set) *generate.Set {
+	if len(v.bad) == 0 {
+		return set
+	}
+	out := make([]*generate.Resource, 0, len(set.Resources))
+	still := map[string]map[uint64]struct{}{}
+	for _, res := range set.Resources {
+		bad := v.bad[res.Name]
+		if _, rejected := bad[res.Hash]; rejected {
+			still[res.Name] = bad
+			if good := v.good[res.Name]; good != nil {
+				res = good
+			}
+		}
+		out = append(out, res)
+	}
+	v.bad = still
+	return generate.SetOf(v.set, out)
+}
+
+// sentPlugins notes what the proxy is to answer.
+func (s *stream) sentPlugins(sub *subscription, resources []*generate.Resource) {
+	if sub.typeURL == generate.TypeExtension {
+		s.extensions.pending = resources
+	}
+}
+
+// answeredPlugins takes the proxy's answer. What Envoy rejected is what its words
+// name, or all if they name none; code 0 is the agent's.
+func (s *stream) answeredPlugins(q *request) {
+	v := &s.extensions
+	if q.typeURL != generate.TypeExtension || strings.HasPrefix(q.rejected, "code 0:") {
+		return
+	}
+	named := func(res *generate.Resource) bool { return strings.Contains(q.message, res.Name) }
+	some := slices.ContainsFunc(v.pending, named)
+	for _, res := range v.pending {
+		switch {
+		case q.rejected == "" || some && !named(res):
+			if v.good == nil {
+				v.good = map[string]*generate.Resource{}
+			}
+			v.good[res.Name] = res
+		case v.good[res.Name] == res:
+			delete(v.good, res.Name)
+			fallthrough
+		default:
+			if v.bad == nil {
+				v.bad = map[string]map[uint64]struct{}{}
+			}
+			if v.bad[res.Name] == nil {
+				v.bad[res.Name] = map[uint64]struct{}{}
+			}
+			v.bad[res.Name][res.Hash] = struct{}{}
+			v.made = nil // look again
+		}
+	}
+	v.pending = nil
 }
 
 // complete fills in secrets. A plugin that does not get its own is given with the

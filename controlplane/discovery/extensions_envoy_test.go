@@ -33,7 +33,7 @@ import (
 // while
 //
 //   - a plugin comes, and its module changes, which changes no listener
-//   - a module is broken: the one of before goes on
+//   - a module is broken: the one of before goes on, also in new listeners
 //   - another plugin comes, the first one goes, and so does the other
 func TestEnvoyPlugins(t *testing.T) {
 	t.Parallel()
@@ -92,8 +92,10 @@ func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
 	w.putOne(model.WasmPlugin, "first", plugin("broken"))
 	until(t, "the broken module is rejected", func() bool { return strings.Contains(w.logged.String(), generate.TypeExtension) })
 	is("200 x-first=2")
+	w.putOne(model.WasmPlugin, "third", plugin("second-1")) // a listener that names the broken one
+	is("200 x-first=2 x-second=1")
 	w.putAll(map[model.Key]proto.Message{
-		wireKey(model.WasmPlugin, "second"): plugin("second-1"), wireKey(model.WasmPlugin, "first"): plugin("first-3"),
+		wireKey(model.WasmPlugin, "third"): nil, wireKey(model.WasmPlugin, "second"): plugin("second-1"), wireKey(model.WasmPlugin, "first"): plugin("first-3"),
 	})
 	is("200 x-first=3 x-second=1")
 	w.putOne(model.WasmPlugin, "first", nil)

@@ -170,6 +170,7 @@ func local(words string) bool {
 
 // judge takes the answer to the last response of a subscription.
 func (s *stream) judge(sub *subscription, q *request) {
+	s.answeredPlugins(q)
 	if q.rejected != "" {
 		s.rejectedBy(sub, q)
 		return

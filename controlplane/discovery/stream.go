@@ -74,8 +74,10 @@ type stream struct {
 }
 
 // order is the order in which types are pushed: what makes up Envoy's
-// configuration, what its listeners and clusters ask for, what is for the agent.
-var order = slices.Concat(generate.Types, []string{generate.TypeExtension, generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
+// configuration, with what plugins are made of before the listeners that name
+// them, what its listeners and clusters ask for, what is for the agent.
+var order = slices.Concat(slices.Insert(slices.Clone(generate.Types), slices.Index(generate.Types, generate.TypeListener), generate.TypeExtension),
+	[]string{generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
 
 // notify tells the loop to look for a newer snapshot. It never blocks.
 func (s *stream) notify() {
@@ -406,7 +408,7 @@ func (s *stream) waits(typeURL string) bool {
 	default:
 		return false
 	}
-	for _, before := range []string{generate.TypeCluster, generate.TypeEndpoint} {
+	for _, before := range []string{generate.TypeCluster, generate.TypeEndpoint, generate.TypeExtension} {
 		if sub := s.subs[before]; sub != nil && sub.waiting {
 			return true
 		}
@@ -474,6 +476,7 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	s.progress.sent(sub.typeURL, s.nonces)
 	s.standing.sent(sub.typeURL, s.mesh.Sequence)
 	sub.sent(set, u, r.nonce)
+	s.sentPlugins(sub, resources)
 	sub.sequence = s.mesh.Sequence
 	if sub.typeURL == generate.TypeCluster {
 		s.resendEndpoints(u.changed)

@@ -66,8 +66,12 @@ func TestGRPCTakesEverything(t *testing.T) {
 	t.Parallel()
 	cases := everyObject(t)
 	dialed := 0
+	w := newWireMesh(t, "127.77.60.9")
 	for name, objects := range cases {
-		w := newWireMesh(t, "127.77.60.9")
+		w.mu.Lock()
+		clear(w.objects) // each case stands alone
+		w.build(model.Change{All: true})
+		w.mu.Unlock()
 		w.putAll(objects)
 		app := wireApp{ip: "127.77.60.45", name: "client", certificates: newWireCA(t).issue(t, "client")}
 		w.mu.Lock()

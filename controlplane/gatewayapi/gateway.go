@@ -65,7 +65,8 @@ func (l *listener) gatewayName() string {
 
 // hostGatewayName is the name of the Istio Gateway of a host of ended.
 func (l *listener) hostGatewayName(host string) string {
-	return l.gatewayName() + "-" + strings.NewReplacer("*", "any", ".", "-").Replace(host)
+	// No label of a host ends in "-", so that different hosts have different names.
+	return l.gatewayName() + "-" + strings.ReplaceAll(host, "*", "any-")
 }
 
 // readGateways finds the Gateways of our classes, and what is right with them.
@@ -235,9 +236,11 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 	}
 	for _, k := range in.AllowedRoutes.Kinds {
 		if orElse(k.Group, groupGateway) != groupGateway || !slices.Contains(kinds, k.Kind) {
-			l.unresolved = fault{
-				string(gatewayv1.ListenerReasonInvalidRouteKinds),
-				fmt.Sprintf("allowedRoutes.kinds names %s, which is no route of a %s listener", k.Kind, in.Protocol),
+			if !l.unresolved.is() { // without a certificate it is closed, whatever else is wrong
+				l.unresolved = fault{
+					string(gatewayv1.ListenerReasonInvalidRouteKinds),
+					fmt.Sprintf("allowedRoutes.kinds names %s, which is no route of a %s listener", k.Kind, in.Protocol),
+				}
 			}
 			continue
 		}

@@ -171,8 +171,10 @@ func older(a, b *model.Config) int {
 func (c *converter) add(kind model.Kind, from *model.Config, made *model.Config) {
 	made.Kind = kind
 	made.Created, made.Source, made.Generation = from.Created, from.Source, from.Generation
-	if _, taken := c.result.Origin[made.Key]; taken {
-		made.Name += "-" + string(from.Kind)
+	for taken := true; taken; {
+		if _, taken = c.result.Origin[made.Key]; taken {
+			made.Name += "-" + string(from.Kind)
+		}
 	}
 	c.result.Origin[made.Key] = from.Key
 	c.result.Objects[kind] = append(c.result.Objects[kind], made)

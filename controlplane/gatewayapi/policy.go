@@ -115,8 +115,8 @@ func (c *converter) writePolicies() {
 		}
 		c.add(model.DestinationRule, list[0].Config, &model.Config{
 			Key:         model.Key{Namespace: n.namespace, Name: list[0].Name + "-" + n.name + "-" + suffix},
-			Annotations: map[string]string{parentsAnnotation: fmt.Sprintf("BackendTLSPolicy/%s.%s", list[0].Name, n.namespace)},
-			Spec:        &networkingv1alpha3.DestinationRule{Host: list[0].service.Hostname, TrafficPolicy: policy},
+			Annotations: map[string]string{semanticsAnnotation: "gateway", parentsAnnotation: fmt.Sprintf("BackendTLSPolicy/%s.%s", list[0].Name, n.namespace)},
+			Spec:        &networkingv1alpha3.DestinationRule{Host: list[0].service.Hostname, TrafficPolicy: policy, ExportTo: []string{"*"}},
 		})
 	}
 }

@@ -5,7 +5,6 @@ package gatewayapi
 
 import (
 	"maps"
-	"slices"
 	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -106,6 +105,7 @@ func (r *Result) dependsOn(change model.Change) bool {
 // already.
 func (r *Result) Blame(problems []model.Problem) []model.Problem {
 	out := make([]model.Problem, 0, len(problems))
+	said := make(map[model.Problem]bool, len(problems))
 	for _, p := range problems {
 		if origin, converted := r.Origin[p.Object]; converted {
 			if p.Dangling {
@@ -113,7 +113,8 @@ func (r *Result) Blame(problems []model.Problem) []model.Problem {
 			}
 			p.Object = origin
 		}
-		if !slices.Contains(out, p) {
+		if !said[p] {
+			said[p] = true
 			out = append(out, p)
 		}
 	}

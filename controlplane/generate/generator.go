@@ -18,6 +18,8 @@ type Config struct {
 	// FilterGatewayClusters leaves proxies at the edge without the clusters of
 	// services that none of their routes leads to.
 	FilterGatewayClusters bool
+	// HTTP10 has all proxies take requests in HTTP/1.0.
+	HTTP10 bool
 	// RequestTimeout bounds requests of routes that set no timeout; 0 does not.
 	RequestTimeout time.Duration
 }
@@ -51,6 +53,7 @@ type setKey struct {
 	inbound   inboundKey
 	router    routerKey
 	plugins   string // which WasmPlugins, and where they stand
+	settings  string // of the proxy alone
 }
 
 // New makes a Generator that remembers nothing yet.
@@ -75,6 +78,7 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.empty
 	}
 	s := newScope(mesh, proxy)
+	s.settings = g.over(s.settings)
 	switch typeURL {
 	case TypeCluster:
 		return g.clusters(s)

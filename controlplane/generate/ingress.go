@@ -90,6 +90,7 @@ func ingressOf(s *scope) *ingress {
 	if !s.intercepts() {
 		return in
 	}
+	in.sparePort(cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort))
 	in.fallback = []portMode{{0, in.mode(0)}}
 	for _, port := range s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.Labels) {
 		if !slices.Contains(in.refused, port) && !slices.ContainsFunc(in.entries, func(e ingressEntry) bool { return !e.bound && e.port == port }) {
@@ -97,6 +98,25 @@ func ingressOf(s *scope) *ingress {
 		}
 	}
 	return in
+}
+
+// sparePort leaves out what would be at the port that redirected traffic arrives
+// at: connections to it are the proxy's own, and end.
+func (in *ingress) sparePort(port uint32) {
+	in.entries = slices.DeleteFunc(in.entries, func(e ingressEntry) bool {
+		if e.bound || e.port != port {
+			return false
+		}
+		p := model.Problem{Warning: true, Reason: fmt.Sprintf(
+			"port %d of the workloads is where their proxies take redirected traffic, and nothing behind it can be reached: have the application listen elsewhere", port)}
+		if in.sidecar() != nil {
+			p.Object = in.sidecar().Config.Key
+		} else {
+			p.Object = e.service.Source
+		}
+		in.problems = append(in.problems, p)
+		return true
+	})
 }
 
 func (in *ingress) mode(port uint32) snapshot.MutualTLS {
@@ -166,7 +186,7 @@ func (in *ingress) leave(i int, port uint32, why string) {
 // served takes the ports of the services that the workload is an endpoint of.
 // Of several services with one port the oldest decides what it speaks.
 func (in *ingress) served() {
-	instances := in.scope.mesh.Instances.At(in.scope.proxy.IPs)
+	instances := in.scope.instances()
 	slices.SortStableFunc(instances, func(a, b snapshot.Instance) int { return a.Service.Created.Compare(b.Service.Created) })
 	for _, i := range instances {
 		port := i.Endpoint.Port
@@ -225,7 +245,7 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 	}
 	ip, err := netip.ParseAddr(cmp.Or(strings.Trim(endpoint[:i], "[]"), "127.0.0.1"))
 	n, errPort := strconv.ParseUint(endpoint[i+1:], 10, 16)
-	if err != nil || errPort != nil || n == 0 {
+	if err != nil || errPort != nil || n == 0 || ip.Zone() != "" {
 		return nil, false, false
 	}
 	if ip.IsUnspecified() {

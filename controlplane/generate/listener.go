@@ -19,14 +19,19 @@ import (
 // listeners gives the LDS resources of a proxy.
 func (g *Generator) listeners(s *scope) *Set {
 	in, out := ingressOf(s), g.planOf(s)
-	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key}
+	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key, settings: s.settings.String()}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
 	}
 	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config}, func(prev *Set) *Set {
-		p := &part{problems: slices.Concat(out.problems, in.problems)}
-		for _, l := range slices.Concat(s.outboundListeners(out), in.listeners()) {
-			r, err := g.table.put(TypeListener, l.GetName(), l)
+		listeners, clashes := s.apart(out, s.outboundListeners(out), in.listeners())
+		p := &part{problems: slices.Concat(out.problems, in.problems, clashes)}
+		for _, l := range listeners {
+			var r *Resource
+			err := parts.ApplyListener(l, s.settings, false)
+			if err == nil {
+				r, err = g.table.put(TypeListener, l.GetName(), l)
+			}
 			switch {
 			case err == nil:
 				p.resources = append(p.resources, r)

@@ -63,7 +63,7 @@ type outboundListener struct {
 	// locked is true for a listener that the Sidecar names: others leave it alone.
 	locked bool
 	chains []streamChain
-	byKey  map[string]int // chains by what they match
+	taken  map[streamMatch]int // chains by what they match
 	// from is the object that the listener is for, the first one of several.
 	from model.Key
 }
@@ -79,19 +79,6 @@ type streamChain struct {
 	// byName is true if Envoy looks up the name that TLS asks for.
 	byName bool
 	from   model.Key
-}
-
-// key is equal for chains that match the same connections.
-func (c *streamChain) key() string {
-	var b strings.Builder
-	for _, name := range c.serverNames {
-		b.WriteString(name + ",")
-	}
-	b.WriteByte('|')
-	for _, p := range c.prefixes {
-		b.WriteString(p.String() + ",")
-	}
-	return b.String()
 }
 
 // planner makes the plan of a scope.
@@ -140,7 +127,7 @@ func (s *scope) namesListeners() bool {
 // headlessAddress is the address at which the proxy is an endpoint of a
 // headless service; empty if it is not.
 func (s *scope) headlessAddress() string {
-	for _, i := range s.mesh.Instances.At(s.proxy.IPs) {
+	for _, i := range s.instances() {
 		if i.Service.Headless {
 			return i.Endpoint.Address
 		}
@@ -218,6 +205,9 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	if bind == "0.0.0.0" || bind == "::" {
 		bind = anyAddress
 	}
+	if bind != anyAddress && !unix && !parts.IsIP(bind) {
+		return // validation tells the author
+	}
 	l := p.at(bind, number, svc)
 	l.bound, l.locked = bound, true
 	protocol := model.ParseProtocol(cmp.Or(e.spec.GetPort().GetProtocol(), e.spec.GetPort().GetName()))
@@ -253,7 +243,7 @@ func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
 	var single []string
 	var ranges []netip.Prefix
 	for _, address := range svc.AddressesFor(p.proxy) {
-		if ip, err := netip.ParseAddr(address); err == nil && !ip.IsUnspecified() {
+		if ip, err := netip.ParseAddr(address); err == nil && !ip.IsUnspecified() && ip.Zone() == "" {
 			single = append(single, ip.String())
 		} else if prefix, err := netip.ParsePrefix(address); err == nil {
 			ranges = append(ranges, prefix.Masked())
@@ -320,7 +310,7 @@ func (p *planner) headless(svc *model.Service, port model.Port, own string) []st
 func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundListener {
 	key := listenerKey{bind, port}
 	if p.byKey[key] == nil {
-		p.byKey[key] = &outboundListener{bind: bind, port: port, from: svc.Source, byKey: make(map[string]int)}
+		p.byKey[key] = &outboundListener{bind: bind, port: port, from: svc.Source, taken: make(map[streamMatch]int)}
 	}
 	return p.byKey[key]
 }

@@ -45,7 +45,7 @@ type server struct {
 // at shows when it asks.
 func serversOf(s *scope) []server {
 	var ports []uint32
-	for _, i := range s.mesh.Instances.At(s.proxy.IPs) {
+	for _, i := range s.instances() {
 		at := slices.IndexFunc(i.Service.Ports, func(p model.Port) bool { return p.Number == i.Endpoint.ServicePort })
 		if at >= 0 && i.Service.Ports[at].Protocol != model.ProtocolUDP {
 			ports = append(ports, i.Endpoint.Port)

@@ -53,7 +53,7 @@ func (w *randomWorld) sidecarRoutes() *networkingv1alpha3.VirtualService {
 	for range w.IntN(3) {
 		vs.Tls = append(vs.Tls, &networkingv1alpha3.TLSRoute{Route: w.targets(), Match: []*networkingv1alpha3.TLSMatchAttributes{{
 			SourceLabels: w.labels(), SourceNamespace: w.one("", "a"), Port: w.maybePort(), DestinationSubnets: w.some("10.96.0.0/16", "10.96.0.1"),
-			SniHosts: append(w.some("x.two.test", "*.two.test"), w.one("one.test", "two.test")),
+			SniHosts: append(w.some("x.two.test", "*.two.test", w.rarely(w.one("*", "ONE.test", "*foo", ""), "one.test")), w.one("one.test", "two.test")),
 		}}})
 	}
 	return vs
@@ -72,7 +72,7 @@ func (w *randomWorld) sidecar() *networkingv1alpha3.Sidecar {
 	}
 	for range w.IntN(3) {
 		sc.Egress = append(sc.Egress, &networkingv1alpha3.IstioEgressListener{
-			Port: &networkingv1alpha3.SidecarPort{Number: w.port(), Name: "p", Protocol: w.protocol()}, Bind: w.one("", "", "127.0.0.1", "0.0.0.0", "10.96.0.1"),
+			Port: &networkingv1alpha3.SidecarPort{Number: w.port(), Name: "p", Protocol: w.protocol()}, Bind: w.rarely(w.one("::1", "0:0::1", "unix:///tmp/e", "fe80::1%eth0"), "", "", "127.0.0.1", "0.0.0.0", "10.96.0.1"),
 			CaptureMode: networkingv1alpha3.CaptureMode(w.IntN(3)), Hosts: w.imported(),
 		})
 	}
@@ -82,8 +82,8 @@ func (w *randomWorld) sidecar() *networkingv1alpha3.Sidecar {
 	for range w.IntN(3) {
 		sc.Ingress = append(sc.Ingress, &networkingv1alpha3.IstioIngressListener{
 			Port: &networkingv1alpha3.SidecarPort{Number: w.port(), Name: "p", Protocol: w.protocol()}, CaptureMode: networkingv1alpha3.CaptureMode(w.IntN(3)),
-			Bind:            w.one("", "", "127.0.0.1", "0.0.0.0"),
-			DefaultEndpoint: w.one("", "127.0.0.1:8080", "0.0.0.0:8080", "unix:///tmp/app"),
+			Bind:            w.rarely(w.one("::1", "unix:///tmp/i", "fe80::1%eth0"), "", "", "127.0.0.1", "0.0.0.0"),
+			DefaultEndpoint: w.rarely(w.one("[fe80::1%eth0]:80", "[::1]:80", "unix://@app", ":8080"), "", "127.0.0.1:8080", "0.0.0.0:8080", "unix:///tmp/app"),
 		})
 	}
 	return sc

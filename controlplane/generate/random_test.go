@@ -91,3 +91,20 @@ func diffText(t *testing.T, want, got *Resource) string {
 	}
 	return cmp.Diff(protojson.Format(unpack(t, want)), protojson.Format(unpack(t, got)))
 }
+
+// TestEnvoyAcceptsRandomMeshes gives what random proxies get of random meshes to
+// the real Envoy.
+func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	for seed := range uint64(24) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			w := newRandomWorld(2000 + seed)
+			mesh := snapshot.Build(nil, w.input(), model.Change{All: true})
+			proxy := w.proxy()
+			proxy.Proxyless, proxy.VHDS = false, false // what one static configuration can show
+			validate(t, binary, mesh, proxy)
+		})
+	}
+}

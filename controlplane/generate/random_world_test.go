@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -123,7 +124,7 @@ func (w *randomWorld) configure() {
 }
 
 func (w *randomWorld) address() string {
-	return w.one("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::1")
+	return w.rarely(w.one("fe80::1%eth0", "::ffff:10.0.0.1", "::", "0.0.0.0", "unix:///tmp/w", "unix://@w", ""), "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::1")
 }
 
 func (w *randomWorld) locality() string {
@@ -147,7 +148,9 @@ func (w *randomWorld) endpoints(key model.Key, svc *model.Service) []*model.Endp
 	return registry.SortOfClusters(out)
 }
 
-func (w *randomWorld) port() uint32 { return []uint32{80, 80, 443, 8080, 9000, 15001}[w.IntN(6)] }
+func (w *randomWorld) port() uint32 {
+	return []uint32{80, 80, 80, 443, 443, 8080, 9000, 15001, 15006, 15021, 15080, 15090}[w.IntN(12)]
+}
 
 func (w *randomWorld) protocol() string {
 	return w.one("HTTP", "HTTP", "GRPC", "TCP", "TCP", "TLS", "HTTPS", "MONGO", "", "")
@@ -226,8 +229,8 @@ func (w *randomWorld) workloadEntry() *networkingv1alpha3.WorkloadEntry {
 
 func (w *randomWorld) serviceEntry() *networkingv1alpha3.ServiceEntry {
 	se := &networkingv1alpha3.ServiceEntry{
-		Hosts:      append(w.some("one.test", "two.test", "x.two.test", "*.two.test"), w.one("one.test", "two.test", "o2.a.svc.cluster.local")),
-		Addresses:  w.some("10.96.0.1", "10.98.0.0/16", "10.96.0.9", "fd96::1"),
+		Hosts:      append(w.some("one.test", "two.test", "x.two.test", "*.two.test", w.rarely(w.one("*", "192.0.2.1", "UPPER.test", "a b", "x\ny", "fd00::9", strings.Repeat("l.", 110)+"test"), "one.test")), w.one("one.test", "two.test", "o2.a.svc.cluster.local")),
+		Addresses:  w.some("10.96.0.1", "10.98.0.0/16", "10.96.0.9", "fd96::1", w.rarely(w.one("fe80::1%eth0", "0.0.0.0/0", "::ffff:10.96.0.1", "0.0.0.0", "fd96::/16"), "10.96.0.2")),
 		Location:   networkingv1alpha3.ServiceEntry_Location(w.IntN(2)),
 		Resolution: networkingv1alpha3.ServiceEntry_Resolution(w.IntN(4)),
 		ExportTo:   w.some(".", "*", "b"),

@@ -37,10 +37,10 @@ func (g *Generator) routes(s *scope) *Set {
 	if httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
-	key := setKey{typeURL: TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}}
+	key := setKey{typeURL: TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
 	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	if s.proxy.VHDS {
-		key.outbound, key.route = outboundKey{}, routeKey{}
+		key.outbound, key.route, key.settings = outboundKey{}, routeKey{}, ""
 		if p != &noPlan {
 			key.outbound, key.route = s.outbound, s.routeKey()
 		}
@@ -53,6 +53,7 @@ func (g *Generator) routes(s *scope) *Set {
 			config := c.message(s.proxy.VHDS)
 			if !s.proxy.VHDS {
 				config.VirtualHosts = c.hosts()
+				parts.ApplyHosts(config.VirtualHosts, s.settings)
 			}
 			r, err := g.table.put(TypeRoute, config.GetName(), config)
 			if err != nil {

@@ -27,7 +27,7 @@ const noPortTranslation = "experimental.istio.io/disable-gateway-port-translatio
 
 // routerKey decides, with outboundKey, what a gateway listens for.
 type routerKey struct {
-	labels string // all of them: Gateways and VirtualServices select by them
+	labels    string // all of them: Gateways and VirtualServices select by them
 	namespace string
 	wildcard  string // where servers without an address of their own listen
 	targets   string // ports of its services, and where it takes them
@@ -65,10 +65,11 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	r := &router{scope: newScope(mesh, proxy), timeout: g.cfg.RequestTimeout}
+	r.settings = g.over(r.settings)
 	// Sidecar objects are not for gateways, not even those of a whole namespace.
 	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
 	r.key = routerKey{
-		labels:   project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
+		labels: project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
 		wildcard: familiesOf(proxy).wildcards()[0],
 	}
 	targets := r.targets()
@@ -97,7 +98,7 @@ type targetPort struct{ service, proxy uint32 }
 // namespace, translate.
 func (r *router) targets() []targetPort {
 	var out []targetPort
-	for _, i := range r.mesh.Instances.At(r.proxy.IPs) {
+	for _, i := range r.instances() {
 		_, off := i.Service.Labels[noPortTranslation]
 		if off || i.Service.Namespace != r.proxy.Namespace || i.Endpoint.Port == 0 || i.Endpoint.Port == i.Endpoint.ServicePort {
 			continue
@@ -113,7 +114,7 @@ func (r *router) source() *gateway.Source {
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
 		Service:  func(host string) *model.Service { return r.view.byHost[host] },
 		Timeout:  r.timeout,
-		Topology: r.mesh.Config.GetDefaultConfig().GetGatewayTopology(),
+		Topology: r.settings.GatewayTopology(),
 	}
 	if r.proxy.VHDS {
 		in.RouteName = func(name string) string { return name + vhdsSuffix }
@@ -124,7 +125,10 @@ func (r *router) source() *gateway.Source {
 // routerSet remembers one set of a gateway. It depends on all that a
 // [gateway.Source] shows.
 func (g *Generator) routerSet(r *router, typeURL string, build func(prev *Set) *Set) *Set {
-	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key}
+	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
+	if typeURL == TypeListener {
+		key.settings = r.settings.String()
+	}
 	from := sources{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	return g.sets.get(key, r.mesh.Sequence, from, build)
 }
@@ -134,6 +138,10 @@ func (g *Generator) routerListeners(r *router) *Set {
 		listeners, problems := r.merged.Listeners(r.source())
 		out := &part{problems: slices.Concat(r.merged.Problems, problems)}
 		for _, l := range listeners {
+			if err := parts.ApplyListener(l, r.settings, true); err != nil {
+				out.problems = append(out.problems, parts.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))
+				continue
+			}
 			g.putOrKeep(out, prev, TypeListener, l.GetName(), l)
 		}
 		return newSet(prev, out.resources, out.problems)
@@ -152,6 +160,7 @@ func (g *Generator) routerRoutes(r *router) *Set {
 		}
 		configurations, problems := r.merged.Routes(r.source())
 		for _, c := range configurations {
+			parts.ApplyHosts(c.GetVirtualHosts(), r.settings)
 			g.putOrKeep(out, prev, TypeRoute, c.GetName(), c)
 		}
 		return newSet(prev, out.resources, slices.Concat(problems, out.problems))
@@ -167,6 +176,7 @@ func (g *Generator) routerHosts(r *router) *Set {
 		configurations, problems := r.merged.Routes(r.source())
 		out := &part{problems: problems}
 		for _, c := range configurations {
+			parts.ApplyHosts(c.GetVirtualHosts(), r.settings)
 			for _, vh := range c.GetVirtualHosts() {
 				vh.Name = c.GetName() + "/" + vh.GetName()
 				g.putOrKeep(out, prev, TypeVirtualHost, vh.GetName(), vh)

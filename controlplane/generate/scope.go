@@ -25,6 +25,7 @@ type scope struct {
 	located  *model.Proxy // the proxy, with where it is
 	outbound outboundKey
 	plugins  extension.Plugins
+	settings *model.ProxySettings // of the proxy alone; may be nil
 }
 
 // outboundKey decides which services and rules a proxy sees.
@@ -60,6 +61,7 @@ func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {
 	}
 	s.outbound.place, s.located = placeOf(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
+	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())
 	return s
 }
 
@@ -153,4 +155,17 @@ func (v *view) add(s *scope, svc *model.Service, port model.Port, rule *snapshot
 	ref.found = cluster.Source{Service: svc, Port: port, Subset: subset, Rule: rule, Viewer: s.viewer}.Resolution()
 	v.passthrough = v.passthrough || ref.found == model.ResolutionPassthrough
 	v.clusters = append(v.clusters, ref)
+}
+
+// over adds what holds for all proxies to the settings of one.
+func (g *Generator) over(s *model.ProxySettings) *model.ProxySettings {
+	if !g.cfg.HTTP10 {
+		return s
+	}
+	with := model.ProxySettings{}
+	if s != nil {
+		with = *s
+	}
+	with.HTTP10 = true
+	return with.Keyed()
 }

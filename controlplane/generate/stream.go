@@ -37,23 +37,20 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 			byName: byName,
 			stream: p.streamTo(parts.OutboundName(port.Number, "", svc.Hostname), p.target(svc, port.Number, "")),
 		}
+		ok := true
 		if port.Protocol.IsTLS() && l.bind == anyAddress && len(ranges) == 0 {
 			// Nothing but the name tells it from other services on the port.
-			chain.serverNames = []string{svc.Hostname}
+			chain.serverNames, ok = serverNames([]string{svc.Hostname})
 		}
-		chains = append(chains, chain)
+		if ok {
+			chains = append(chains, chain)
+		}
 	}
 	for _, chain := range chains {
 		if chain.byName && len(chain.serverNames) == 0 {
 			continue // requests are told from others, which name nobody
 		}
-		key := chain.key()
-		if same, ok := l.byKey[key]; !ok {
-			l.byKey[key] = len(l.chains)
-			l.chains = append(l.chains, chain)
-		} else if l.chains[same].from != chain.from {
-			p.conflict(l, chain, l.chains[same])
-		}
+		p.add(l, chain)
 	}
 }
 
@@ -82,10 +79,11 @@ func (p *planner) routed(vs *snapshot.VirtualService, svc *model.Service, port m
 	if port.Protocol.IsTLS() || port.Protocol.Sniffed() {
 		for _, route := range vs.Spec.GetTls() {
 			for _, m := range route.GetMatch() {
-				if !p.applies(m, port.Number) {
+				names, ok := serverNames(m.GetSniHosts())
+				if !ok || !p.applies(m, port.Number) {
 					continue
 				}
-				chain := streamChain{serverNames: slices.Sorted(slices.Values(m.GetSniHosts())), prefixes: subnets(m.GetDestinationSubnets(), ranges)}
+				chain := streamChain{serverNames: names, prefixes: subnets(m.GetDestinationSubnets(), ranges)}
 				out = p.routeTo(out, chain, vs, port.Number, route.GetRoute())
 			}
 		}

@@ -21,13 +21,15 @@ func (g *Generator) virtualHosts(s *scope) *Set {
 	if !s.proxy.VHDS || httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
-	key := setKey{typeURL: TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}}
+	key := setKey{typeURL: TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
 	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
 		b := g.newRouteBuilder(s, g.view(s))
 		var resources []*Resource
 		for _, c := range b.configurations(p) {
-			for _, vh := range c.hosts() {
+			hosts := c.hosts()
+			parts.ApplyHosts(hosts, s.settings)
+			for _, vh := range hosts {
 				vh.Name = c.fullName(true) + "/" + vh.GetName()
 				r, err := g.table.put(TypeVirtualHost, vh.GetName(), vh)
 				if err == nil {

@@ -67,6 +67,14 @@ func (s *ProxySettings) Over(mesh *meshv1alpha1.ProxyConfig) *ProxySettings {
 	return with.Keyed()
 }
 
+// GatewayTopology is Topology, nil of nil settings.
+func (s *ProxySettings) GatewayTopology() *meshv1alpha1.Topology {
+	if s == nil {
+		return nil
+	}
+	return s.Topology
+}
+
 // RouteKey is Key for what only routes depend on.
 func (s *ProxySettings) RouteKey() string {
 	if s == nil || !s.Headers.GetAttemptCount().GetDisabled().GetValue() && !s.Headers.GetXForwardedHost().GetEnabled().GetValue() {

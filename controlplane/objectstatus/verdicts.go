@@ -50,6 +50,15 @@ type Verdicts struct {
 	// bounded by that of want.
 	dirty  map[model.Key]time.Time
 	denied bool
+	// wrote is when an object was written last, and for how long it is left alone
+	// then, unless another verdict comes: somebody else may write it, too.
+	wrote map[model.Key]truce
+}
+
+// truce is a time without writes.
+type truce struct {
+	since time.Time
+	pause time.Duration
 }
 
 // NewVerdicts checks the configuration. Nothing runs before Run.
@@ -65,7 +74,7 @@ func NewVerdicts(cfg VerdictsConfig) (*Verdicts, error) {
 	}
 	return &Verdicts{
 		cfg: cfg, log: cfg.Logger, limiter: rate.NewLimiter(rate.Limit(cfg.Limits.QPS), cfg.Limits.Burst),
-		wake: make(chan struct{}, 1), dirty: map[model.Key]time.Time{},
+		wake: make(chan struct{}, 1), dirty: map[model.Key]time.Time{}, wrote: map[model.Key]truce{},
 	}, nil
 }
 
@@ -75,21 +84,24 @@ func (v *Verdicts) Set(want map[model.Key]any) {
 	for key, status := range want {
 		if before, ok := v.want[key]; !ok || !model.SameSpec(before, status) {
 			v.dirty[key] = time.Time{}
+			delete(v.wrote, key)
 		}
 	}
 	v.want = want
 	maps.DeleteFunc(v.dirty, func(key model.Key, _ time.Time) bool { _, ok := want[key]; return !ok })
+	maps.DeleteFunc(v.wrote, func(key model.Key, _ truce) bool { _, ok := want[key]; return !ok })
 	v.mu.Unlock()
 	v.nudge()
 }
 
 // Hear takes events of the store: what somebody else wrote may have to be
-// corrected.
+// corrected, the more seldom the more often it had to be.
 func (v *Verdicts) Hear(events []config.Event) {
 	v.mu.Lock()
 	for _, e := range events {
 		if key := e.Current().Key; e.Type != config.Deleted && v.want[key] != nil {
-			v.dirty[key] = time.Time{}
+			last := v.wrote[key]
+			v.dirty[key] = last.since.Add(last.pause)
 		}
 	}
 	v.mu.Unlock()
@@ -194,8 +206,27 @@ func (v *Verdicts) write(ctx context.Context, key model.Key, want any) error {
 	out := *c // the spec is shared, and nobody writes to it
 	out.Status = status
 	_, err := v.cfg.Store.UpdateStatus(ctx, &out)
+	if err == nil {
+		v.rest(key, time.Now())
+	}
 	return err
 }
+
+// rest begins a truce after a write: a longer one than before if the object was
+// written not long ago, with the same verdict.
+func (v *Verdicts) rest(key model.Key, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	last, again := v.wrote[key]
+	next := truce{since: now, pause: firstPause}
+	if again && now.Sub(last.since) < 2*truceTime {
+		next.pause = min(2*last.pause, truceTime)
+	}
+	v.wrote[key] = next
+}
+
+// truceTime is the longest truce.
+const truceTime = 5 * time.Minute
 
 // done notes what became of a write. After a conflict the newer state is on its
 // way, and its event leads here again.

@@ -179,7 +179,7 @@ func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 // are none.
 func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.Endpoint, reason string) {
 	address := w.Address
-	if ip, err := netip.ParseAddr(address); err == nil {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.Zone() == "" {
 		address = ip.String()
 	} else if reason := unusable(address, resolution); reason != "" && (address != "" || w.Network == "" || resolution.ByName()) {
 		// Without an address, but in a network: who is elsewhere reaches it
@@ -244,7 +244,10 @@ const maxUnixPath = 107
 // can.
 func unusable(address string, resolution model.Resolution) string {
 	path, unix := strings.CutPrefix(address, unixScheme)
+	ip, err := netip.ParseAddr(address)
 	switch {
+	case err == nil && ip.Zone() != "":
+		return fmt.Sprintf("the zone %q is known on its own machine only; write an address that others reach", ip.Zone())
 	case address == "":
 		return "it is empty; write one"
 	case unix && resolution.ByName():

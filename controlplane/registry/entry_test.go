@@ -45,6 +45,14 @@ default/b.yaml:1: ServiceEntry/default/b: the address "b2.example" cannot serve 
 			want:    "default/*.example http:80:HTTP dynamic external [] [] by a\n",
 		},
 		{
+			name:    "addresses of one machine",
+			entries: map[string]string{"default/a": `hosts: "a.example" resolution: STATIC ` + http + `endpoints {address: "fe80::1%eth0"} endpoints {address: "fe80::1"}`},
+			want: `default/a.example http:80:HTTP external [] [] by a
+  80 -> fe80::1:80 w1 default/
+default/a.yaml:1: ServiceEntry/default/a: the address "fe80::1%eth0" cannot serve ServiceEntry/default/a: the zone "eth0" is known on its own machine only; write an address that others reach
+`,
+		},
+		{
 			name: "protocols",
 			entries: map[string]string{"default/a": `hosts: "a.example" resolution: DNS
 				ports {number: 1 name: "a" protocol: "http_proxy"} ports {number: 2 name: "http-b" protocol: "MONGO"} ports {number: 3 name: "redis-c"}

@@ -65,7 +65,7 @@ type Proxy struct {
 
 // Type is how far a proxy is with the resources of a type.
 type Type struct {
-	Name  string `json:"type"` // cds, eds, lds, rds, vhds, sds, nds, pcds
+	Name  string `json:"type"` // cds, eds, lds, rds, vhds, ecds, sds, nds, pcds
 	State State  `json:"state"`
 	// Since is when it took, refused or was sent what State speaks of.
 	Since time.Time `json:"since,omitzero"`
@@ -232,7 +232,7 @@ func ByName(a, b Resource) int {
 
 // Order is the place of a type among those that are sent.
 func Order(name string) int {
-	order := []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"}
+	order := []string{"cds", "eds", "lds", "rds", "vhds", "ecds", "sds", "nds", "pcds"}
 	if i := slices.Index(order, name); i >= 0 {
 		return i
 	}

@@ -27,6 +27,9 @@ type DestinationRule struct {
 
 	exportTo []string
 	selector map[string]string
+	// securedBy is the rule that was made of a BackendTLSPolicy for the host, whose
+	// TLS is in Policy; nil if there is none.
+	securedBy *model.Config
 }
 
 // Selected reports whether the rule is for certain workloads only.
@@ -58,6 +61,7 @@ type DestinationRules struct {
 
 	root       string
 	namespaces map[string]*hostRules
+	secured    map[string]*model.Config // by host: what was made of a BackendTLSPolicy
 	merged     []*DestinationRule
 	all        []*model.Config
 }
@@ -75,7 +79,7 @@ func (d *DestinationRules) objects() []*model.Config {
 }
 
 func newDestinationRules(old *DestinationRules, objs []*model.Config, set settings) *DestinationRules {
-	d := &DestinationRules{root: set.root, namespaces: make(map[string]*hostRules), all: objs}
+	d := &DestinationRules{root: set.root, namespaces: make(map[string]*hostRules), secured: make(map[string]*model.Config), all: objs}
 	labels := make(map[string]bool)
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
@@ -91,6 +95,7 @@ func newDestinationRules(old *DestinationRules, objs []*model.Config, set settin
 	slices.Sort(d.PlaceLabels)
 	d.PlaceLabels = slices.Compact(d.PlaceLabels)
 	d.SelectorLabels = slices.Sorted(maps.Keys(labels))
+	d.secure()
 	d.keep(old)
 	for _, ns := range d.namespaces {
 		for h, rules := range ns.byHost {
@@ -130,7 +135,11 @@ func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.Desti
 		d.merged = append(d.merged, rule)
 	}
 	rule.From = append(rule.From, obj)
-	if rule.Policy == nil {
+	if ofGatewayAPI(obj) {
+		if d.secured[host] == nil {
+			d.secured[host] = obj
+		}
+	} else if rule.Policy == nil {
 		rule.Policy = spec.GetTrafficPolicy()
 	}
 	for _, s := range spec.GetSubsets() {
@@ -179,7 +188,7 @@ func (d *DestinationRules) keep(old *DestinationRules) {
 	}
 	for i, r := range d.merged {
 		prev := before[r.From[0].Key]
-		if prev == nil || prev.Host != r.Host || !slices.EqualFunc(prev.From, r.From, sameConfig) {
+		if prev == nil || prev.Host != r.Host || !sameLender(prev.securedBy, r.securedBy) || !slices.EqualFunc(prev.From, r.From, sameConfig) {
 			continue
 		}
 		d.merged[i] = prev
@@ -189,14 +198,15 @@ func (d *DestinationRules) keep(old *DestinationRules) {
 }
 
 // For gives the rule of a host as a proxy sees it: of its own namespace, then
-// of the service's, then of the root namespace. Nil means that there is none.
+// of the service's, then of the root namespace. In the root namespace only what is
+// for nobody else comes first. Nil means that there is none.
 func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labels map[string]string) *DestinationRule {
-	if proxyNamespace != d.root {
-		if r := d.namespaces[proxyNamespace].find(svc.Hostname, func(r *DestinationRule) bool {
-			return model.Selects(r.selector, labels)
-		}); r != nil {
-			return r
-		}
+	if r := d.namespaces[proxyNamespace].find(svc.Hostname, func(r *DestinationRule) bool {
+		// What a BackendTLSPolicy says of a host no wildcard takes away.
+		return model.Selects(r.selector, labels) && (proxyNamespace != d.root || r.private(d.root)) &&
+			(d.secured[svc.Hostname] == nil || r.securedBy != nil)
+	}); r != nil {
+		return r
 	}
 	for _, owner := range []string{svc.Namespace, d.root} {
 		if r := d.namespaces[owner].find(svc.Hostname, func(r *DestinationRule) bool {
@@ -209,6 +219,11 @@ func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labe
 		}
 	}
 	return nil
+}
+
+// private reports whether the rule is for proxies of its own namespace only.
+func (d *DestinationRule) private(namespace string) bool {
+	return d.Selected() || len(d.exportTo) == 1 && (d.exportTo[0] == "." || d.exportTo[0] == namespace)
 }
 
 // withHost gives the rules of a namespace for exactly this host.

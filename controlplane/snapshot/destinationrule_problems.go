@@ -16,6 +16,13 @@ import (
 // MaxRing is the largest hash ring that Envoy takes.
 const MaxRing = 8 << 20
 
+// What the kernel takes for the keepalive of a connection (tcp(7), Linux). With
+// more Envoy cannot open connections at all.
+const (
+	MaxKeepaliveProbes  = 127
+	MaxKeepaliveSeconds = 32767
+)
+
 func (c *checker) destinationRule(obj *model.Config) {
 	spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
 	if !ok {
@@ -52,7 +59,7 @@ func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.Destina
 	position := slices.IndexFunc(own.From, func(o *model.Config) bool { return o.Key == obj.Key })
 	for _, older := range own.From[:position] {
 		said, ok := older.Spec.(*networkingv1alpha3.DestinationRule)
-		if !ok {
+		if !ok || ofGatewayAPI(older) || ofGatewayAPI(obj) { // the two are laid over each other
 			continue
 		}
 		if spec.GetTrafficPolicy() != nil && said.GetTrafficPolicy() != nil {
@@ -70,6 +77,7 @@ func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.Destina
 // portPolicy is what a policy and the settings of one port have in common.
 type portPolicy interface {
 	GetLoadBalancer() *networkingv1alpha3.LoadBalancerSettings
+	GetConnectionPool() *networkingv1alpha3.ConnectionPoolSettings
 	GetTls() *networkingv1alpha3.ClientTLSSettings
 }
 
@@ -89,6 +97,7 @@ func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selecte
 	if hash := lb.GetConsistentHash(); hash != nil && lb.GetWarmup() != nil || lb.GetSimple() == networkingv1alpha3.LoadBalancerSettings_RANDOM && lb.GetWarmup() != nil {
 		c.warn(obj, "%s.loadBalancer.warmup: has an effect with ROUND_ROBIN and LEAST_REQUEST only; use one of them", at)
 	}
+	c.keepalive(obj, at+".connectionPool.tcp.tcpKeepalive", p.GetConnectionPool().GetTcp().GetTcpKeepalive())
 	if fault := TLSFault(tls); fault != "" {
 		c.report(obj, "%s.tls.%s: requests to the host are answered with 503 until then, and never sent as plaintext", at, fault)
 		return
@@ -96,6 +105,21 @@ func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selecte
 	if OriginatesTLS(tls) && tls.GetCredentialName() != "" && !selected {
 		c.warn(obj, "%s.tls.credentialName: sidecars take it only from a rule with a workloadSelector: what they send to the host is answered with 503, and never sent as plaintext; "+
 			"write spec.workloadSelector, or use files", at)
+	}
+}
+
+// keepalive reports values that the kernel does not take.
+func (c *checker) keepalive(obj *model.Config, at string, k *networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
+	if n := k.GetProbes(); n > MaxKeepaliveProbes {
+		c.warn(obj, "%s.probes: %d is more than the kernel takes: %d is used", at, n, MaxKeepaliveProbes)
+	}
+	for _, f := range []struct {
+		name    string
+		seconds int64
+	}{{"time", k.GetTime().GetSeconds()}, {"interval", k.GetInterval().GetSeconds()}} {
+		if f.seconds > MaxKeepaliveSeconds {
+			c.warn(obj, "%s.%s: %ds is more than the kernel takes: %ds is used", at, f.name, f.seconds, MaxKeepaliveSeconds)
+		}
 	}
 }
 
@@ -108,6 +132,9 @@ func OriginatesTLS(tls *networkingv1alpha3.ClientTLSSettings) bool {
 // TLSFault says why TLS settings can be served to no proxy, beginning with the
 // name of a field; empty if they can be.
 func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
+	if _, known := networkingv1alpha3.ClientTLSSettings_TLSmode_name[int32(tls.GetMode())]; !known { // of a newer client, or over MCP
+		return fmt.Sprintf("mode: %d is not known; write DISABLE, SIMPLE, MUTUAL or ISTIO_MUTUAL", tls.GetMode())
+	}
 	if !OriginatesTLS(tls) {
 		return ""
 	}
@@ -189,9 +216,10 @@ func emptySubsets(rule *DestinationRule, set *EndpointSet) []model.Problem {
 		}
 		for _, obj := range rule.From {
 			spec, ok := obj.Spec.(*networkingv1alpha3.DestinationRule)
-			if i := slices.Index(spec.GetSubsets(), s); ok && i >= 0 {
+			if i := slices.IndexFunc(spec.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }); ok && i >= 0 {
 				c.dangling(obj, "spec.subsets[%d].labels: no endpoint of %q has them: requests to the subset %q are answered with 503; correct them, or those of the workloads",
 					i, rule.Host, s.GetName())
+				break // of others with the name the oldest one counts
 			}
 		}
 	}

@@ -63,11 +63,12 @@ func (c *checker) virtualService(obj *model.Config) {
 func (c *checker) duplicateHosts(obj *model.Config, spec *networkingv1alpha3.VirtualService) {
 	for _, h := range spec.GetHosts() {
 		host := c.mesh.ResolveHost(h, obj.Namespace)
+		own := c.mesh.VirtualServices.byKey[obj.Key]
 		for _, other := range c.mesh.VirtualServices.byHost[host] {
-			if other.Config.Key == obj.Key {
+			if other == own {
 				break
 			}
-			if other.VisibleFrom(obj.Namespace) {
+			if own != nil && other.VisibleFrom(obj.Namespace) && other.Reach(obj.Namespace) <= own.Reach(obj.Namespace) {
 				c.report(obj, "spec.hosts: %q is already ruled by the older VirtualService %s/%s, which wins; merge the two objects",
 					h, other.Config.Namespace, other.Config.Name)
 				break

@@ -156,7 +156,8 @@ func sameLender(a, b *model.Config) bool {
 }
 
 // For gives the VirtualService of a host as a namespace sees it: the most
-// specific host wins, then the older object. Nil means that there is none.
+// specific host wins, then what is for this namespace rather than for all (see
+// [VirtualService.Reach]), then the older object. Nil means that there is none.
 func (v *VirtualServices) For(host, namespace string) *VirtualService {
 	return v.ForSidecar(host, namespace, nil)
 }
@@ -188,13 +189,27 @@ func (v *VirtualService) ImportedBy(sidecar *Sidecar) bool {
 	return sidecar == nil || slices.ContainsFunc(v.Hosts, func(host string) bool { return sidecar.imports.meet(v.Config.Namespace, host) })
 }
 
+// Reach says how far an object goes that the namespace sees; what goes less far
+// has precedence, as in Istio: 0 is for the namespace of the object alone, or that
+// and some others, 1 for others by name, 2 for all.
+func (v *VirtualService) Reach(namespace string) int {
+	switch {
+	case len(v.exportTo) == 0 || slices.Contains(v.exportTo, "*"):
+		return 2
+	case v.Config.Namespace == namespace:
+		return 0
+	}
+	return 1
+}
+
 func firstVisible(list []*VirtualService, namespace string, sidecar *Sidecar) *VirtualService {
+	var best *VirtualService
 	for _, vs := range list {
-		if vs.VisibleFrom(namespace) && vs.ImportedBy(sidecar) {
-			return vs
+		if vs.VisibleFrom(namespace) && vs.ImportedBy(sidecar) && (best == nil || vs.Reach(namespace) < best.Reach(namespace)) {
+			best = vs
 		}
 	}
-	return nil
+	return best
 }
 
 // forMesh reports whether a list of gateways holds the sidecars.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,5 +91,39 @@ sync    1.500 s   1.000 s   1.50x  -
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestParseSizes(t *testing.T) {
+	t.Parallel()
+	got, err := parseSizes("500x1000,10000x100")
+	if err != nil || !slices.Equal(got, []size{{500, 1000}, {10_000, 100}}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, bad := range []string{"", "500", "500x", "x100", "500x0", "1x100", "500x100,", "-5x100"} {
+		if got, err := parseSizes(bad); err == nil {
+			t.Errorf("%q is read as %v, want an error", bad, got)
+		}
+	}
+}
+
+// A proxy that waits for a new service looks for its route, and asks for the
+// endpoints of its cluster: without delta together with all others.
+func TestWantedService(t *testing.T) {
+	t.Parallel()
+	for delta, typeURL := range map[bool]string{false: typeRoute, true: typeVirtualHost} {
+		subs := subscriptions{kind: kind{delta: delta}, names: map[string][]byte{typeEndpoint: encodeNames([]string{"outbound|80||old"})}}
+		var l load
+		changes := l.changes(subs, true)
+		w := changes[len(changes)-1].wanted(subs, "new.mesh.local")
+		if w.typeURL != typeURL || string(w.added) != string(encodeNames([]string{"outbound|80||new.mesh.local"})) {
+			t.Errorf("delta %t: looks in %s, adds %q", delta, w.typeURL, w.added)
+		}
+		if want := string(encodeNames([]string{"outbound|80||old", "outbound|80||new.mesh.local"})); string(w.all) != want {
+			t.Errorf("delta %t: asks for %q, want %q", delta, w.all, want)
+		}
+		if w := changes[0].wanted(subs, "x"); w.added != nil || w.typeURL != typeURL {
+			t.Errorf("delta %t: for a route looks in %s, adds %q", delta, w.typeURL, w.added)
+		}
 	}
 }

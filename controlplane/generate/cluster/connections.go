@@ -15,6 +15,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // applyConnections sets what holds for the connections of a cluster.
@@ -34,13 +35,13 @@ func (p Policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshCo
 	}
 	k := &corev3.TcpKeepalive{}
 	if n := keepalive.GetProbes(); n > 0 {
-		k.KeepaliveProbes = wrapperspb.UInt32(n)
+		k.KeepaliveProbes = wrapperspb.UInt32(min(n, snapshot.MaxKeepaliveProbes))
 	}
 	if n := keepalive.GetTime().GetSeconds(); n > 0 {
-		k.KeepaliveTime = wrapperspb.UInt32(uint32(n))
+		k.KeepaliveTime = wrapperspb.UInt32(uint32(min(n, snapshot.MaxKeepaliveSeconds)))
 	}
 	if n := keepalive.GetInterval().GetSeconds(); n > 0 {
-		k.KeepaliveInterval = wrapperspb.UInt32(uint32(n))
+		k.KeepaliveInterval = wrapperspb.UInt32(uint32(min(n, snapshot.MaxKeepaliveSeconds)))
 	}
 	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: k}
 }

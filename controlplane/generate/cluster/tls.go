@@ -25,13 +25,16 @@ const systemRoots = "system"
 // Where they cannot there must be no cluster: plaintext in place of TLS is no
 // answer.
 func (p Policy) Serves(v Viewer) bool {
+	if snapshot.TLSFault(p.TLS) != "" {
+		return false
+	}
 	if !snapshot.OriginatesTLS(p.TLS) {
 		return true
 	}
 	if v.Proxyless {
 		return false // gRPC has no files and secrets but those of the mesh
 	}
-	return snapshot.TLSFault(p.TLS) == "" && (p.TLS.GetCredentialName() == "" || v.Router || p.selected)
+	return p.TLS.GetCredentialName() == "" || v.Router || p.selected
 }
 
 // applyTLS decides how connections to the endpoints are secured: as the rule

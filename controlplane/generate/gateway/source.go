@@ -35,11 +35,14 @@ type Source struct {
 }
 
 // virtualServices gives the objects that are bound to a Gateway and that the
-// proxy sees, oldest first.
+// proxy sees, those that are for fewer namespaces first, then the oldest.
 func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.VirtualService {
-	return slices.DeleteFunc(slices.Clone(in.Mesh.VirtualServices.OfGateway(gateway.Name)), func(vs *snapshot.VirtualService) bool {
-		return !vs.VisibleFrom(in.Proxy.Namespace)
+	ns := in.Proxy.Namespace
+	out := slices.DeleteFunc(slices.Clone(in.Mesh.VirtualServices.OfGateway(gateway.Name)), func(vs *snapshot.VirtualService) bool {
+		return !vs.VisibleFrom(ns)
 	})
+	slices.SortStableFunc(out, func(a, b *snapshot.VirtualService) int { return cmp.Compare(a.Reach(ns), b.Reach(ns)) })
+	return out
 }
 
 // l4match is what TLS and TCP matches share.

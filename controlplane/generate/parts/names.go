@@ -41,8 +41,8 @@ func Number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // IsIP reports whether an address is an IP address.
 func IsIP(address string) bool {
-	_, err := netip.ParseAddr(address)
-	return err == nil
+	ip, err := netip.ParseAddr(address)
+	return err == nil && ip.Zone() == "" // Envoy refuses zones, which are of one machine
 }
 
 // UnixPath gives the path of an address "unix:///path".

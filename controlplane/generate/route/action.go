@@ -8,6 +8,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -187,6 +188,9 @@ func (b *Builder) redirect(in *networkingv1alpha3.HTTPRedirect, h *Host, match *
 	switch segments := match.GetPathSeparatedPrefix(); {
 	case in.GetPrefixRewrite() == "/" && segments != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_RegexRewrite{RegexRewrite: cutPrefix(segments)}
+	case in.GetPrefixRewrite() != "" && match.GetPrefix() == "/" && bySegments(h.Rules.Config):
+		// The prefix is the slash in front of the first segment.
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: strings.TrimRight(in.GetPrefixRewrite(), "/") + "/"}
 	case in.GetPrefixRewrite() != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.GetPrefixRewrite()}
 	case in.GetUri() != "":

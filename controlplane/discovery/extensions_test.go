@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	grpccredentials "google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// pluginHarness is a server with Secrets and the real generator.
+type pluginHarness struct {
+	*secretHarness
+	mesh    *snapshot.Mesh
+	objects map[string]*model.Config
+}
+
+// describePlugin gives "name=module" and, after a slash, what stands for the pull
+// secret.
+func describePlugin(t *testing.T, res *anypb.Any) string {
+	t.Helper()
+	config, plugin := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
+	if res.TypeUrl != generate.TypeExtension {
+		return res.TypeUrl
+	}
+	if err := res.UnmarshalTo(config); err != nil {
+		t.Fatal(err)
+	}
+	if err := config.GetTypedConfig().UnmarshalTo(plugin); err != nil {
+		t.Fatal(err)
+	}
+	vm := plugin.GetConfig().GetVmConfig()
+	word := config.GetName() + "=" + strings.TrimPrefix(vm.GetCode().GetRemote().GetHttpUri().GetUri(), "oci://")
+	if secret, ok := vm.GetEnvironmentVariables().GetKeyValues()["ISTIO_META_WASM_IMAGE_PULL_SECRET"]; ok {
+		word += "/" + secret
+	}
+	return word
+}
+
+// put writes a plugin of the namespace default; an empty module deletes it.
+func (h *pluginHarness) put(name, module, secret string) {
+	key := model.Key{Kind: model.WasmPlugin, Namespace: "default", Name: name}
+	if delete(h.objects, name); module != "" {
+		h.objects[name] = &model.Config{Key: key, Source: name + ".yaml:1", Spec: &extensionsv1alpha1.WasmPlugin{Url: "oci://" + module, ImagePullSecret: secret}}
+	}
+	settings := meshconfig.Default()
+	settings.ProxyHttpPort = 15080 // one listener
+	h.mesh = snapshot.Build(h.mesh, snapshot.Input{Mesh: settings, List: func(kind model.Kind) (out []*model.Config) {
+		for _, o := range h.objects {
+			if o.Kind == kind {
+				out = append(out, o)
+			}
+		}
+		return out
+	}}, model.Change{All: true})
+	h.server.Push(h.mesh, model.NewChange(key))
+}
+
+// eachPlugin runs a test for both kinds of stream, over TLS.
+func eachPlugin(t *testing.T, test func(t *testing.T, h *pluginHarness, p *peer)) {
+	t.Helper()
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startPlugins(t, true)
+			test(t, h, h.subject(t, delta))
+		})
+	}
+}
+
+func startPlugins(t *testing.T, encrypted bool) *pluginHarness {
+	t.Helper()
+	h := &pluginHarness{secretHarness: &secretHarness{harness: &harness{}, logged: &journal{}}, objects: map[string]*model.Config{}}
+	log := slog.New(slog.NewTextHandler(h.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var err error
+	if h.secrets, err = credentials.NewTable(log, nil); err != nil {
+		t.Fatal(err)
+	}
+	server, client := insecure.NewCredentials(), insecure.NewCredentials()
+	if encrypted {
+		root := mint(t, "root")
+		s, c := root.issue(t, "server").tls(root)
+		server, client = grpccredentials.NewTLS(s), grpccredentials.NewTLS(c)
+	}
+	cfg := Config{Generator: generate.New(generate.Config{}), Workers: 2, Secrets: SecretsConfig{Source: h.secrets}, Logger: log}
+	h.serve(t, cfg, gatewayCaller, server, client)
+	h.put("none", "", "")
+	return h
+}
+
+// subject connects as a sidecar of the caller.
+func (h *pluginHarness) subject(t *testing.T, delta bool) *peer {
+	t.Helper()
+	p := h.connect(t, delta)
+	p.node = shopNode(t, map[string]any{"SERVICE_ACCOUNT": "gateway"})
+	p.describer = describePlugin
+	return p
+}
+
+// problems are those of objects that the server tells people of.
+func (h *pluginHarness) problems() string {
+	var out []string
+	h.server.spoilt.each(func(p model.Problem, _ time.Time) { out = append(out, p.String()) })
+	return strings.Join(out, "\n")
+}
+
+// agentNack rejects as an agent does, without a code.
+func (p *peer) agentNack(typeURL, message string) {
+	p.t.Helper()
+	why := &rpcstatus.Status{Message: message}
+	if p.delta {
+		p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: p.nonce[typeURL], ErrorDetail: why})
+		return
+	}
+	p.must(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: p.names[typeURL], ResponseNonce: p.nonce[typeURL], ErrorDetail: why})
+}
+
+func TestPlugins(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "")
+		h.put("b", "r.example/b:v1", "")
+		p.subscribe(generate.TypeExtension, "default.a")
+		p.wantAck("ecds default.a=r.example/a:v1")
+		p.more(generate.TypeExtension, "default.b")
+		p.wantAck("ecds default.b=r.example/b:v1")
+		h.put("b", "r.example/b:v2", "")
+		p.wantAck("ecds default.b=r.example/b:v2")
+		p.more(generate.TypeExtension, "default.c")
+		p.quiet() // there is none, and the listener that names it waits
+		h.put("c", "r.example/c:v1", "")
+		p.wantAck("ecds default.c=r.example/c:v1")
+		h.put("b", "", "")
+		p.quiet() // what drains still runs it
+		h.put("b", "r.example/b:v2", "")
+		p.quiet() // which the proxy still has
+		h.put("b", "r.example/b:v3", "")
+		p.wantAck("ecds default.b=r.example/b:v3")
+	})
+}
+
+func TestPluginRejected(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "")
+		h.put("b", "r.example/b:v1", "")
+		p.subscribe(generate.TypeExtension, "default.a", "default.b")
+		p.wantAck("ecds default.a=r.example/a:v1 default.b=r.example/b:v1")
+		h.put("a", "r.example/a:bad", "")
+		p.want("ecds default.a=r.example/a:bad")
+		p.nack(generate.TypeExtension, "Unable to create Wasm plugin default.a")
+		p.wantAck("ecds default.a=r.example/a:v1") // so that listeners can name it
+		p.quiet()
+		h.put("b", "r.example/b:v2", "") // which says nothing new of a
+		p.wantAck("ecds default.b=r.example/b:v2")
+		h.put("a", "r.example/a:v2", "")
+		p.wantAck("ecds default.a=r.example/a:v2")
+		h.put("c", "r.example/c:bad", "")
+		p.more(generate.TypeExtension, "default.c")
+		p.want("ecds default.c=r.example/c:bad")
+		p.nack(generate.TypeExtension, "Unable to create Wasm plugin default.c")
+		p.quiet() // there never was a good one
+		h.put("c", "r.example/c:v1", "")
+		p.wantAck("ecds default.c=r.example/c:v1")
+	})
+}
+
+// What an agent rejects, with code 0, it tries again by itself: nothing may take
+// its place.
+func TestPluginRejectedByAgent(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "")
+		p.subscribe(generate.TypeExtension, "default.a")
+		p.wantAck("ecds default.a=r.example/a:v1")
+		h.put("a", "r.example/a:v2", "")
+		p.want("ecds default.a=r.example/a:v2")
+		p.agentNack(generate.TypeExtension, "the module of default.a cannot be fetched")
+		p.quiet()
+		h.put("a", "r.example/a:v3", "")
+		p.wantAck("ecds default.a=r.example/a:v3")
+	})
+}
+
+// Listeners wait for the answer to plugins: one that names a broken plugin would
+// be rejected.
+func TestListenersWaitForPlugins(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "")
+		p.subscribe(generate.TypeListener)
+		p.ack(p.any())
+		p.subscribe(generate.TypeExtension, "default.a")
+		p.wantAck("ecds default.a=r.example/a:v1")
+		h.put("b", "r.example/b:v1", "")
+		p.ack(p.want("lds " + generate.TypeListener)) // nothing waits for it
+		key := model.Key{Kind: model.WasmPlugin, Namespace: "default", Name: "c"}
+		h.objects["c"] = &model.Config{Key: key, Spec: &extensionsv1alpha1.WasmPlugin{Url: "r.example/c:v1"}}
+		h.put("a", "r.example/a:v2", "") // in one change
+		p.want("ecds default.a=r.example/a:v2")
+		p.quiet()
+		p.ack(generate.TypeExtension)
+		p.wantAck("lds " + generate.TypeListener)
+	})
+}
+
+const dockerConfig = `{"auths":{"r.example":{"auth":"c2VjcmV0"}}}`
+
+func dockerSecret(config string) map[string][]byte {
+	return map[string][]byte{".dockerconfigjson": []byte(config)}
+}
+
+// A pull secret is filled in when it is there, changes with it, and is in nothing
+// but the response.
+func TestPullSecrets(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "registry")
+		h.put("plain", "r.example/plain:v1", "")
+		p.subscribe(generate.TypeExtension, "default.a", "default.plain")
+		p.wantAck("ecds default.plain=r.example/plain:v1") // the Secrets are still being read
+		h.secrets.SetSynced()
+		p.wantAck("ecds default.a=r.example/a:v1/null")
+		if got := h.problems(); !strings.Contains(got, "a.yaml:1: WasmPlugin/default/a: spec.imagePullSecret: there is no Secret default/registry") {
+			t.Errorf("the problems are %q", got)
+		}
+		h.secrets.Set("elsewhere", "registry", dockerSecret(dockerConfig))
+		p.quiet()
+		h.secrets.Set("default", "registry", dockerSecret(dockerConfig))
+		p.wantAck("ecds default.a=r.example/a:v1/" + dockerConfig)
+		if got := h.problems(); got != "" {
+			t.Errorf("the problems are %q", got)
+		}
+		h.secrets.Set("default", "registry", dockerSecret(`{"auths":{}}`))
+		p.wantAck(`ecds default.a=r.example/a:v1/{"auths":{}}`)
+		h.secrets.Set("default", "registry", dockerSecret(`{"auths":`)) // the last good one stays
+		p.quiet()
+		h.put("a", "r.example/a:v2", "registry")
+		p.wantAck(`ecds default.a=r.example/a:v2/{"auths":{}}`)
+		h.secrets.Set("default", "registry", dockerSecret(dockerConfig))
+		p.wantAck("ecds default.a=r.example/a:v2/" + dockerConfig)
+		h.secrets.Delete("default", "registry")
+		p.wantAck("ecds default.a=r.example/a:v2/null")
+		h.secrets.Set("default", "registry", map[string][]byte{"ca.crt": mint(t, "root").chain})
+		p.quiet()
+		if got := h.problems(); !strings.Contains(got, "it holds no .dockerconfigjson, but ca.crt") {
+			t.Errorf("the problems are %q", got)
+		}
+		if said := h.logged.String(); strings.Contains(said, "c2VjcmV0") {
+			t.Errorf("the log holds a secret: %s", said)
+		}
+	})
+}
+
+// Over plaintext there is no secret.
+func TestPullSecretNeedsTLS(t *testing.T) {
+	t.Parallel()
+	h := startPlugins(t, false)
+	h.secrets.SetSynced()
+	h.secrets.Set("default", "registry", dockerSecret(dockerConfig))
+	h.put("a", "r.example/a:v1", "registry")
+	p := h.subject(t, false)
+	p.subscribe(generate.TypeExtension, "default.a")
+	p.wantAck("ecds default.a=r.example/a:v1/null")
+	if said := h.logged.String(); !strings.Contains(said, "pull secrets are given only over TLS") {
+		t.Errorf("the log says %s", said)
+	}
+}
+
+// Nothing that people ask for shows a pull secret.
+func TestPullSecretIsNotTold(t *testing.T) {
+	t.Parallel()
+	h := startPlugins(t, true)
+	h.secrets.SetSynced()
+	h.secrets.Set("default", "registry", dockerSecret(dockerConfig))
+	h.put("a", "r.example/a:v1", "registry")
+	p := h.subject(t, false)
+	p.subscribe(generate.TypeExtension, "default.a")
+	p.wantAck("ecds default.a=r.example/a:v1/" + dockerConfig)
+	for _, question := range []string{"config_dump", "syncz", "configz", "push_status", "edsz"} {
+		p.subscribe(debugType, question)
+		for m := range p.got {
+			r, ok := m.(*discoveryv3.DiscoveryResponse)
+			if !ok || r.GetTypeUrl() != debugType {
+				continue
+			}
+			for _, res := range r.GetResources() {
+				if bytes.Contains(res.GetValue(), []byte("c2VjcmV0")) {
+					t.Errorf("%s holds a secret", question)
+				}
+			}
+			break
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// streamMatch is one combination of what a chain matches: Envoy refuses a
+// listener in which two chains have one in common.
+type streamMatch struct {
+	name   string       // empty matches all
+	prefix netip.Prefix // zero matches all
+}
+
+// add adds a chain for what no chain before it matches.
+func (p *planner) add(l *outboundListener, chain streamChain) {
+	prefixes := distinct(chain.prefixes)
+	var rest []streamChain // by what is left of the prefixes
+	told := false
+	for _, name := range distinct(chain.serverNames) {
+		var left []netip.Prefix
+		for _, prefix := range prefixes {
+			same, taken := l.taken[streamMatch{name, prefix}]
+			switch {
+			case !taken:
+				left = append(left, prefix)
+			case l.chains[same].from != chain.from && !told:
+				told = true
+				p.conflict(l, chain, l.chains[same])
+			}
+		}
+		if len(left) == 0 {
+			continue
+		}
+		at := slices.IndexFunc(rest, func(c streamChain) bool { return slices.Equal(c.prefixes, left) })
+		if at < 0 {
+			some := chain
+			some.serverNames, some.prefixes = nil, left
+			at, rest = len(rest), append(rest, some)
+		}
+		rest[at].serverNames = append(rest[at].serverNames, name)
+	}
+	for _, c := range rest {
+		for _, name := range c.serverNames {
+			for _, prefix := range c.prefixes {
+				l.taken[streamMatch{name, prefix}] = len(l.chains)
+			}
+		}
+		if c.serverNames[0] == "" {
+			c.serverNames = nil
+		}
+		if !c.prefixes[0].IsValid() {
+			c.prefixes = nil
+		}
+		l.chains = append(l.chains, c)
+	}
+}
+
+// distinct gives the values of a list once each; the zero value, which matches
+// everything, for an empty list.
+func distinct[T comparable](list []T) []T {
+	if len(list) == 0 {
+		return make([]T, 1)
+	}
+	seen := make(map[T]bool, len(list))
+	out := make([]T, 0, len(list))
+	for _, v := range list {
+		if !seen[v] {
+			seen[v] = true
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// serverNames gives the names as Envoy matches them, sorted: TLS sends small
+// letters, and "*" is every name, which is none to match. False means that none
+// of them can be matched: Envoy takes "*" only in front of a dot, and refuses
+// the listener otherwise.
+func serverNames(names []string) (out []string, ok bool) {
+	for _, name := range names {
+		if name == "*" {
+			return nil, true
+		}
+		if rest := strings.TrimPrefix(name, "*."); rest != "" && !strings.Contains(rest, "*") {
+			out = append(out, strings.ToLower(name))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), len(out) > 0
+}

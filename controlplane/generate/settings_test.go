@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// everySetting has all set that can be.
+func everySetting() model.ProxySettings {
+	return model.ProxySettings{
+		Configured: true, HTTP10: true, IdleTimeout: 90 * time.Second, InboundBalance: true, OutboundBalance: true,
+		Topology: &meshv1alpha1.Topology{NumTrustedProxies: 2, ProxyProtocol: &meshv1alpha1.Topology_ProxyProtocolConfiguration{}},
+		Headers: &meshv1alpha1.ProxyConfig_ProxyHeaders{
+			Server:              &meshv1alpha1.ProxyConfig_ProxyHeaders_Server{Disabled: wrapperspb.Bool(true)},
+			RequestId:           &meshv1alpha1.ProxyConfig_ProxyHeaders_RequestId{Disabled: wrapperspb.Bool(true)},
+			EnvoyDebugHeaders:   &meshv1alpha1.ProxyConfig_ProxyHeaders_EnvoyDebugHeaders{Disabled: wrapperspb.Bool(true)},
+			AttemptCount:        &meshv1alpha1.ProxyConfig_ProxyHeaders_AttemptCount{Disabled: wrapperspb.Bool(true)},
+			XForwardedHost:      &meshv1alpha1.ProxyConfig_ProxyHeaders_XForwardedHost{Enabled: wrapperspb.Bool(true)},
+			XForwardedPort:      &meshv1alpha1.ProxyConfig_ProxyHeaders_XForwardedPort{Enabled: wrapperspb.Bool(true)},
+			ForwardedClientCert: meshv1alpha1.ForwardClientCertDetails_SANITIZE_SET,
+			SetCurrentClientCertDetails: &meshv1alpha1.ProxyConfig_ProxyHeaders_SetCurrentClientCertDetails{
+				Cert: wrapperspb.Bool(true), Chain: wrapperspb.Bool(true),
+			},
+		},
+	}
+}
+
+// caseOf gives one case of testdata.
+func caseOf(t *testing.T, name string) testCase {
+	t.Helper()
+	return loadCase(t, "testdata/"+name)
+}
+
+// Envoy takes listeners and routes with every setting, whatever the traffic.
+func TestEnvoyAcceptsSettings(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	for _, c := range testCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.proxy.Settings = everySetting().Keyed()
+			validate(t, binary, c.build(), c.proxy)
+		})
+	}
+}
+
+// Proxies with equal settings share their resources, and those with others do not
+// get them; what does not depend on settings is shared by all.
+func TestSettingsShare(t *testing.T) {
+	t.Parallel()
+	c := caseOf(t, "intercept-redirect")
+	mesh, g := c.build(), New(Config{})
+	with := func(s model.ProxySettings) *model.Proxy {
+		p := *c.proxy
+		p.Settings = s.Keyed()
+		return &p
+	}
+	fast := everySetting()
+	fast.IdleTimeout = time.Second
+	first, second, other, plain := with(everySetting()), with(everySetting()), with(fast), with(model.ProxySettings{Configured: true})
+	for _, typeURL := range []string{TypeListener, TypeRoute, TypeCluster, TypeEndpoint} {
+		a := g.Generate(mesh, first, typeURL)
+		if g.Generate(mesh, second, typeURL) != a {
+			t.Errorf("%s: equal settings do not share", typeURL)
+		}
+		if shared := g.Generate(mesh, other, typeURL) == a; shared == (typeURL == TypeListener) {
+			t.Errorf("%s: other settings: shared is %v", typeURL, shared)
+		}
+		if shared := g.Generate(mesh, plain, typeURL) == a; shared == (typeURL == TypeListener || typeURL == TypeRoute) {
+			t.Errorf("%s: no settings: shared is %v", typeURL, shared)
+		}
+		if g.Generate(mesh, plain, typeURL) != g.Generate(mesh, c.proxy, typeURL) {
+			t.Errorf("%s: a ProxyConfig that says nothing makes a difference", typeURL)
+		}
+	}
+}
+
+// managers are the connection managers of the listeners of a proxy.
+func managers(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (out []*hcmv3.HttpConnectionManager) {
+	t.Helper()
+	for _, r := range g.Generate(mesh, proxy, TypeListener).Resources {
+		packed, l := &anypb.Any{}, &listenerv3.Listener{}
+		if err := errors.Join(proto.Unmarshal(r.Any, packed), packed.UnmarshalTo(l)); err != nil {
+			t.Fatal(err)
+		}
+		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+			for _, f := range chain.GetFilters() {
+				if hcm := (&hcmv3.HttpConnectionManager{}); f.GetTypedConfig().UnmarshalTo(hcm) == nil {
+					out = append(out, hcm)
+				}
+			}
+		}
+	}
+	if len(out) == 0 {
+		t.Fatal("nothing serves requests")
+	}
+	return out
+}
+
+// The ProxyConfig of the mesh config counts for proxies that give none of their
+// own, and changes with it.
+func TestSettingsOfMesh(t *testing.T) {
+	t.Parallel()
+	c := caseOf(t, "intercept-redirect")
+	g := New(Config{})
+	own := *c.proxy
+	own.Settings = model.ProxySettings{Configured: true}.Keyed()
+	for _, value := range []string{"one", "two"} {
+		c.mesh.DefaultConfig.ProxyHeaders = &meshv1alpha1.ProxyConfig_ProxyHeaders{Server: &meshv1alpha1.ProxyConfig_ProxyHeaders_Server{Value: value}}
+		mesh := c.build()
+		for _, hcm := range managers(t, g, mesh, c.proxy) {
+			if hcm.GetServerName() != value {
+				t.Errorf("%s: the name of the server is %q", value, hcm.GetServerName())
+			}
+		}
+		for _, hcm := range managers(t, g, mesh, &own) {
+			if strings.Contains("one two", hcm.GetServerName()) && hcm.GetServerName() != "" {
+				t.Errorf("%s: a proxy with a ProxyConfig of its own has that of the mesh", value)
+			}
+		}
+		c.mesh = proto.CloneOf(c.mesh)
+	}
+}
+
+// A gateway takes its own topology; in an unprivileged pod it has no listener that
+// it could not bind, and is told.
+func TestSettingsOfGateway(t *testing.T) {
+	t.Parallel()
+	c := caseOf(t, "gateway-http")
+	mesh, g := c.build(), New(Config{})
+	p := *c.proxy
+	p.Settings = everySetting().Keyed()
+	for _, hcm := range managers(t, g, mesh, &p) {
+		if hcm.GetXffNumTrustedHops() != 2 || hcm.GetServerName() != "" || !hcm.GetHttpProtocolOptions().GetAcceptHttp_10() {
+			t.Errorf("got %v", hcm)
+		}
+	}
+	c = caseOf(t, "gateway-conflicts") // at 80 and 443
+	mesh, p = c.build(), *c.proxy
+	unprivileged := p
+	unprivileged.Settings = model.ProxySettings{Unprivileged: true}.Keyed()
+	with, without := g.Generate(mesh, &p, TypeListener), g.Generate(mesh, &unprivileged, TypeListener)
+	told := 0
+	for _, problem := range without.Problems {
+		if strings.Contains(problem.Reason, "unprivileged pod") {
+			told++
+		}
+	}
+	if told == 0 || len(without.Resources)+told != len(with.Resources) {
+		t.Errorf("%d of %d listeners, told of %d: %v", len(without.Resources), len(with.Resources), told, without.Problems)
+	}
+}
+
+func TestHTTP10ForAll(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"intercept-redirect", "gateway-http", "shop"} {
+		c := caseOf(t, name)
+		for _, on := range []bool{true, false} {
+			for _, hcm := range managers(t, New(Config{HTTP10: on}), c.build(), c.proxy) {
+				if hcm.GetHttpProtocolOptions().GetAcceptHttp_10() != on {
+					t.Errorf("%s, %v: %v", name, on, hcm)
+				}
+			}
+		}
+	}
+}
