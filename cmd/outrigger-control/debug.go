@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -26,7 +27,7 @@ func debugVariables() []variable {
 
 // newDebug has the questions of people answered, on streams and over HTTP.
 func (s *server) newDebug(env environment, reg prometheus.Registerer) {
-	s.people = newPeople(reg)
+	s.people = newPeople(s.exists, reg)
 	s.debugHTTP = env.debugHTTP
 	s.discovery.Debug(discovery.DebugConfig{
 		Authenticator: s.auth, Replica: env.kube.podName, Version: version,
@@ -35,6 +36,14 @@ func (s *server) newDebug(env environment, reg prometheus.Registerer) {
 		Problems:   func() []discovery.KnownProblem { return s.people.problems(s.store.Problems()) },
 		Registerer: reg,
 	})
+}
+
+// exists reports whether a store or a cluster has an object.
+func (s *server) exists(key model.Key) bool {
+	if key.Kind == model.KubernetesService {
+		return s.platform != nil && s.platform.Service(key.Namespace, key.Name) != nil
+	}
+	return s.store.Get(key) != nil
 }
 
 // serveDebug adds /debug to the servers, which may be the same one.
@@ -53,13 +62,17 @@ func (s *server) serveDebug(servers ...*http.ServeMux) {
 const lookEvery = 2 * time.Second
 
 // people is what is remembered for people: when objects changed, and since when
-// there are problems. Its size is bounded by the number of objects.
+// there are problems. Its size is bounded by the number of objects that exist.
 type people struct {
+	exists func(model.Key) bool
+
 	mu sync.Mutex // guards what follows
 	// first is the first snapshot, changes the last one that brought a change of
-	// an object since.
+	// an object since. Those of objects that are gone are forgotten when there
+	// are sweepAt.
 	first   change
 	changes map[model.Key]change
+	sweepAt int
 	// found are the problems of the newest snapshot; since is when each was seen
 	// first, without its place, which moves with the lines of a file.
 	found []model.Problem
@@ -75,8 +88,12 @@ type change struct {
 	at       time.Time
 }
 
-func newPeople(reg prometheus.Registerer) *people {
+// minSweep is how many changes are remembered without a look at what is gone.
+const minSweep = 1024
+
+func newPeople(exists func(model.Key) bool, reg prometheus.Registerer) *people {
 	p := &people{
+		exists: exists, sweepAt: minSweep,
 		changes: map[model.Key]change{}, since: map[model.Problem]time.Time{},
 		triggers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pilot_push_triggers", Help: "Pushes, by what made them.",
@@ -105,13 +122,26 @@ func (p *people) built(next *snapshot.Mesh, what model.Change, took time.Duratio
 		p.first = now
 	}
 	for key := range what.Keys {
-		p.changes[key] = now
+		if key.Kind != model.KubernetesPod && key.Kind != model.KubernetesEndpoints { // nobody asks for them
+			p.changes[key] = now
+		}
 	}
+	p.sweep()
 	p.found = slices.Clone(next.Problems)
 	for i := range p.found {
 		p.found[i].Warning = true // of an object in force: a snapshot holds no others
 		p.note(p.found[i], now.at)
 	}
+}
+
+// sweep forgets the changes of what is gone: names that are used once, as of
+// machines that register, would add up. The caller holds mu.
+func (p *people) sweep() {
+	if len(p.changes) < p.sweepAt {
+		return
+	}
+	maps.DeleteFunc(p.changes, func(key model.Key, _ change) bool { return !p.exists(key) })
+	p.sweepAt = max(minSweep, 2*len(p.changes))
 }
 
 // count counts a push by what made it.

@@ -123,7 +123,7 @@ func TestDebugOff(t *testing.T) {
 // What changed when, since when there is a problem, and what made pushes.
 func TestPeople(t *testing.T) {
 	t.Parallel()
-	p := newPeople(prometheus.NewRegistry())
+	p := newPeople(func(model.Key) bool { return true }, prometheus.NewRegistry())
 	web, api := model.Key{Kind: model.VirtualService, Name: "web"}, model.Key{Kind: model.KubernetesService, Name: "api"}
 	problem := model.Problem{Object: web, Source: "a.yaml:1", Reason: "no"}
 	p.built(&snapshot.Mesh{Sequence: 1}, model.Change{All: true}, time.Millisecond)
@@ -145,5 +145,31 @@ func TestPeople(t *testing.T) {
 	p.built(&snapshot.Mesh{Sequence: 4}, model.NewChange(), time.Millisecond)
 	if got := p.problems(nil); len(got) != 0 || len(p.since) != 0 {
 		t.Errorf("what is gone is remembered: %+v, %+v", got, p.since)
+	}
+}
+
+// TestPeopleForgetWhatIsGone lets machines and pods come and go under new names
+// all the time: what is remembered does not grow with them, and what is still
+// there is known.
+func TestPeopleForgetWhatIsGone(t *testing.T) {
+	t.Parallel()
+	there := map[model.Key]bool{}
+	p := newPeople(func(key model.Key) bool { return there[key] }, prometheus.NewRegistry())
+	stays := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "stays"}
+	there[stays] = true
+	mesh := &snapshot.Mesh{Sequence: 1}
+	p.built(mesh, model.Change{All: true}, 0)
+	mesh = &snapshot.Mesh{Sequence: 2}
+	p.built(mesh, model.NewChange(stays), 0)
+	for i := range 10 * minSweep {
+		name := fmt.Sprint(i)
+		mesh = &snapshot.Mesh{Sequence: mesh.Sequence + 1}
+		p.built(mesh, model.NewChange(model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: name}, model.Key{Kind: model.KubernetesPod, Namespace: "shop", Name: name}), 0)
+	}
+	if n := len(p.changes); n > minSweep {
+		t.Errorf("%d changes are remembered, and one object is there", n)
+	}
+	if sequence, _, first := p.changed(stays); sequence != 2 || first {
+		t.Errorf("the object that stayed came with the snapshot %d, first %t; want 2", sequence, first)
 	}
 }

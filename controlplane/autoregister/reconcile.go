@@ -107,12 +107,14 @@ func forbidden(p Peer, group *model.Config) (kind, why string) {
 // inTheWay gives the entry because of which there can be no entry: an address is
 // one workload's. Where two came together, the older one stays.
 func (c *Controller) inTheWay(s sight, now *model.Config) *model.Config {
+	// Held while looking: else the end of the other could be heard between that
+	// and the note which says who waits for it.
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	other := c.index.claimant(now)
 	if other == nil || s.stored != nil && (!isRegistered(other) || model.Older(s.stored, other) < 0) {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.blocked[other.Key] == nil {
 		c.blocked[other.Key] = map[model.Key]bool{}
 	}

@@ -125,7 +125,7 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
 	"istio.type.v1beta1.WorkloadSelector":                 "matchLabels",
 	"istio.type.v1beta1.PortSelector":                     "number",
-	"istio.type.v1beta1.PolicyTargetReference":            "group kind name namespace",
+	"istio.type.v1beta1.PolicyTargetReference":            "group kind name",
 
 	"istio.extensions.v1alpha1.WasmPlugin":                 "selector targetRef targetRefs url sha256 imagePullPolicy imagePullSecret pluginConfig pluginName phase priority failStrategy vmConfig match type",
 	"istio.extensions.v1alpha1.WasmPlugin.TrafficSelector": "mode ports",

@@ -157,6 +157,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 	out.Problems = d.problemsOf(func(k model.Key) bool { return k == key })
 	from := d.newOrigin()
 	resources := map[item]*report.Resource{}
+	var having []*stream
 	for _, st := range d.visible() {
 		if _, follows := st.standing.get(); !follows || st.objects != nil {
 			continue
@@ -167,6 +168,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 			out.Others++
 			continue
 		}
+		having = append(having, st)
 		refused, waits := d.kept.heldFrom(st)
 		refused = slices.DeleteFunc(refused, func(h heldBack) bool { return !mine[h.item] })
 		out.Proxies = append(out.Proxies, d.standingOf(st, mine, refused, waits, sequence))
@@ -187,6 +189,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 	}
 	slices.SortFunc(out.Resources, report.ByName)
 	out.Found = out.Found || len(out.Resources) > 0 // Services of a cluster are in no store
+	d.hint(&out, key, having)
 	out.Cut = len(out.Resources) > maxExplained || len(out.Proxies) > maxExplained
 	out.Resources, out.Proxies = out.Resources[:min(len(out.Resources), maxExplained)], out.Proxies[:min(len(out.Proxies), maxExplained)]
 	return out

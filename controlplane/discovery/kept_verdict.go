@@ -160,7 +160,11 @@ func culprits(suspects []*generate.Resource, r nack) []*generate.Resource {
 // local reports whether a rejection is about the machine of the proxy: what it
 // rejected is no worse for others.
 func local(words string) bool {
-	for _, part := range []string{"cannot bind", "Address already in use", "Permission denied", "Cannot assign requested address"} {
+	for _, part := range []string{
+		"cannot bind", "Address already in use", "Permission denied", "Cannot assign requested address",
+		// gRPC, in Go, Java and C++, of an application that has no certificates.
+		"missing in bootstrap configuration", "not defined in the bootstrap file", "nrecognized certificate provider instance name",
+	} {
 		if strings.Contains(words, part) {
 			return true
 		}

@@ -160,7 +160,7 @@ func (s *stream) relabelled() *model.Proxy {
 	if maps.Equal(found, known.Labels) {
 		return known
 	}
-	next := *s.proxy
+	next := *known
 	next.Labels = found
 	return &next
 }

@@ -182,6 +182,7 @@ func (s *stream) handle(q *request) error {
 		}
 	}
 	s.returned = s.returned || q.nonce == "" && (q.version != "" || len(q.versions) > 0)
+	s.listens(q)
 	err := s.server.kept.give(s)
 	if err != nil {
 		return err

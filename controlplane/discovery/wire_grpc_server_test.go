@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -285,50 +286,125 @@ func TestGRPCServerModes(t *testing.T) {
 	}
 }
 
-// TestGRPCServerNames has servers listen at their own address and at all: each
-// serves once something says that the workload has the port, and no longer when
-// nothing does.
+// TestGRPCServerNames has servers listen at their own address and at all, at any
+// port, one more when others run, and whatever becomes of the services that lead
+// there.
 func TestGRPCServerNames(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.4")
 	app := wireApp{ip: "127.77.60.25", name: "server"}
-	servers := []*wireServer{app.serve(t, w, "127.77.60.25:0"), app.serve(t, w, "0.0.0.0:0")}
+	listen := []string{"127.77.60.25:0", "0.0.0.0:0", "127.77.60.26:0"}
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
 		t.Logf("without an IPv6 address: %v", err)
 	} else {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		servers = append(servers, app.serve(t, w, "[::]:0"))
+		listen = append(listen, "[::]:0")
 	}
-	for i, s := range servers {
+	var servers []*wireServer
+	for i, address := range listen {
+		s := app.serve(t, w, address)
+		servers = append(servers, s)
+		serving := func() bool { return s.mode() == connectivity.ServingModeServing }
+		until(t, s.address+" serves", serving)
 		_, port, err := net.SplitHostPort(s.address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		name := string(rune('a' + i))
-		if mode := s.mode(); mode == connectivity.ServingModeServing {
-			t.Errorf("%s serves before anything names it", s.address)
-		}
 		w.putOne(model.ServiceEntry, name, wireService(name+".default.svc.cluster.local", "GRPC", 7070, "127.77.60.25:"+port))
-		until(t, s.address+" serves", func() bool { return s.mode() == connectivity.ServingModeServing })
-		app.dial(t, w, "xds:///"+name+":7070").calls("nobody")
+		if i != 2 {
+			app.dial(t, w, "xds:///"+name+":7070").calls("nobody")
+		}
 		w.putOne(model.ServiceEntry, name, nil)
-		until(t, s.address+" serves no more", func() bool { return s.mode() == connectivity.ServingModeNotServing })
 	}
-
-	// A Sidecar names ports, too.
-	w.putOne(model.Sidecar, "default", &networkingv1alpha3.Sidecar{
-		Ingress: []*networkingv1alpha3.IstioIngressListener{{Port: &networkingv1alpha3.SidecarPort{Number: parsePort(portIn(t, servers[0].address)), Name: "grpc", Protocol: "GRPC"}}},
-	})
-	until(t, "the server serves again", func() bool { return servers[0].mode() == connectivity.ServingModeServing })
+	w.restart()
+	w.putOne(model.PeerAuthentication, "default", wireMode(securityv1beta1.PeerAuthentication_MutualTLS_DISABLE))
+	for _, s := range servers {
+		_, port, err := net.SplitHostPort(s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := "127.77.60.25"
+		if s == servers[2] {
+			host = "127.77.60.26"
+		}
+		dialAt(t, host+":"+port, grpc.WithTransportCredentials(insecure.NewCredentials())).calls("nobody")
+		s.mu.Lock()
+		if len(s.modes) != 1 {
+			t.Errorf("%s was in the modes %v", s.address, s.modes)
+		}
+		s.mu.Unlock()
+	}
 }
 
-func portIn(t *testing.T, address string) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(address)
+// TestGRPCServerListensMore has one server listen at a second address while it
+// serves at the first: both come over one stream, and the first is not disturbed.
+func TestGRPCServerListensMore(t *testing.T) {
+	t.Parallel()
+	w := newWireMesh(t, "127.77.60.10")
+	app := wireApp{ip: "127.77.60.27", name: "server"}
+	modes := make(chan string, 10)
+	server, err := xds.NewGRPCServer(
+		xds.BootstrapContentsForTesting(app.bootstrap(t, w)),
+		xds.ServingModeCallback(func(at net.Addr, args xds.ServingModeChangeArgs) { modes <- at.String() + " " + args.Mode.String() }),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return port
+	healthpb.RegisterHealthServer(server, wireEcho{})
+	done := make(chan error, 2)
+	for _, ip := range []string{"127.77.60.27", "127.77.60.28"} {
+		l, err := net.Listen("tcp", ip+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- server.Serve(l) }()
+		select {
+		case got := <-modes:
+			if want := l.Addr().String() + " SERVING"; got != want {
+				t.Errorf("a server says %q, want %q", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s does not serve within 10 s", l.Addr())
+		}
+		dialAt(t, l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())).calls("nobody")
+	}
+	server.Stop()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := strings.Count(w.logged.String(), "proxy connected"); n != 1 {
+		t.Errorf("there were %d streams", n)
+	}
+}
+
+// TestGRPCWithoutCertificates: an application that has no certificates rejects
+// what demands them, and takes it from no other.
+func TestGRPCWithoutCertificates(t *testing.T) {
+	t.Parallel()
+	w, ca := newWireMesh(t, "127.77.60.11"), newWireCA(t)
+	server := wireApp{ip: "127.77.60.29", name: "server", certificates: ca.issue(t, "server")}.serve(t, w, "127.77.60.29:0")
+	bare := wireApp{ip: "127.77.60.30", name: "bare"}.serve(t, w, "127.77.60.30:0")
+	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "server", server.address))
+	without := wireApp{ip: "127.77.60.46", name: "without"}.dial(t, w, "xds:///echo:7070")
+	with := wireApp{ip: "127.77.60.47", name: "with", certificates: ca.issue(t, "with")}.dial(t, w, "xds:///echo:7070")
+	without.calls("nobody")
+	with.calls("nobody")
+	until(t, "both serve", func() bool {
+		return server.mode() == connectivity.ServingModeServing && bare.mode() == connectivity.ServingModeServing
+	})
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.PeerAuthentication, "default"): wireMode(securityv1beta1.PeerAuthentication_MutualTLS_STRICT),
+		wireKey(model.DestinationRule, "echo"):       wireMutual(wireHost),
+	})
+	until(t, "it rejected the cluster", func() bool { return strings.Contains(w.logged.String(), "rejected") })
+	with.calls(wireID("with"))
+	without.refused()
+	if rejected := w.server.Rejected(); len(rejected) > 0 {
+		t.Errorf("held back from others: %+v", rejected)
+	}
 }

@@ -94,7 +94,7 @@ func (g *Generator) clusters(s *scope) *Set {
 		for _, c := range ingress.clusters(s.mesh.Config) {
 			r, err := g.table.put(TypeCluster, c.GetName(), c)
 			if err != nil {
-				problems = append(problems, parts.Left(s.sidecar.Config.Key, err))
+				problems = append(problems, parts.Left(s.author(model.Key{}), err))
 				continue
 			}
 			all = append(all[:len(all):len(all)], r)

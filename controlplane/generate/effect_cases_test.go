@@ -13,7 +13,7 @@ import (
 // shownElsewhere are fields whose effect no case can show, and what shows it.
 var shownElsewhere = map[string]string{
 	"istio.networking.v1alpha3.SidecarPort.name":      "only people read the name",
-	"istio.networking.v1alpha3.WorkloadEntry.network": "TestEndpointsOfNetworks: it needs networks of the mesh",
+	"istio.networking.v1alpha3.WorkloadEntry.network": "TestEndpointsByPlace: it needs networks of the mesh",
 }
 
 // effectCases show the effects of fields that no case of testdata sets, or not for
@@ -26,10 +26,11 @@ func effectCases(t *testing.T) []testCase {
 	}
 	edge := &model.Proxy{
 		ID: "edge.default", Role: "router", IPs: []string{"127.77.64.3"}, Namespace: "default", ServiceAccount: "edge",
-		Domain: "default.svc.cluster.local", Labels: map[string]string{"app": "edge"},
+		Domain: "default.svc.cluster.local", Labels: map[string]string{"app": "edge", "gateway.networking.k8s.io/gateway-name": "edge"},
 	}
 	return []testCase{
 		{name: "effects of a sidecar", objects: decode(t, effectServices+effectSidecar), mesh: meshconfig.Default(), proxy: sidecar},
+		{name: "effects of a namespace", objects: decode(t, effectServices+effectDefault), mesh: meshconfig.Default(), proxy: sidecar},
 		{name: "effects of a gateway", objects: decode(t, effectServices+effectGateway), mesh: meshconfig.Default(), proxy: edge},
 	}
 }
@@ -57,7 +58,6 @@ spec:
 kind: Sidecar
 metadata: {name: frontend, namespace: default}
 spec:
-  workloadSelector: {labels: {app: frontend}}
   egress: [{hosts: ["./*"]}]
   outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: proxy.test, port: {number: 3128}}}
 ---
@@ -112,6 +112,15 @@ spec:
   vmConfig: {env: [{name: A, value: b}, {name: C, valueFrom: HOST}]}
 `
 
+// effectDefault is for the whole namespace.
+const effectDefault = `---
+kind: Sidecar
+metadata: {name: all, namespace: default}
+spec:
+  egress: [{hosts: ["./*"]}]
+  outboundTrafficPolicy: {mode: ALLOW_ANY}
+`
+
 const effectGateway = `---
 kind: DestinationRule
 metadata: {name: web, namespace: default}
@@ -132,11 +141,5 @@ kind: WasmPlugin
 metadata: {name: one, namespace: default}
 spec:
   url: file:///tls/one.wasm
-  targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: other}
----
-kind: WasmPlugin
-metadata: {name: two, namespace: default}
-spec:
-  url: file:///tls/two.wasm
-  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: other, namespace: elsewhere}]
+  targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: edge}
 `

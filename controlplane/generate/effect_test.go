@@ -173,7 +173,7 @@ func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 			}
 			_, warnings := config.Validate(&model.Config{Key: model.Key{Kind: kind, Namespace: "default", Name: "x"}, Spec: spec})
 			effective := !slices.ContainsFunc(warnings, func(w config.FieldError) bool {
-				return plain(w.Path) == where && w.Text == "has no effect in this version"
+				return plain(w.Path) == where && slices.Contains(withoutEffect, w.Text)
 			})
 			claimed[fieldName(fd)] = effective || claimed[fieldName(fd)]
 			if inner != nil && effective && depth < 8 && !outside(inner.Descriptor()) {
@@ -183,6 +183,13 @@ func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 		}
 	}
 	walk(spec.ProtoReflect(), "spec", 0)
+}
+
+// withoutEffect are the warnings that say of a field that it has no effect at all;
+// others say so of what stands beside it.
+var withoutEffect = []string{
+	"has no effect in this version", "has no effect on a sidecar: remove it", "has no effect on a gateway: remove it",
+	"is the form of old versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors",
 }
 
 // plain is the path of a field without positions and keys.

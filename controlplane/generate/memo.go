@@ -54,9 +54,6 @@ func (m *memo[K, V]) get(key K, sequence uint64, from sources, build func(prev V
 func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.entries == nil || len(m.entries) >= maxScopes {
-		m.entries = make(map[K]*memoEntry[V])
-	}
 	if sequence > m.newest {
 		m.newest = sequence
 		for k, e := range m.entries {
@@ -67,6 +64,9 @@ func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 	}
 	e := m.entries[key]
 	if e == nil {
+		if m.entries == nil || len(m.entries) >= maxScopes {
+			m.entries = make(map[K]*memoEntry[V])
+		}
 		e = &memoEntry[V]{}
 		m.entries[key] = e
 	}

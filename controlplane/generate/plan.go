@@ -103,10 +103,12 @@ func (g *Generator) planOf(s *scope) *plan {
 	if !s.intercepts() && !explicit {
 		return &noPlan
 	}
+	from := sources{v, s.mesh.VirtualServices, nil, s.mesh.DestinationRules}
 	if explicit {
-		key.sidecar, key.loopback = s.sidecar.Config.Key, httpProxyAddress(s)
+		// Of others only what they import counts, which the scope holds: two of
+		// equal imports share a plan.
+		key.sidecar, key.loopback, from[2] = s.sidecar.Config.Key, httpProxyAddress(s), s.sidecar
 	}
-	from := sources{v, s.mesh.VirtualServices, s.sidecar, s.mesh.DestinationRules}
 	if v.headless && s.intercepts() {
 		key.own = s.headlessAddress()
 		from[4] = s.mesh.Endpoints

@@ -24,7 +24,7 @@ import (
 //
 // A target "xds:///host:port" asks for the listener of that name. It leads to
 // the routes of one port of one service, whose name is that of its cluster. A
-// server asks for the listener of its address: see [serverPrefix].
+// server asks for the listener of its address: see [ServerPrefix].
 
 // proxyless gives the resources of a type for a proxyless client.
 func (g *Generator) proxyless(s *scope, typeURL string) *Set {

@@ -5,8 +5,9 @@ package generate
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
+	"net"
+	"strconv"
+	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -20,10 +21,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// serverPrefix begins the names of the listeners that servers ask for; the
-// address at which they listen follows. Istio's agent writes it into the gRPC
+// ServerPrefix begins the names of the listeners that servers ask for; the
+// address at which they listen, "host:port", follows. Istio's agent writes it into the gRPC
 // bootstrap (server_listener_resource_name_template).
-const serverPrefix = "xds.istio.io/grpc/lds/inbound/"
+const ServerPrefix = "xds.istio.io/grpc/lds/inbound/"
 
 // The label by which a workload says that it speaks mutual TLS of the mesh.
 const (
@@ -40,37 +41,20 @@ type server struct {
 }
 
 // serversOf are the addresses at which the application of a proxyless workload
-// may listen: the ports that services, its Sidecar or a PeerAuthentication know
-// of it, at each of its own addresses and at all. Which of them it does listen
-// at shows when it asks.
+// says that it listens: every port is served, also one that nothing else knows
+// of. What is no address gets no listener.
 func serversOf(s *scope) []server {
-	var ports []uint32
-	for _, i := range s.instances() {
-		at := slices.IndexFunc(i.Service.Ports, func(p model.Port) bool { return p.Number == i.Endpoint.ServicePort })
-		if at >= 0 && i.Service.Ports[at].Protocol != model.ProtocolUDP {
-			ports = append(ports, i.Endpoint.Port)
-		}
-	}
-	for _, l := range s.sidecar.Ingress() {
-		ports = append(ports, l.GetPort().GetNumber())
-	}
-	ports = append(ports, s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.Labels)...)
-	slices.Sort(ports)
-	hosts := []string{"0.0.0.0", "::"}
-	for _, ip := range s.proxy.IPs {
-		if addr, err := netip.ParseAddr(ip); err == nil && !slices.Contains(hosts, addr.String()) {
-			hosts = append(hosts, addr.String())
-		}
-	}
 	var out []server
-	for _, port := range slices.Compact(ports) {
-		if port == 0 || port > 65535 {
+	for _, address := range s.proxy.Listens {
+		host, number, err := net.SplitHostPort(address)
+		if err != nil || host == "" || !utf8.ValidString(host) {
 			continue
 		}
-		secure := s.servesSecurely(port)
-		for _, host := range hosts {
-			out = append(out, server{host: host, port: port, secure: secure})
+		port, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || port == 0 || parts.HostPort(host, uint32(port)) != address {
+			continue
 		}
+		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port))})
 	}
 	return out
 }
@@ -94,7 +78,7 @@ func (s *scope) servesSecurely(port uint32) bool {
 func serversKey(servers []server) inboundKey {
 	var key inboundKey
 	for _, at := range servers {
-		key.modes += fmt.Sprintf(";%s/%d/%t", at.host, at.port, at.secure)
+		key.modes += fmt.Sprintf(";%q/%d/%t", at.host, at.port, at.secure)
 	}
 	return key
 }
@@ -127,7 +111,7 @@ func serverListener(at server) *listenerv3.Listener {
 		chain.Name, chain.TransportSocket = "inbound-mtls", serverTLS()
 	}
 	return &listenerv3.Listener{
-		Name:             serverPrefix + parts.HostPort(at.host, at.port),
+		Name:             ServerPrefix + parts.HostPort(at.host, at.port),
 		Address:          parts.SocketAddress(at.host, at.port),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		FilterChains:     []*listenerv3.FilterChain{chain},

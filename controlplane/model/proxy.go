@@ -53,6 +53,9 @@ type Proxy struct {
 	VHDS bool
 	// Proxyless is true for an application that reads xDS itself, through gRPC.
 	Proxyless bool
+	// Listens are the addresses, "host:port", at which a proxyless server said
+	// that it listens; sorted, each once.
+	Listens []string
 	// Settings are what was set for it alone; nil means nothing.
 	Settings *ProxySettings
 	// Agent and Envoy are the versions that they say they have, for people; may

@@ -130,6 +130,10 @@ type Object struct {
 	// Proxies are those that have such resources; Others is how many have none.
 	Proxies []Standing `json:"proxies,omitempty"`
 	Others  int        `json:"other_proxies"`
+	// Nobody says why there are no Proxies, where that is known. Lacking are
+	// credentials that it names and that proxies are not given, and why.
+	Nobody  string   `json:"nobody,omitempty"`
+	Lacking []string `json:"lacking,omitempty"`
 	// Cut is true if there was more than an answer holds.
 	Cut bool `json:"cut,omitempty"`
 }
@@ -185,6 +189,7 @@ func Merge(all []Object) Object {
 	out.Resources, out.Proxies, out.Problems = nil, nil, nil
 	byName := map[[2]string]*Resource{}
 	known := map[Problem]int{}
+	var lacking []string
 	for i, o := range all {
 		if i > 0 {
 			out.Replica += ", " + o.Replica
@@ -216,6 +221,12 @@ func Merge(all []Object) Object {
 			byName[key] = &r
 		}
 		out.Proxies = append(out.Proxies, o.Proxies...)
+		lacking = append(lacking, o.Lacking...)
+		out.Nobody = cmp.Or(out.Nobody, o.Nobody)
+	}
+	slices.Sort(lacking)
+	if out.Lacking = slices.Compact(lacking); len(out.Proxies) > 0 {
+		out.Nobody = "" // those of another replica have it
 	}
 	for _, r := range byName {
 		out.Resources = append(out.Resources, *r)

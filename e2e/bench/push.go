@@ -134,7 +134,7 @@ func (b *bench) pushOurs(ctx context.Context, k kind) (l load, subs subscription
 		}
 		return writeFile(routeFile(b.path("config"), 0), route(0, marker))
 	})
-	return l, subs, errors.Join(err, os.Remove(b.path("config", newService)))
+	return l, subs, errors.Join(err, os.RemoveAll(b.path("config", newService)))
 }
 
 // pushFloor measures the floor: the same bytes from a server that does

@@ -216,6 +216,9 @@ func (v view) object(o report.Object) error {
 		v.say("Its last change went out %s ago.\n", age(o.Changed, v.now))
 	}
 	v.problems(o.Problems)
+	for _, text := range o.Lacking {
+		v.say("  warning: %s\n", oneLine(text))
+	}
 	if !o.InForce {
 		v.say("\nObjects of this kind change nothing for proxies in this version: no proxy gets anything of it.\n")
 		return nil
@@ -261,7 +264,7 @@ func (v view) resources(o report.Object) error {
 		if r.HeldBack > 0 {
 			back = fmt.Sprint(r.HeldBack)
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d\t%s\n", strings.ToUpper(r.Type), r.Name, r.Proxies, back) // as above
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d\t%s\n", strings.ToUpper(oneLine(r.Type)), oneLine(r.Name), r.Proxies, back) // as above
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -283,6 +286,9 @@ func (v view) standings(o report.Object) error {
 	}
 	if len(o.Proxies) == 0 {
 		v.say("None of %s that are connected to %s gets anything of it.\n", count(o.Others, "proxy", "proxies"), cmp.Or(o.Replica, "the control plane"))
+		if o.Nobody != "" {
+			v.say("The reason: %s.\n", oneLine(o.Nobody))
+		}
 		return nil
 	}
 	words := []string{fmt.Sprintf("%d of %s it in force", states[report.Synced], countHave(len(o.Proxies)))}
@@ -302,7 +308,7 @@ func (v view) standings(o report.Object) error {
 	_, _ = fmt.Fprintln(w, "  PROXY\tSTATE\tSINCE\tWHAT") // Flush tells
 	shown, left := cut(v.flags, behind)
 	for _, s := range shown {
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", s.Proxy, s.State, age(s.Since, v.now), cmp.Or(s.What, "-")) // as above
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", oneLine(s.Proxy), oneLine(string(s.State)), age(s.Since, v.now), cmp.Or(oneLine(s.What), "-")) // as above
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -372,7 +378,7 @@ func (v view) decided(d report.Decided) error {
 		if p.Role != "" {
 			words = append(words, p.Role)
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\n", named(p.Ref), strings.Join(words, ", ")) // as above
+		_, _ = fmt.Fprintf(w, "  %s\t%s\n", oneLine(named(p.Ref)), oneLine(strings.Join(words, ", "))) // as above
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -158,9 +159,9 @@ func pick(answers []answer[report.Replica], name string) error {
 // few gives a list for a message.
 func few(list []string) string {
 	if len(list) > 10 {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:10], ", "), len(list)-10)
+		return fmt.Sprintf("%s and %d more", oneLine(strings.Join(list[:10], ", ")), len(list)-10)
 	}
-	return strings.Join(list, ", ")
+	return oneLine(strings.Join(list, ", "))
 }
 
 // view prints answers for people.
@@ -170,7 +171,16 @@ type view struct {
 	flags *askFlags
 }
 
-func (v view) say(format string, args ...any) { _, _ = fmt.Fprintf(v.out, format, args...) } // the terminal may be gone
+// say prints a sentence. What proxies and control planes say of themselves is
+// theirs: it stays on its line.
+func (v view) say(format string, args ...any) {
+	for i, a := range args {
+		if text, ok := a.(string); ok {
+			args[i] = plain(text)
+		}
+	}
+	_, _ = fmt.Fprintf(v.out, format, args...) // the terminal may be gone
+}
 
 func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0) }
 
@@ -198,11 +208,11 @@ func (v view) table(answers []answer[report.Replica]) error {
 		types, w := columns(proxies), v.tabs()
 		_, _ = fmt.Fprintf(w, "NAME\tCLUSTER\t%s\tISTIOD\tVERSION\tENVOY\n", strings.ToUpper(strings.Join(types, "\t"))) // Flush tells
 		for _, p := range proxies {
-			cells := []string{p.Name, cmp.Or(p.Cluster, "-")}
+			cells := []string{oneLine(p.Name), cmp.Or(oneLine(p.Cluster), "-")}
 			for _, name := range types {
 				cells = append(cells, v.cell(p, name))
 			}
-			cells = append(cells, cmp.Or(p.Replica, "-"), cmp.Or(p.Agent, "-"), cmp.Or(p.Envoy, "-"))
+			cells = append(cells, cmp.Or(oneLine(p.Replica), "-"), cmp.Or(oneLine(p.Agent), "-"), cmp.Or(oneLine(p.Envoy), "-"))
 			_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // as above
 		}
 		if err := w.Flush(); err != nil {
@@ -222,7 +232,7 @@ func (v view) cell(p report.Proxy, name string) string {
 	if i < 0 || p.Types[i].State == report.NotSent {
 		return string(report.NotSent)
 	}
-	return fmt.Sprintf("%s (%s)", p.Types[i].State, age(p.Types[i].Since, v.now))
+	return fmt.Sprintf("%s (%s)", plain(string(p.Types[i].State)), age(p.Types[i].Since, v.now))
 }
 
 // summary says in one sentence how the proxies are.
@@ -356,13 +366,15 @@ func (v view) more(left int) {
 }
 
 // oneLine keeps the words of others on one line, and off the terminal's controls.
-func oneLine(s string) string {
+func oneLine(s string) string { return plain(strings.TrimSpace(s)) }
+
+func plain(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return ' '
 		}
 		return r
-	}, strings.TrimSpace(s))
+	}, s)
 }
 
 // proxies prints everything about the proxies that were picked.
@@ -392,7 +404,7 @@ func (v view) proxy(p report.Proxy) error {
 		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
 	} {
 		if row[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], row[1]) // Flush tells
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], oneLine(row[1])) // Flush tells
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -406,7 +418,7 @@ func (v view) proxy(p report.Proxy) error {
 		if t.Resources > 0 {
 			resources = fmt.Sprint(t.Resources)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.ToUpper(t.Name), t.State, age(t.Since, v.now), resources) // as above
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources) // as above
 	}
 	if err := w.Flush(); err != nil {
 		return err

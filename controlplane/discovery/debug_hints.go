@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// hint says of a Gateway what no other part can know: that no proxy is one for it,
+// and which credentials the proxies that have it are not given. Those are the
+// streams.
+func (d debugger) hint(out *report.Object, key model.Key, having []*stream) {
+	switch key.Kind {
+	case model.Gateway:
+		gw := d.mesh.Gateways.Get(key.Namespace + "/" + key.Name)
+		if gw == nil {
+			return
+		}
+		out.Lacking = d.lacking(gw.Spec, having)
+		if len(having) == 0 && d.asker.all {
+			out.Nobody = d.unselected(gw.Spec.GetSelector())
+		}
+	case model.KubernetesGateway:
+		if out.Found && len(having) == 0 && d.asker.all {
+			out.Nobody = d.unselected(map[string]string{"gateway.networking.k8s.io/gateway-name": key.Name}) +
+				"; where spec.addresses names a Service, they are those behind it"
+		}
+	}
+}
+
+// unselected says that no gateway has some labels.
+func (d debugger) unselected(selector map[string]string) string {
+	gateways := 0
+	for _, st := range d.visible() {
+		if st.proxy.Role == node.Router && st.objects == nil {
+			gateways++
+		}
+	}
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(selector)) {
+		words = append(words, name+"="+selector[name])
+	}
+	text := "it is for gateways with the labels " + strings.Join(words, ",")
+	if len(words) == 0 {
+		text = "it is for all gateways"
+	}
+	switch gateways {
+	case 0:
+		return text + ", and no gateway is connected"
+	case 1:
+		return text + ", and the 1 gateway that is connected is none of them"
+	}
+	return fmt.Sprintf("%s, and the %d gateways that are connected are none of them", text, gateways)
+}
+
+// lacking says which credentials of a Gateway proxies cannot be given, and why: as
+// they ask for them, of their own namespace.
+func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*stream) []string {
+	source := d.secrets.cfg.Source
+	if source == nil {
+		return nil
+	}
+	select {
+	case <-source.Synced():
+	default:
+		return nil // nothing is known of Secrets yet
+	}
+	var out []string
+	asked := map[string]bool{}
+	for _, st := range having {
+		for i, s := range spec.GetServers() {
+			for _, name := range credentialNames(s.GetTls()) {
+				what := fmt.Sprintf("%d/%s/%s", i, name, st.proxy.Namespace)
+				if asked[what] {
+					continue
+				}
+				asked[what] = true
+				if err := d.credential(name, st.proxy); err != nil {
+					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s get no credential %q: %v", i, st.proxy.Namespace, name, err))
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func credentialNames(tls *networkingv1alpha3.ServerTLSSettings) []string {
+	if names := tls.GetCredentialNames(); len(names) > 0 {
+		return names
+	}
+	if name := tls.GetCredentialName(); name != "" && !strings.HasPrefix(name, "builtin://") {
+		return []string{name}
+	}
+	return nil
+}
+
+// credential says why a proxy is not given a certificate; nil if it is, as far as
+// the Secret decides.
+func (d debugger) credential(name string, proxy *model.Proxy) error {
+	ref, err := credentials.ParseReference(name, proxy.Namespace)
+	if err != nil {
+		return err
+	}
+	granted := func(r credentials.Reference) bool {
+		allows := d.secrets.cfg.Granted
+		return allows != nil && allows(d.mesh, proxy, r)
+	}
+	if err := ref.CheckNamespace(proxy.Namespace, granted); err != nil {
+		return err
+	}
+	source := d.secrets.cfg.Source
+	if ref.Scheme == credentials.SchemeGateway && d.secrets.cfg.Gateway != nil {
+		source = d.secrets.cfg.Gateway
+	}
+	_, err = credentials.KeyPairOf(source, ref)
+	return err
+}
