@@ -56,6 +56,7 @@ func (p bookPage) version() string {
 // TestBookinfo runs the bookshop, and applies the rules that people know it by,
 // one after the other, with outrigger apply.
 func TestBookinfo(t *testing.T) {
+	t.Parallel()
 	s := newExample(t, "bookinfo")
 	s.edit("mesh.yaml", "[../../bin/bookinfo, details,", "[../../bin/bookinfo, details, --external, \"http://publisher.example.com/\",")
 	l, err := net.Listen("tcp", publisher)
@@ -116,9 +117,20 @@ func TestBookinfo(t *testing.T) {
 
 	s.apply(t, "virtual-service-reviews-50-v3")
 	s.wantVersion(t, "", "v3 red") // before this nobody saw any reviews
+	// At once: who sees version 3 waits for its ratings.
+	versions := make(chan string)
+	for range 40 {
+		go func() {
+			p, err := s.ask(t, "")
+			if err != nil {
+				p.ReviewsError = err.Error()
+			}
+			versions <- p.version()
+		}()
+	}
 	count := map[string]int{}
 	for range 40 {
-		count[s.page(t, "").version()]++
+		count[<-versions]++
 	}
 	if count["v1"]+count["v3 red"] != 40 || count["v1"] < 8 || count["v3 red"] < 8 {
 		t.Errorf("of 40 requests half should go to v1 and half to v3: %v", count)
@@ -141,7 +153,17 @@ func TestBookinfo(t *testing.T) {
 }
 
 // page asks for the product page, for a user.
-func (s *shop) page(t *testing.T, user string) (p bookPage) {
+func (s *shop) page(t *testing.T, user string) bookPage {
+	t.Helper()
+	p, err := s.ask(t, user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// ask is page, for any goroutine.
+func (s *shop) ask(t *testing.T, user string) (p bookPage, err error) {
 	t.Helper()
 	header := http.Header{}
 	if user != "" {
@@ -154,9 +176,9 @@ func (s *shop) page(t *testing.T, user string) (p bookPage) {
 		err = json.Unmarshal([]byte(body), &p)
 	}
 	if err != nil || code != http.StatusOK {
-		t.Fatalf("the product page answers %d, %v: %s", code, err, body)
+		return bookPage{}, fmt.Errorf("the product page answers %d, %v: %s", code, err, body)
 	}
-	return p
+	return p, nil
 }
 
 // wantVersion waits until a user sees this version of the reviews, a pattern.

@@ -84,6 +84,7 @@ spec:
 // TestInterception runs agents with the real Envoy in network namespaces whose
 // traffic is redirected to them, as in pods, and shows what applications see.
 func TestInterception(t *testing.T) {
+	t.Parallel()
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
@@ -107,18 +108,7 @@ func TestInterception(t *testing.T) {
 	asClient := "URI=spiffe://cluster.local/ns/default/sa/client"
 	get := func(from *machine, url, host string, want ...string) {
 		t.Helper()
-		eventually(t, 10*time.Second, func() string {
-			code, body, err := request(t.Context(), from.client(), url, host)
-			if err != nil || code != 200 {
-				return fmt.Sprintf("%s asks %s (%s): %d, %v: %s", from.name, url, host, code, err, body)
-			}
-			for _, w := range want {
-				if w, not := strings.CutPrefix(w, "!"); strings.Contains(body, w) == not {
-					return fmt.Sprintf("%s asks %s (%s) and sees %q, want %q", from.name, url, host, body, w)
-				}
-			}
-			return ""
-		})
+		from.sees(t, url, host, want...)
 	}
 	byWeb, bySeen := fmt.Sprintf(mine, "web"), fmt.Sprintf(mine, "seen")
 	// Requests: by virtual address, by name, by the other family; of a port that
@@ -195,6 +185,24 @@ func whoAsks(w http.ResponseWriter, r *http.Request) {
 		host = ip.Unmap().String()
 	}
 	_, _ = fmt.Fprintf(w, "host %s\nfrom %s\n%s\n", r.Host, host, r.Header.Get("X-Forwarded-Client-Cert")) // the client sees what is missing
+}
+
+// sees waits until the answer of a URL holds some texts, and not those that
+// begin with an exclamation mark.
+func (m *machine) sees(t *testing.T, url, host string, want ...string) {
+	t.Helper()
+	eventually(t, 10*time.Second, func() string {
+		code, body, err := request(t.Context(), m.client(), url, host)
+		if err != nil || code != 200 {
+			return fmt.Sprintf("%s asks %s (%s): %d, %v: %s", m.name, url, host, code, err, body)
+		}
+		for _, w := range want {
+			if w, not := strings.CutPrefix(w, "!"); strings.Contains(body, w) == not {
+				return fmt.Sprintf("%s asks %s (%s) and sees %q, want %q", m.name, url, host, body, w)
+			}
+		}
+		return ""
+	})
 }
 
 func hostPort(ip netip.Addr, port uint16) string { return netip.AddrPortFrom(ip, port).String() }

@@ -66,6 +66,13 @@ func TestRejected(t *testing.T) {
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("the status names what Envoy says after %s, want 2 s or less", took)
 	}
+	eventually(t, 5*time.Second, func() string { // what proxies log may come after the status
+		if len(s.triedBy()) == 0 {
+			<-time.After(10 * time.Millisecond)
+			return "no proxy has tried the change"
+		}
+		return ""
+	})
 	first := s.triedBy()
 	if len(first) != 1 {
 		t.Errorf("the change was tried by %v, want one proxy", first)
@@ -202,7 +209,7 @@ func (s *shop) said(t *testing.T) string {
 }
 
 // refusal is a line in which an Envoy says that it refuses something.
-var refusal = regexp.MustCompile(`(?m)^(\S+) +agent \| envoy config .* rejected: .*program size of`)
+var refusal = regexp.MustCompile(`(?m)^(\S+) +agent +\| envoy config .* rejected: .*program size of`)
 
 // triedBy gives the workloads whose Envoys have refused the change.
 func (s *shop) triedBy() (out []string) {

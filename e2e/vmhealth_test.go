@@ -40,6 +40,7 @@ const (
 //
 // The frontend's own Envoy tells its endpoints, the requests whom they reach.
 func TestVMHealth(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	sick := filepath.Join(s.dir, "catalog-v2-is-sick")
 	s.atMachines(map[string]string{

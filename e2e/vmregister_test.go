@@ -50,6 +50,7 @@ spec:
 //
 // The frontend's own Envoy tells its endpoints, the requests that they answer.
 func TestVMRegistration(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	config := filepath.Join(s.dir, "config")
 	group := filepath.Join(config, "group.yaml")

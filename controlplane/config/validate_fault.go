@@ -4,6 +4,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -62,12 +63,22 @@ func (c *checker) httpStatus(status int32, path string) {
 
 const httpMethods = " CONNECT DELETE GET HEAD OPTIONS PATCH POST PUT TRACE "
 
+// anyOrigin reports whether a match takes every origin: proxies then answer with
+// the one that asks, which browsers take with credentials, other than "*".
+func anyOrigin(o *networkingv1alpha3.StringMatch) bool {
+	return o.GetExact() == "*" || slices.Contains([]string{".*", ".+", "^.*$", "^.+$"}, o.GetRegex()) ||
+		slices.Contains([]string{"http", "https", "http://", "https://"}, o.GetPrefix())
+}
+
 func (c *checker) cors(p *networkingv1alpha3.CorsPolicy, path string) {
 	if p == nil {
 		return
 	}
 	for i, o := range p.GetAllowOrigins() {
 		at := index(path+".allowOrigins", i)
+		if p.GetAllowCredentials().GetValue() && anyOrigin(o) {
+			c.warnf(at, "is any origin, and allowCredentials is true: every web site may send requests with the cookies of your users and read the answers; write the origins")
+		}
 		switch v := o.GetMatchType().(type) {
 		case *networkingv1alpha3.StringMatch_Regex:
 			c.regex(v.Regex, at+".regex")

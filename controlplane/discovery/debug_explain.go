@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func (o *origin) of(p *model.Proxy) *origins {
 	mesh, cfg := o.d.mesh, o.d.config()
 	key := originKey{
 		namespace: p.Namespace, role: p.Role, sidecar: sidecarOf(mesh, p),
-		sees: fmt.Sprint(p.ClusterID, p.AutoAllocate, p.Proxyless, intercepts(p)),
+		sees: p.ClusterID + " " + strconv.FormatBool(p.AutoAllocate) + strconv.FormatBool(p.Proxyless) + strconv.FormatBool(intercepts(p)),
 	}
 	labels := mesh.DestinationRules.SelectorLabels
 	if p.Role == node.Router {
@@ -103,7 +104,9 @@ func (o *origin) of(p *model.Proxy) *origins {
 }
 
 // made gives the set of a type that is made for a proxy.
-func (d debugger) made(st *stream, typ int) *generate.Set { return d.generate(d.mesh, st.proxy, explained[typ]) }
+func (d debugger) made(st *stream, typ int) *generate.Set {
+	return d.generate(d.mesh, st.proxy, explained[typ])
+}
 
 // parts calls for each resource that is made for a proxy with the objects that
 // have a part in it.
@@ -118,7 +121,7 @@ func (o *origin) parts(st *stream, call func(typ int, keys []model.Key)) {
 }
 
 // having gives the resources of a proxy in which an object has a part. Sets that
-// proxies share are looked at once, but for what is of each proxy itself.
+// proxies share are looked at once, but for the listeners of each proxy itself.
 func (o *origin) having(st *stream, key model.Key) map[item]bool {
 	mine, from := map[item]bool{}, o.of(st.proxy)
 	self := from.own(st.proxy, o.peers)
@@ -126,12 +129,19 @@ func (o *origin) having(st *stream, key model.Key) map[item]bool {
 		made := o.d.made(st, i)
 		memo := sharedSet{made, from}
 		items, known := o.found[memo]
+		if known && typeURL != generate.TypeListener {
+			made = noResources
+		}
 		for _, r := range made.Resources {
-			if !known && slices.Contains(from.of(typeURL, r.Name), key) {
-				items = append(items, item{i, r.Name})
-			}
-			if slices.Contains(self.of(typeURL, r), key) {
-				mine[item{i, r.Name}] = true
+			it := item{i, r.Name}
+			switch {
+			case !known && slices.Contains(from.of(typeURL, r.Name), key):
+				items = append(items, it)
+			case !slices.Contains(self.of(typeURL, r), key):
+			case typeURL == generate.TypeListener:
+				mine[it] = true
+			default: // who is reached at other ports has another set
+				items = append(items, it)
 			}
 		}
 		o.found[memo] = items

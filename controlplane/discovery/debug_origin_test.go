@@ -187,7 +187,9 @@ func TestOriginsOfGateways(t *testing.T) {
 		converted = append(converted, list...)
 	}
 	proxy := &model.Proxy{ID: "edge.default", Role: "router", IPs: []string{"127.77.51.2"}, Namespace: "default", Domain: "default.svc.cluster.local", Labels: labels}
-	got := slices.DeleteFunc(madeOf(objects, converted, proxy), func(l string) bool { return strings.HasPrefix(l, "eds outbound|") || strings.HasPrefix(l, "cds outbound|") })
+	got := slices.DeleteFunc(madeOf(objects, converted, proxy), func(l string) bool {
+		return strings.HasPrefix(l, "eds outbound|") || strings.HasPrefix(l, "cds outbound|")
+	})
 	compareLines(t, "gateway", got, []string{
 		"cds BlackHoleCluster: ",
 		"cds outbound_.80_._.web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web Gateway/edge",

@@ -95,8 +95,6 @@ type circle struct {
 	key     circleKey
 	streams map[*stream]struct{}
 	scopes  map[sets]*scope
-	// scopesMade is how many there were so far.
-	scopesMade uint64
 	// variants are the resources that are, or were a moment ago, on trial,
 	// suspected or rejected; trials the same without the address of the proxy.
 	variants map[resourceKey]*variant

@@ -19,11 +19,8 @@ import (
 type scope struct {
 	circle *circle
 	made   sets
-	// number tells it from other scopes of its circle.
-	number uint64
-	// heir is the number of the scope whose proxies brought along what they were
-	// given before, 0 if none did yet; heirAt the snapshot in which they were.
-	heir, heirAt uint64
+	// inherited is true if it took over what its proxies were given before.
+	inherited bool
 	// streams is how many there are.
 	streams int
 	// holds are the places where something else is given than what was made.
@@ -96,67 +93,28 @@ func (c *circle) move(st *stream, to *scope) {
 }
 
 // scopeOf gives the scope of what was made. The first proxy that comes to it from
-// another one brings along what it was given until then. One that was slow may
-// come from several snapshots before: what it was given is good until one comes
-// that was given something newer.
+// another one brings along what it was given until then.
 func (c *circle) scopeOf(st *stream, made sets) *scope {
 	sc, from := c.scopes[made], st.place.scope
 	switch {
 	case sc == nil && from == nil:
-		sc = c.newScope(made)
+		sc = &scope{circle: c, made: made}
 		sc.meet(st)
 	case sc == nil:
-		sc = c.newScope(made)
+		sc = &scope{circle: c, made: made}
 		sc.inherit(from, st)
-	case from != nil && (sc.heir == 0 || st.place.sequence > sc.heirAt && from.number != sc.heir):
-		if sc.heir != 0 {
-			sc.surpass(from)
-		}
+	case from != nil && !sc.inherited:
 		sc.inherit(from, st)
 		c.decided(true)
 	}
 	return sc
 }
 
-func (c *circle) newScope(made sets) *scope {
-	c.scopesMade++
-	return &scope{circle: c, made: made, number: c.scopesMade}
-}
-
-// surpass puts what the proxies of a newer scope were given in the place of what
-// was taken over from an older one: what they had is no trial, and what is held
-// back gives way to what they had.
-func (sc *scope) surpass(newer *scope) {
-	given := newer.view(viewKey{}).sets
-	for it, h := range sc.holds {
-		good := given[it.typ].Get(it.name)
-		switch {
-		case h.variant == nil && good == nil: // it was gone then
-			delete(sc.holds, it)
-		case h.variant == nil:
-			sc.holds[it] = &hold{good: good, until: h.until, lent: h.lent}
-		case good != nil && good.Hash == h.hash:
-			h.variant.take(sc.circle.keeper.patience)
-			delete(sc.holds, it)
-		default:
-			if h.variant.good == h.good {
-				h.variant.good = good
-			}
-			sc.holds[it] = &hold{variant: h.variant, hash: h.hash, good: good}
-		}
-	}
-	for i := range sc.acked {
-		if newer.acked[i] != nil && newer.ackedAt[i] > sc.ackedAt[i] {
-			sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = newer.acked[i], newer.ackedPart[i], newer.ackedAt[i]
-		}
-	}
-}
-
 // inherit takes over what the proxies of a scope were given, and puts on trial
 // what is new, unless a proxy that was new took it already.
 func (sc *scope) inherit(from *scope, st *stream) {
 	plain := from.view(viewKey{})
-	sc.heir, sc.heirAt, sc.before = from.number, st.place.sequence, plain.sets
+	sc.inherited, sc.before = true, plain.sets
 	for i := range sc.acked {
 		if sc.acked[i] == nil {
 			sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = from.acked[i], from.ackedPart[i], from.ackedAt[i]

@@ -73,9 +73,8 @@ type stream struct {
 	connected time.Time
 }
 
-// order is the order in which types are pushed: what makes up Envoy's
-// configuration, with what plugins are made of before the listeners that name
-// them, what its listeners and clusters ask for, what is for the agent.
+// order is the order in which types are pushed: Envoy's configuration, plugins before
+// the listeners that name them, what those and clusters ask for, the agent's.
 var order = slices.Concat(slices.Insert(slices.Clone(generate.Types), slices.Index(generate.Types, generate.TypeListener), generate.TypeExtension),
 	[]string{generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
 

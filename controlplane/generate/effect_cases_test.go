@@ -56,7 +56,7 @@ spec:
   endpoints: [{address: 127.77.64.8}]
 ---
 kind: Sidecar
-metadata: {name: frontend, namespace: default}
+metadata: {name: frontend, namespace: default, creationTimestamp: "2021-01-01T00:00:00Z"}
 spec:
   egress: [{hosts: ["./*"]}]
   outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: proxy.test, port: {number: 3128}}}

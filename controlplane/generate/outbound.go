@@ -12,6 +12,7 @@ import (
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	httpsetfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -121,6 +122,15 @@ func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 		}
 		http.FilterChainMatch = &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: plaintextHTTP()}
 		l.FilterChains = append(l.FilterChains, http)
+		for _, c := range in.chains {
+			if c.detect && len(c.prefixes) > 0 {
+				// Envoy looks at the address first, and does not come back for
+				// the chain of requests to all of them.
+				own := proto.Clone(http).(*listenerv3.FilterChain)
+				own.FilterChainMatch.PrefixRanges = cidrs(c.prefixes)
+				l.FilterChains = append(l.FilterChains, own)
+			}
+		}
 	}
 	if whole == nil && !in.bound {
 		whole = &listenerv3.FilterChain{

@@ -78,6 +78,8 @@ type streamChain struct {
 	stream      parts.Stream
 	// byName is true if Envoy looks up the name that TLS asks for.
 	byName bool
+	// detect is true if requests to these addresses are looked for.
+	detect bool
 	from   model.Key
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -116,6 +117,7 @@ func (r *router) source() *gateway.Source {
 		Timeout:  r.timeout,
 		Topology: r.settings.GatewayTopology(),
 	}
+	in.Plugins = func(port uint32) parts.Plugins { return r.plugins.HTTP(extension.Client, port) }
 	if r.proxy.VHDS {
 		in.RouteName = func(name string) string { return name + vhdsSuffix }
 	}
@@ -127,6 +129,7 @@ func (r *router) source() *gateway.Source {
 func (g *Generator) routerSet(r *router, typeURL string, build func(prev *Set) *Set) *Set {
 	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
 	if typeURL == TypeListener {
+		key.plugins = r.plugins.Key
 		key.settings = r.settings.String()
 	}
 	from := sources{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}

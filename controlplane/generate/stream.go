@@ -34,7 +34,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 	if len(chains) == 0 || !port.Protocol.IsTLS() && !takesEverything(chains, ranges) {
 		chain := streamChain{
 			prefixes: ranges, from: svc.Source,
-			byName: byName,
+			byName: byName, detect: port.Protocol.Sniffed(),
 			stream: p.streamTo(parts.OutboundName(port.Number, "", svc.Hostname), p.target(svc, port.Number, "")),
 		}
 		ok := true

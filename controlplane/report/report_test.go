@@ -20,21 +20,26 @@ func TestMerge(t *testing.T) {
 		{
 			Ref: ref, Replica: "b", Found: true, InForce: true, Changed: early, Problems: []Problem{problem(late)}, Others: 1,
 			Resources: []Resource{{Type: "vhds", Name: "v", Proxies: 2}, {Type: "cds", Name: "c", Proxies: 1}},
-			Proxies:   []Standing{{Proxy: "z.shop", State: Synced}},
+			Proxies:   []Standing{{Proxy: "z.shop", State: Synced}}, Lacking: []string{"spec.b", "spec.a"},
 		},
 		{
 			Ref: ref, Replica: "a", Found: true, InForce: true, Changed: late, Problems: []Problem{problem(early)}, Others: 2, Source: "web.yaml:1",
 			Resources: []Resource{{Type: "vhds", Name: "v", Proxies: 1, HeldBack: 1}},
-			Proxies:   []Standing{{Proxy: "a.shop", State: HeldBack, Reason: "no"}},
+			Proxies:   []Standing{{Proxy: "a.shop", State: HeldBack, Reason: "no"}}, Lacking: []string{"spec.a"},
 		},
+		{Ref: ref, Replica: "c", Found: true, InForce: true, Nobody: "none is connected"},
 	})
 	want := Object{
-		Ref: ref, Replica: "b, a", Found: true, InForce: true, Changed: late, Problems: []Problem{problem(early)}, Others: 3, Source: "web.yaml:1",
+		Ref: ref, Replica: "b, a, c", Found: true, InForce: true, Changed: late, Problems: []Problem{problem(early)}, Others: 3, Source: "web.yaml:1",
 		Resources: []Resource{{Type: "cds", Name: "c", Proxies: 1}, {Type: "vhds", Name: "v", Proxies: 3, HeldBack: 1}},
 		Proxies:   []Standing{{Proxy: "a.shop", State: HeldBack, Reason: "no"}, {Proxy: "z.shop", State: Synced}},
+		Lacking:   []string{"spec.a", "spec.b"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	if got := Merge([]Object{{Ref: ref}, {Ref: ref, Nobody: "none is connected"}}); got.Nobody != "none is connected" {
+		t.Errorf("nobody has it, and the reason is lost: %+v", got)
 	}
 	if got := Merge(nil); got.Found || len(got.Proxies) > 0 {
 		t.Errorf("of nobody: %+v", got)

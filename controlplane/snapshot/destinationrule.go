@@ -203,7 +203,7 @@ func (d *DestinationRules) keep(old *DestinationRules) {
 func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labels map[string]string) *DestinationRule {
 	if r := d.namespaces[proxyNamespace].find(svc.Hostname, func(r *DestinationRule) bool {
 		// What a BackendTLSPolicy says of a host no wildcard takes away.
-		return model.Selects(r.selector, labels) && (proxyNamespace != d.root || r.private(d.root)) &&
+		return model.Selects(r.selector, labels) && visible(r.exportTo, proxyNamespace, proxyNamespace) && (proxyNamespace != d.root || r.private(d.root)) &&
 			(d.secured[svc.Hostname] == nil || r.securedBy != nil)
 	}); r != nil {
 		return r

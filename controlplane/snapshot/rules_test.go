@@ -114,6 +114,7 @@ func TestDestinationRuleFor(t *testing.T) {
 		rule("client", "selected", 5, &networkingv1alpha3.DestinationRule{
 			Host: "web.svc.svc.cluster.local", WorkloadSelector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "x"}},
 		}),
+		rule("client", "lent", 0, &networkingv1alpha3.DestinationRule{Host: "lent.svc.svc.cluster.local", ExportTo: []string{"third"}}),
 		rule("svc", "service", 0, &networkingv1alpha3.DestinationRule{Host: "web"}),
 		rule("svc", "hidden", 0, &networkingv1alpha3.DestinationRule{Host: "hidden", ExportTo: []string{"."}}),
 		rule("svc", "half-hidden", 0, &networkingv1alpha3.DestinationRule{Host: "half", ExportTo: []string{"."}}),
@@ -141,7 +142,9 @@ func TestDestinationRuleFor(t *testing.T) {
 		{"half.svc.svc.cluster.local", "svc", nil, "half-hidden"},
 		{"half.svc.svc.cluster.local", "third", nil, "half-shown"},
 		{"any.svc.svc.cluster.local", "third", nil, "root"},
-		{"web.svc.svc.cluster.local", "istio-system", nil, "service"},
+		{"web.svc.svc.cluster.local", "istio-system", nil, "root-private"},
+		{"half.svc.svc.cluster.local", "istio-system", nil, "half-shown"},
+		{"lent.svc.svc.cluster.local", "client", nil, "own"},
 		{"outside.example.com", "third", nil, ""},
 	}
 	for _, tc := range tests {

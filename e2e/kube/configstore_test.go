@@ -40,21 +40,59 @@ func definitionsOf(t *testing.T, module, folder string) string {
 	return filepath.Join(strings.TrimSpace(string(out)), folder)
 }
 
+// seeded is the data of an etcd, made by the first test that asks.
+type seeded struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// data gives the folder. What fill writes into a new cluster is in it.
+func (s *seeded) data(t *testing.T, fill func(context.Context, *Cluster) error) string {
+	t.Helper()
+	s.once.Do(func() {
+		var c *Cluster
+		if c, s.err = startForTest(testContext(t), Options{}); s.err != nil {
+			return
+		}
+		if s.err = fill(testContext(t), c); s.err == nil {
+			s.dir, s.err = os.MkdirTemp("", directories+"data-")
+		}
+		c.APIServer.Kill()
+		c.Etcd.Kill()
+		if s.err == nil {
+			s.err = os.Rename(c.work.file("etcd"), filepath.Join(s.dir, "etcd"))
+		}
+		s.err = errors.Join(s.err, c.close(false))
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return filepath.Join(s.dir, "etcd")
+}
+
+func (s *seeded) remove() {
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir) // the tests are over
+	}
+}
+
 // configCluster gives a cluster of the test's own with the definitions of Istio
 // and of the Gateway API.
 func configCluster(t *testing.T) *Cluster {
 	t.Helper()
-	c := New(t, Options{})
-	ctx := testContext(t)
-	for _, folder := range []string{
+	folders := []string{
 		definitionsOf(t, "istio.io/api", "kubernetes"),
 		definitionsOf(t, "sigs.k8s.io/gateway-api", "config/crd/standard"),
-	} {
-		if err := c.ApplyCRDs(ctx, folder); err != nil {
-			t.Fatal(err)
-		}
 	}
-	return c
+	return New(t, Options{Etcd: EtcdOptions{Data: definitions.data(t, func(ctx context.Context, c *Cluster) error {
+		for _, folder := range folders {
+			if err := c.ApplyCRDs(ctx, folder); err != nil {
+				return err
+			}
+		}
+		return nil
+	})}})
 }
 
 // configStore opens the store of a cluster for its administrator.
@@ -89,11 +127,11 @@ func untyped(t *testing.T, c *Cluster) dynamic.Interface {
 func empty(t *testing.T, c *Cluster) {
 	t.Helper()
 	client := untyped(t, c)
-	for _, k := range config.Schemas() {
+	err := each(config.Schemas(), func(k config.Schema) error {
 		resource := client.Resource(schema.GroupVersionResource{Group: k.Group, Version: k.Versions[0], Resource: k.Plural})
 		all, err := resource.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
-			t.Fatalf("list %s: %v", k.Plural, err)
+			return fmt.Errorf("list %s: %w", k.Plural, err)
 		}
 		var of []string
 		for _, o := range all.Items {
@@ -104,9 +142,13 @@ func empty(t *testing.T, c *Cluster) {
 		for _, namespace := range of {
 			err := resource.Namespace(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
 			if err != nil {
-				t.Fatalf("delete %s: %v", k.Plural, err)
+				return fmt.Errorf("delete %s: %w", k.Plural, err)
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -336,7 +378,11 @@ func TestConfigStoreWithoutRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, ctx, "the store has synced", s.HasSynced)
-	if _, err := s.Create(ctx, workloadEntry("default", "w", "10.0.0.1")); !apierrors.IsForbidden(unwrapAll(err)) {
+	rule := &model.Config{
+		Key:  model.Key{Kind: model.DestinationRule, Namespace: "default", Name: "r"},
+		Spec: &networkingv1alpha3.DestinationRule{Host: "a"},
+	}
+	if _, err := s.Create(ctx, rule); !apierrors.IsForbidden(unwrapAll(err)) {
 		t.Errorf("a write without the right: %v", err)
 	}
 }

@@ -41,7 +41,7 @@ func newAgent(t *testing.T, cp *control, roots, token string) *agent {
 	a.write(t, "var/run/secrets/istio/root-cert.pem", roots)
 	a.write(t, "var/run/secrets/tokens/istio-token", token)
 	a.Server = run(t, &Server{
-		name: "outrigger-agent", path: programs.program(t, "outrigger-agent"), dir: dir,
+		name: "outrigger-agent", path: program(t, "outrigger-agent"), dir: dir,
 		args: []string{"proxy", "sidecar", "--domain", "shop.svc.cluster.local", "--log_output_level=default:debug"},
 		env: []string{
 			"JWT_POLICY=third-party-jwt", "PILOT_CERT_PROVIDER=istiod", "CA_ADDR=" + cp.secure(),

@@ -39,36 +39,25 @@ const (
 	controlAccount   = "outrigger-control"
 )
 
-// built are the programs of this repository, built by the first test that asks.
-type built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+// build makes the programs of this repository as a user does, once for all tests.
+var build = sync.OnceValue(func() error {
+	if out, err := exec.Command("make", "-s", "-C", "../..", "build").CombinedOutput(); err != nil {
+		return fmt.Errorf("make build: %w\n%s", err, out)
+	}
+	return nil
+})
 
-func (b *built) program(t *testing.T, name string) string {
+// program gives the path of one of them.
+func program(t *testing.T, name string) string {
 	t.Helper()
-	b.once.Do(func() {
-		if b.dir, b.err = os.MkdirTemp("", directories+"programs-"); b.err != nil {
-			return
-		}
-		cmd := exec.Command("go", "build", "-o", b.dir, "./cmd/outrigger-control", "./cmd/outrigger-agent")
-		cmd.Dir = "../.."
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			b.err = fmt.Errorf("build the programs: %w\n%s", err, out)
-		}
-	})
-	if b.err != nil {
-		t.Fatal(b.err)
+	if err := build(); err != nil {
+		t.Fatal(err)
 	}
-	return filepath.Join(b.dir, name)
-}
-
-func (b *built) remove() {
-	if b.dir != "" {
-		_ = os.RemoveAll(b.dir) // the tests are over
+	path, err := filepath.Abs(filepath.Join("../../bin", name))
+	if err != nil {
+		t.Fatal(err)
 	}
+	return path
 }
 
 // address takes an address until the end of the test.
@@ -162,7 +151,7 @@ func newControl(t *testing.T, kubeconfig string, env []string, args ...string) *
 		t.Fatal(err)
 	}
 	c.Server = run(t, &Server{
-		name: "outrigger-control", path: programs.program(t, "outrigger-control"), dir: c.dir,
+		name: "outrigger-control", path: program(t, "outrigger-control"), dir: c.dir,
 		args: append([]string{
 			"discovery", "--configDir", "config", "--kubeconfig", kubeconfig, "--grpcAddr", "", "--monitoringAddr", "",
 			"--secureGRPCAddr", c.secure(), "--httpAddr", c.host + ":8080", "--httpsAddr", c.host + ":15017", "--log_output_level", "debug",

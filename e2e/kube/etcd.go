@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 
 	"github.com/outrigger-mesh/outrigger/e2e/kube/parts"
 )
@@ -18,6 +19,7 @@ import (
 // EtcdOptions says how etcd alone is run; the zero value is plain text.
 type EtcdOptions struct {
 	TLS  bool     // serve TLS, and only to clients with a certificate of Etcd.CA
+	Data string   // folder with the data of an etcd that has ended, to begin with a copy of it; "" begins empty
 	Args []string // more flags; the last of a name wins
 	Log  io.Writer
 }
@@ -72,6 +74,11 @@ func newEtcd(path string, work *workspace, o EtcdOptions) (*Etcd, error) {
 		security = []string{
 			"--cert-file=" + work.file("etcd-server.crt"), "--key-file=" + work.file("etcd-server.key"),
 			"--trusted-ca-file=" + e.CA, "--client-cert-auth",
+		}
+	}
+	if o.Data != "" {
+		if err := os.CopyFS(work.file("etcd"), os.DirFS(o.Data)); err != nil {
+			return nil, fmt.Errorf("copy the data of etcd: %w", err)
 		}
 	}
 	args := []string{

@@ -24,8 +24,8 @@ import (
 )
 
 var (
-	shared   Shared
-	programs built
+	shared      Shared
+	definitions seeded // of Istio and of the Gateway API
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		os.Exit(orphan(context.Background()))
 	}
 	code := shared.Main(m)
-	programs.remove()
+	definitions.remove()
 	os.Exit(code)
 }
 

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,12 +107,24 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, folder string) error {
 	if err := c.apply(ctx, crds); err != nil {
 		return err
 	}
-	for _, crd := range crds {
+	return each(crds, func(crd *unstructured.Unstructured) error {
 		if err := c.established(ctx, crd); err != nil {
 			return fmt.Errorf("wait for the kind of %s: %w", crd.GetName(), err)
 		}
+		return nil
+	})
+}
+
+// each calls a function for all of a list at once. kube-apiserver lets the first
+// reader of a kind wait: one after the other takes long.
+func each[T any](list []T, do func(T) error) error {
+	errs := make([]error, len(list))
+	var all sync.WaitGroup
+	for i, one := range list {
+		all.Go(func() { errs[i] = do(one) })
 	}
-	return nil
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func decode(manifests []byte) (objects []*unstructured.Unstructured, err error) {

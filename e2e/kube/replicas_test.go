@@ -15,8 +15,8 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	metav1alpha1 "istio.io/api/meta/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -152,7 +152,7 @@ func newReplica(t *testing.T, source string) *control {
 		t.Fatal(err)
 	}
 	c.Server = run(t, &Server{
-		name: "outrigger-control", path: programs.program(t, "outrigger-control"), dir: c.dir,
+		name: "outrigger-control", path: program(t, "outrigger-control"), dir: c.dir,
 		args: []string{
 			"discovery", "--meshConfig", settings, "--registries", "", "--grpcAddr", c.plaintext(), "--secureGRPCAddr", "", "--monitoringAddr", "",
 			"--httpAddr", c.host + ":8080", "--httpsAddr", "",

@@ -183,24 +183,47 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 // named names an object as the command line takes it.
 func named(r report.Ref) string {
 	if r.Namespace == "" {
-		return strings.ToLower(r.Kind) + "/" + r.Name
+		return kindNamed(r.Kind) + "/" + r.Name
 	}
-	return strings.ToLower(r.Kind) + "/" + r.Name + "." + r.Namespace
+	return kindNamed(r.Kind) + "/" + r.Name + "." + r.Namespace
+}
+
+// kindNamed names a kind as the command line takes it: with its group where the
+// name alone means another one.
+func kindNamed(kind string) string {
+	schema, ok := config.SchemaOf(model.Kind(kind))
+	if !ok {
+		return strings.ToLower(kind)
+	}
+	name := strings.ToLower(schema.Name)
+	if first, ok := config.SchemaNamed(name); ok && first.Kind == schema.Kind {
+		return name
+	}
+	return name + "." + schema.Group
+}
+
+// titled names an object in a sentence.
+func titled(r report.Ref) string {
+	title := r.Kind
+	if schema, ok := config.SchemaOf(model.Kind(r.Kind)); ok && schema.Name != r.Kind {
+		title = schema.Name + " (" + schema.Group + ")"
+	}
+	if title += " " + r.Name; r.Namespace != "" {
+		title += " in namespace " + r.Namespace
+	}
+	return title
 }
 
 // object prints what became of an object.
 func (v view) object(o report.Object) error {
-	title := o.Kind + " " + o.Name
-	if o.Namespace != "" {
-		title += " in namespace " + o.Namespace
-	}
+	title := titled(o.Ref)
 	if !o.Found {
 		v.say("There is no %s, neither in a store nor in what proxies have.\n", title)
 		v.problems(o.Problems)
 		if len(o.Problems) > 0 {
 			v.say("An object that was never valid is not taken: correct it, and it is.\n")
 		} else {
-			v.say("outrigger get %s -A lists those that there are.\n", strings.ToLower(o.Kind))
+			v.say("outrigger get %s -A lists those that there are.\n", kindNamed(o.Kind))
 		}
 		return nil
 	}
@@ -215,10 +238,10 @@ func (v view) object(o report.Object) error {
 	default:
 		v.say("Its last change went out %s ago.\n", age(o.Changed, v.now))
 	}
-	v.problems(o.Problems)
-	for _, text := range o.Lacking {
-		v.say("  warning: %s\n", oneLine(text))
+	if len(o.Problems) > 0 || len(o.Lacking) == 0 {
+		v.problems(o.Problems)
 	}
+	v.lacking(o.Lacking)
 	if !o.InForce {
 		v.say("\nObjects of this kind change nothing for proxies in this version: no proxy gets anything of it.\n")
 		return nil
@@ -247,6 +270,26 @@ func (v view) problems(list []report.Problem) {
 		v.say("  %s: %s (%s%s)\n", word, oneLine(p.Reason), cmp.Or(p.Source, named(p.Object)), since)
 	}
 	v.more(left)
+}
+
+// lacking prints which credentials are missing.
+func (v view) lacking(list []string) {
+	if len(list) == 0 {
+		return
+	}
+	v.say("\n%s lacking:\n", countIs(len(list)))
+	shown, left := cut(v.flags, list)
+	for _, text := range shown {
+		v.say("  %s\n", oneLine(text))
+	}
+	v.more(left)
+}
+
+func countIs(n int) string {
+	if n == 1 {
+		return "1 credential is"
+	}
+	return fmt.Sprintf("%d credentials are", n)
 }
 
 // resources prints the resources that an object has a part in.

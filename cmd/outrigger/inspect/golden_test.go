@@ -89,6 +89,9 @@ func TestGolden(t *testing.T) {
 		Proxy: mesh()[0].value.Proxies[0],
 		Objects: []report.Part{
 			{Ref: report.Ref{Kind: "Sidecar", Namespace: "shop", Name: "cart"}, Resources: map[string]int{"lds": 1, "cds": 1}, Role: "it sees 3 of 40 services"},
+			{Ref: report.Ref{Kind: "KubernetesGateway", Namespace: "shop", Name: "front"}, Resources: map[string]int{"lds": 1}},
+			{Ref: report.Ref{Kind: "HTTPRoute", Namespace: "shop", Name: "web"}, Resources: map[string]int{"rds": 1}},
+			{Ref: report.Ref{Kind: "WasmPlugin", Namespace: "shop", Name: "count"}, Resources: map[string]int{"ecds": 1, "lds": 2}},
 			{Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Resources: map[string]int{"rds": 1}},
 		},
 		Problems: virtualService().Problems,
@@ -100,6 +103,11 @@ func TestGolden(t *testing.T) {
 	idle.InForce, idle.Kind = false, "AuthorizationPolicy"
 	lost := virtualService()
 	lost.Resources, lost.Proxies = nil, nil
+	front := report.Object{
+		Ref: report.Ref{Kind: "KubernetesGateway", Namespace: "shop", Name: "front"}, Replica: "istiod-0", Found: true, InForce: true, Others: 4,
+		Nobody:  "it is for gateways with the labels gateway.networking.k8s.io/gateway-name=front, and no gateway is connected",
+		Lacking: []string{"spec.servers[0].tls: proxies of the namespace shop get no credential \"web\": there is no Secret shop/web"},
+	}
 	for name, print := range map[string]func(view) error{
 		"status": func(v view) error { return v.table(mesh()) },
 		"status-all-well": func(v view) error {
@@ -114,6 +122,7 @@ func TestGolden(t *testing.T) {
 		"explain-invalid": func(v view) error { return v.object(unborn) },
 		"explain-inert":   func(v view) error { return v.object(idle) },
 		"explain-nobody":  func(v view) error { return v.object(lost) },
+		"explain-gateway": func(v view) error { return v.object(front) },
 		"explain-proxy":   func(v view) error { return v.decided(decided) },
 	} {
 		var out bytes.Buffer

@@ -210,7 +210,7 @@ func TestCommands(t *testing.T) {
 	one.proxy(t, "web-1", "")
 	one.proxy(t, "web-2", "")
 	two.proxy(t, "cart-1", "Error adding/updating cluster(s) outbound|80||web.shop.svc.cluster.local: no such thing")
-	both := []string{"--control", one.http, "--control", two.http}
+	both := []string{"--control", one.http + "," + two.http}
 	nobody := listenNowhere(t)
 	for _, tc := range []struct {
 		args []string

@@ -37,8 +37,12 @@ what it was sent last, and since when.
 With PROXY, as name.namespace or the beginning of it, everything about one proxy.
 
 A control plane knows the proxies that are connected to it. With several replicas
-name each with --control; in Kubernetes reach them with
-kubectl -n istio-system port-forward POD 15014.`,
+name each with --control, or all of them with commas between. In Kubernetes forward
+a port to each, as questions are answered without a token on the machine itself:
+
+  kubectl -n istio-system port-forward POD-1 15014 &
+  kubectl -n istio-system port-forward POD-2 15114:15014 &
+  outrigger status --control 127.0.0.1:15014,127.0.0.1:15114`,
 		Example: "  outrigger status\n  outrigger status catalog-1.shop\n  outrigger status -o json\n" +
 			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014",
 		Args: func(_ *cobra.Command, args []string) error {

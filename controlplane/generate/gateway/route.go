@@ -20,8 +20,9 @@ import (
 // Routes makes the routes of all listeners, sorted by name.
 func (m *Merged) Routes(in *Source) ([]*routev3.RouteConfiguration, []model.Problem) {
 	var problems []model.Problem
+	bound := make(map[*snapshot.Gateway][]*snapshot.VirtualService)
 	out := m.configurations(in, func(group []*server) []*routev3.VirtualHost {
-		b := &routes{Source: in, hosts: make(map[string]*virtualHost)}
+		b := &routes{Source: in, hosts: make(map[string]*virtualHost), bound: bound}
 		for _, s := range group {
 			b.server(s)
 		}
@@ -73,6 +74,7 @@ func (l *listener) byRoutes() [][]*server {
 type routes struct {
 	*Source
 	hosts    map[string]*virtualHost
+	bound    map[*snapshot.Gateway][]*snapshot.VirtualService // what is bound to each, and seen
 	problems []model.Problem
 }
 
@@ -91,11 +93,22 @@ type hostRules struct {
 // server adds the hosts of one server.
 func (b *routes) server(s *server) {
 	redirects := s.spec.GetTls().GetHttpsRedirect()
-	for _, vs := range b.virtualServices(s.gateway) {
+	bound, ok := b.bound[s.gateway]
+	if !ok {
+		bound = b.virtualServices(s.gateway)
+		b.bound[s.gateway] = bound
+	}
+	allowed := make(map[string][]string) // hosts of the server, by the namespace of who uses them
+	for _, vs := range bound {
 		if len(vs.Spec.GetHttp()) == 0 {
 			continue
 		}
-		for _, host := range snapshot.IntersectHosts(s.gateway.ServerHosts(s.spec, vs.Config.Namespace), vs.Hosts) {
+		hosts, ok := allowed[vs.Config.Namespace]
+		if !ok {
+			hosts = s.gateway.ServerHosts(s.spec, vs.Config.Namespace)
+			allowed[vs.Config.Namespace] = hosts
+		}
+		for _, host := range snapshot.IntersectHosts(hosts, vs.Hosts) {
 			h := b.at(host, s, vs.Config.Key)
 			if redirects {
 				h.RequireTls = routev3.VirtualHost_ALL

@@ -32,6 +32,8 @@ type Source struct {
 	// RouteName gives the name under which the proxy asks for routes; nil keeps
 	// it.
 	RouteName func(string) string
+	// Plugins gives the filters of the user's for the requests to a port.
+	Plugins func(port uint32) parts.Plugins
 }
 
 // virtualServices gives the objects that are bound to a Gateway and that the

@@ -18,8 +18,8 @@ import (
 // GatewayHTTP serves the requests of clients outside the mesh. What stands
 // before the gateway decides which addresses and certificates it believes; with
 // nothing before it, those of the connection. A nil topology means that.
-func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology) *hcmv3.HttpConnectionManager {
-	hcm := commonHTTP(mesh, statPrefix, nil)
+func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology, plugins Plugins) *hcmv3.HttpConnectionManager {
+	hcm := commonHTTP(mesh, statPrefix, plugins)
 	hcm.ServerName = "istio-envoy"
 	hcm.UseRemoteAddress = wrapperspb.Bool(true)
 	hcm.XffNumTrustedHops = topology.GetNumTrustedProxies()

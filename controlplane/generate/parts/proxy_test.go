@@ -62,7 +62,7 @@ func TestApplyHTTP(t *testing.T) {
 		return managed(t, OutboundHTTP(mesh, "x", nil), out, false, s)
 	}
 	edge := func(s *model.ProxySettings) *hcmv3.HttpConnectionManager {
-		return managed(t, GatewayHTTP(mesh, "x", nil), out, true, s)
+		return managed(t, GatewayHTTP(mesh, "x", nil, nil), out, true, s)
 	}
 	if got := inbound(nil); !proto.Equal(got, InboundHTTP(mesh, "x", nil)) {
 		t.Errorf("nothing set: %v", got)

@@ -87,6 +87,19 @@ func TestRedirectPort(t *testing.T) {
 	}
 }
 
+// TestRedirectOfTheRoot: where prefixes are whole segments, what takes the place of
+// the first slash ends in one: /foo goes to /v2/foo, not to /v2foo.
+func TestRedirectOfTheRoot(t *testing.T) {
+	t.Parallel()
+	for semantics, want := range map[string]string{"": "/v2", "gateway": "/v2/", "ingress": "/v2/"} {
+		b, h := builderOf(t, "default/edge", `{"http":[{"match":[{"uri":{"prefix":"/"}}],"redirect":{"prefixRewrite":"/v2"}}]}`)
+		h.Rules.Config.Annotations = map[string]string{semanticsAnnotation: semantics}
+		if got := one(t, b, h).GetRedirect().GetPrefixRewrite(); got != want {
+			t.Errorf("semantics %q: the prefix becomes %q, want %q", semantics, got, want)
+		}
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

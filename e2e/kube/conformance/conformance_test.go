@@ -63,7 +63,7 @@ func TestConformance(t *testing.T) {
 	options := suite.ConformanceOptions{
 		ConfigurableOptions: suite.ConfigurableOptions{
 			GatewayClassName: class, SupportedFeatures: served, TimeoutConfig: timeouts,
-			CleanupTestResources: true, DisableParallelTests: true,
+			CleanupTestResources: true, DisableParallelTests: false,
 		},
 		Client: w.client, Clientset: cluster.Admin(), RestConfig: cluster.AdminConfig(), ManifestFS: []fs.FS{&conformance.Manifests},
 		ClientOptions: client.Options{Scheme: w.scheme},

@@ -74,9 +74,7 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 	if l, err := net.Listen("tcp", fmt.Sprintf(":%d", podPort)); err == nil {
 		w.ownsPort = l.Close() == nil
 	}
-	w.build("outrigger-control", "../../..", "./cmd/outrigger-control")
-	w.build("outrigger-agent", "../../..", "./cmd/outrigger-agent")
-	w.build("echo-basic", ".", "sigs.k8s.io/gateway-api/conformance/echo-basic")
+	w.build()
 	return w
 }
 
@@ -91,12 +89,26 @@ func machine() string {
 	return ""
 }
 
-func (w *world) build(name, dir, pkg string) {
+// build makes the programs of this repository as a user does, and the echo
+// server.
+func (w *world) build() {
 	w.t.Helper()
-	cmd := exec.Command("go", "build", "-o", filepath.Join(w.dir, name), pkg)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("build %s: %v\n%s", name, err, out)
+	for _, args := range [][]string{
+		{"make", "-s", "-C", "../../..", "build", "envoy"},
+		{"go", "build", "-o", filepath.Join(w.dir, "echo-basic"), "sigs.k8s.io/gateway-api/conformance/echo-basic"},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			w.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	for _, name := range []string{"outrigger-control", "outrigger-agent"} {
+		path, err := filepath.Abs(filepath.Join("../../../bin", name))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(w.dir, name)); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// oneSecret is a Source with the Secret default/there.
+type oneSecret struct{ synced chan struct{} }
+
+func (oneSecret) Get(namespace, name string) (*credentials.Credential, error) {
+	if namespace == "default" && name == "there" {
+		return &credentials.Credential{Pair: &credentials.KeyPair{}}, nil
+	}
+	return nil, fmt.Errorf("the Secret %s/%s: %w", namespace, name, credentials.ErrNotFound)
+}
+
+func (oneSecret) OnChange(func(namespace, name string)) {}
+
+func (s oneSecret) Synced() <-chan struct{} { return s.synced }
+
+// TestExplainGateway asks about Gateways that no proxy has, or of which a
+// certificate is not there.
+func TestExplainGateway(t *testing.T) {
+	t.Parallel()
+	server := func(port uint32, credential string) *networkingv1alpha3.Server {
+		return &networkingv1alpha3.Server{
+			Port: &networkingv1alpha3.Port{Number: port, Protocol: "HTTPS", Name: fmt.Sprint("https-", port)}, Hosts: []string{"*"},
+			Tls: &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialName: credential},
+		}
+	}
+	gateway := func(name string) *model.Config {
+		return stored(model.Gateway, "default", name, &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": name}, Servers: []*networkingv1alpha3.Server{
+			server(8443, "there"), server(8444, "none"), server(8445, "kubernetes://other/there"),
+		}})
+	}
+	objects := append(shelf{gateway("edge"), gateway("lost")}, gatewayObjects()...)
+	source := oneSecret{make(chan struct{})}
+	s, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: SecretsConfig{Source: source}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Debug(DebugConfig{Objects: objects})
+	s.Push(objects.mesh(nil), model.Change{All: true})
+	about := func(kind model.Kind, name string) report.Object {
+		d := debugger{Server: s, mesh: s.mesh.Load().Mesh, asker: asker{all: true}}
+		return d.explainObject(model.Key{Kind: kind, Namespace: "default", Name: name})
+	}
+	if o := about(model.Gateway, "edge"); o.Nobody != "it is for gateways with the labels istio=edge, and no gateway is connected" {
+		t.Errorf("without proxies: %+v", o)
+	}
+	st := &stream{server: s, proxy: &model.Proxy{
+		ID: "edge.default", Role: "router", IPs: []string{"127.77.65.2"}, Namespace: "default", Labels: map[string]string{"istio": "edge"},
+	}}
+	st.standing.follow(generate.TypeCluster)
+	s.streams[st] = struct{}{}
+	if o := about(model.Gateway, "edge"); o.Nobody != "" || len(o.Proxies) != 1 || len(o.Resources) != 6 || len(o.Lacking) != 0 {
+		t.Errorf("before Secrets were read: %+v", o)
+	}
+	close(source.synced)
+	lacking := strings.Join(about(model.Gateway, "edge").Lacking, "\n")
+	for _, want := range []string{
+		`spec.servers[1].tls: proxies of the namespace default get no credential "none": the Secret default/none: credential not found`,
+		`spec.servers[2].tls: proxies of the namespace default get no credential "kubernetes://other/there": `,
+	} {
+		if !strings.Contains(lacking, want) {
+			t.Errorf("%q is missing in\n%s", want, lacking)
+		}
+	}
+	if strings.Count(lacking, "\n") != 1 {
+		t.Errorf("more is lacking than two:\n%s", lacking)
+	}
+	for _, o := range []report.Object{about(model.Gateway, "lost"), about(model.KubernetesGateway, "front")} {
+		if !strings.Contains(o.Nobody, "and the 1 gateway that is connected is none of them") {
+			t.Errorf("%s: %+v", o.Name, o)
+		}
+	}
+}

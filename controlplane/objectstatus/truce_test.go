@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objectstatus
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Where another controller writes the same status again and again, the two do not
+// write as fast as they can for ever; a new verdict is written at once.
+func TestVerdictsGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, v, _ := verdicts(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s.RegisterEventHandler(func(events []config.Event) {
+			if ctx.Err() != nil {
+				return
+			}
+			for _, e := range events {
+				if c := e.Current(); c.Status != nil && s.classMessage() != "theirs" {
+					theirs := c.Clone()
+					theirs.ResourceVersion, theirs.Status = "", classSays("theirs")
+					go func() { _, _ = s.Memory.UpdateStatus(ctx, theirs) }() // what it overtakes is written again
+				}
+			}
+		}, model.GatewayClass)
+		v.Set(map[model.Key]any{verdictClass: classSays("ours")})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := s.writes.Load(); n < 10 || n > 30 {
+			t.Fatalf("beside another controller %d writes in an hour, want 10 to 30", n)
+		}
+		cancel()
+		v.Set(map[model.Key]any{verdictClass: classSays("ours, again")})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := s.classMessage(); got != "ours, again" {
+			t.Errorf("a second after a new verdict the status says %q", got)
+		}
+	})
+}
