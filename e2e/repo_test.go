@@ -112,8 +112,8 @@ func importProblem(from, to string) string {
 		return "the control plane may import of the agent folders only " + strings.Join(sharedLeaves, ", ")
 	case below(from, "cmd/outrigger-agent") && below(to, "controlplane"):
 		return "the agent must not import the control plane"
-	case below(to, "cmd") && !(from == "cmd/outrigger" && below(to, "cmd/outrigger")):
-		return "nobody imports cmd, but cmd/outrigger the packages below it"
+	case below(to, "cmd") && !(from == "cmd/outrigger" && below(to, "cmd/outrigger")) && !(below(from, "cmd") && to == "cmd/footprint"):
+		return "nobody imports cmd, but cmd/outrigger the packages below it, and the programs what they share"
 	case to == "e2e" || below(to, "examples"):
 		return "nobody imports e2e or examples"
 	}
@@ -163,6 +163,8 @@ func TestImportRules(t *testing.T) {
 		{"cmd/outrigger", "cmd/outrigger/up", true},
 		{"cmd/outrigger-agent", "cmd/outrigger/up", false},
 		{"envoy", "cmd/outrigger-agent", false},
+		{"cmd/outrigger-agent", "cmd/footprint", true},
+		{"sds", "cmd/footprint", false},
 		{"certs", "e2e", false},
 	} {
 		if allowed := importProblem(c.from, c.to) == ""; allowed != c.allowed {

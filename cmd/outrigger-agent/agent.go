@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/cmd/footprint"
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
@@ -139,7 +140,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		start("status", p.status.Run) // reads Envoy's admin port, the identity and the application, feeds probes and scrapes
 	}
 	g.Go(func() error { // reads nothing, feeds the system: memory that only the start needed
-		giveBackMemory(helping)
+		footprint.GiveBack(helping, giveBackAfter[:]...)
 		return nil
 	})
 	ended, tooOld := make(chan struct{}), make(chan error, 1)
@@ -228,23 +229,6 @@ func tuneRuntime(env environment) {
 // When memory goes back to the system: while Envoy starts, and when what the
 // start needed is not needed any more.
 var giveBackAfter = [...]time.Duration{100 * time.Millisecond, 1400 * time.Millisecond}
-
-// giveBackMemory gives the system what the start left free, and what of the
-// program only the start needed. Go would do so by and by, or never in an agent
-// that allocates next to nothing.
-func giveBackMemory(ctx context.Context) {
-	for _, pause := range giveBackAfter {
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-			debug.FreeOSMemory()
-			_ = forgetProgram() // without it there is only more memory in use
-		}
-	}
-}
 
 // logConfig logs what the agent runs by, without anything that may be secret.
 func logConfig(log *slog.Logger, cfg *config) {

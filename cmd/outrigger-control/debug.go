@@ -34,7 +34,7 @@ func (s *server) newDebug(env environment, reg prometheus.Registerer) {
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Objects: s.store, Changed: s.people.changed,
 		Problems:   func() []discovery.KnownProblem { return s.people.problems(s.store.Problems()) },
-		Registerer: reg,
+		Registerer: reg, ScopeGateways: env.generate.ScopeGateways,
 	})
 }
 

@@ -73,8 +73,9 @@ func newGRPCServer(f flags, env environment, tlsConfig *tls.Config, d *drain) *g
 		grpc.StreamInterceptor(d.intercept),
 		grpc.UnaryInterceptor(d.interceptCall),
 		grpc.ForceServerCodecV2(discovery.Codec()),
-		grpc.MaxRecvMsgSize(64 << 20), // a reconnecting delta proxy names all it has
-		grpc.ReadBufferSize(4 << 10),  // of each connection; requests are small but for the first
+		grpc.MaxRecvMsgSize(64 << 20),  // a reconnecting delta proxy names all it has
+		grpc.ReadBufferSize(1 << 10),   // of each connection; most requests are answers, and small
+		grpc.WriteBufferSize(16 << 10), // of each connection that is being written to: in a push that is all of them
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout, MaxConnectionIdle: idleTimeout,
@@ -134,12 +135,11 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 	}
 }
 
-// fromLoopback refuses peers from elsewhere.
+// fromLoopback refuses peers from elsewhere, and web pages.
 func fromLoopback(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
-			http.Error(w, "only requests from this machine are allowed", http.StatusForbidden)
+		if err := discovery.FromThisMachine(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		next(w, r)

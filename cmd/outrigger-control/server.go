@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/cmd/footprint"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/autoregister"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
@@ -206,7 +207,8 @@ func (s *server) run(until context.Context) error {
 	for _, file := range s.rootFiles {
 		g.Go(func() error { return file.run(ctx) }) // reads roots of others, feeds the authority
 	}
-	g.Go(func() error { return s.people.run(ctx, s.store.Problems) }) // reads problems of the stores, feeds answers to people
+	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // gives the system what the start needed
+	g.Go(func() error { return s.people.run(ctx, s.store.Problems) })            // reads problems of the stores, feeds answers to people
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}

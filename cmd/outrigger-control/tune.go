@@ -3,7 +3,14 @@
 
 package main
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+	"time"
+)
+
+// giveBackAfter is when what the start needed is given back: once it is ready,
+// and once many proxies have come.
+var giveBackAfter = []time.Duration{2 * time.Second, 30 * time.Second}
 
 // tuneRuntime trades a little CPU for memory: what the control plane holds
 // lives long, and what a push allocates dies at once. GOGC wins.

@@ -152,6 +152,18 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 	return pretty.Bytes(), nil
 }
 
+// FromThisMachine says why a request is not one of a program on this machine;
+// nil if it is.
+func FromThisMachine(r *http.Request) error {
+	if !isLocal(r) {
+		return errors.New("only requests from this machine are answered")
+	}
+	if why := foreign(r); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
 // isLocal reports whether a request comes from this machine. 127.0.0.6 and ::6
 // are not: Envoy hands on with them what came from elsewhere; nor is what a proxy
 // on this machine says that it hands on.

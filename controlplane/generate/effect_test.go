@@ -233,4 +233,3 @@ func anyScalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 	panic(fmt.Sprint("no value of the kind ", fd.Kind()))
 }
-

@@ -31,6 +31,7 @@ type Generator struct {
 	views    memo[outboundKey, *view]
 	plans    memo[planKey, *plan]
 	outbound memo[outboundKey, *part]
+	outgoing memo[plannedKey, *[]madeListener]
 	gateways memo[routerKey, *gateway.Merged]
 	sets     memo[setKey, *Set]
 	empty    *Set

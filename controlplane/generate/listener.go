@@ -13,7 +13,6 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // listeners gives the LDS resources of a proxy.
@@ -22,26 +21,15 @@ func (g *Generator) listeners(s *scope) *Set {
 	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key, settings: s.settings.String()}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
+		key.inbound.own = out.own
 	}
 	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config}, func(prev *Set) *Set {
-		listeners, clashes := s.apart(out, s.outboundListeners(out), in.listeners())
-		p := &part{problems: slices.Concat(out.problems, in.problems, clashes)}
-		for _, l := range listeners {
-			var r *Resource
-			err := parts.ApplyListener(l, s.settings, false)
-			if err == nil {
-				r, err = g.table.put(TypeListener, l.GetName(), l)
-			}
-			switch {
-			case err == nil:
-				p.resources = append(p.resources, r)
-			case s.sidecar != nil:
-				p.problems = append(p.problems, parts.Left(s.sidecar.Config.Key, err))
-			default:
-				p.problems = append(p.problems, parts.Left(model.Key{}, err))
-			}
+		own := in.listeners()
+		if s.intercepts() {
+			own = append(own, s.virtualOutbound())
 		}
-		return newSet(prev, p.resources, p.problems)
+		p := g.apart(s, out, own)
+		return newSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems))
 	})
 }
 

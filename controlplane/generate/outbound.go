@@ -58,18 +58,6 @@ func (s *scope) unknownKey() string {
 	return s.unknownTraffic()
 }
 
-// outboundListeners are the messages of a plan.
-func (s *scope) outboundListeners(p *plan) []*listenerv3.Listener {
-	out := make([]*listenerv3.Listener, 0, len(p.listeners)+1)
-	for _, l := range p.listeners {
-		out = append(out, s.outboundListener(l))
-	}
-	if s.intercepts() {
-		out = append(out, s.virtualOutbound())
-	}
-	return out
-}
-
 // wildcard sets the addresses of a listener that takes all.
 func (s *scope) wildcard(l *listenerv3.Listener, port uint32) {
 	addresses := familiesOf(s.proxy).wildcards()

@@ -21,6 +21,7 @@ import (
 type plan struct {
 	listeners []*outboundListener // sorted by bind and port
 	problems  []model.Problem
+	own       string // as in planKey
 }
 
 // planKey decides the plan, together with the snapshot.
@@ -140,6 +141,7 @@ func (s *scope) headlessAddress() string {
 }
 
 func (p *planner) make(own string) *plan {
+	p.plan.own = own
 	for _, e := range p.egress() {
 		for _, svc := range e.services {
 			for _, port := range svc.Ports {

@@ -49,6 +49,7 @@ type inboundKey struct {
 	address string
 	modes   string // mutual TLS mode of each ingress
 	port    uint32 // of the HTTP proxy
+	own     string // address at which it is one of a headless service
 }
 
 func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {

@@ -28,12 +28,8 @@ const (
 // that takes all redirected traffic.
 type sockets map[string]bool
 
-// take takes the addresses of a listener; false, and none, if one is taken.
-func (t sockets) take(l *listenerv3.Listener) bool {
-	names := []string{socketOf(l.GetAddress())}
-	for _, a := range l.GetAdditionalAddresses() {
-		names = append(names, socketOf(a.GetAddress()))
-	}
+// take takes some addresses; false, and none, if one is taken.
+func (t sockets) take(names []string) bool {
 	if slices.ContainsFunc(names, func(name string) bool { return t[name] }) {
 		return false
 	}
@@ -41,6 +37,15 @@ func (t sockets) take(l *listenerv3.Listener) bool {
 		t[name] = true
 	}
 	return true
+}
+
+// socketsOf are the addresses of a listener, the first one is for people.
+func socketsOf(l *listenerv3.Listener) []string {
+	names := []string{socketOf(l.GetAddress())}
+	for _, a := range l.GetAdditionalAddresses() {
+		names = append(names, socketOf(a.GetAddress()))
+	}
+	return names
 }
 
 // socketOf is equal for addresses that are the same, however they are written.
@@ -55,40 +60,78 @@ func socketOf(a *corev3.Address) string {
 	return parts.HostPort(host, a.GetSocketAddress().GetPortValue())
 }
 
+// madeListener is a listener, or why there is none, and the addresses that it
+// has.
+type madeListener struct {
+	resource *Resource
+	err      error
+	sockets  []string
+}
+
+// plannedKey decides the listeners of a plan: proxies of many workloads, each
+// with inbound listeners of its own, share them.
+type plannedKey struct {
+	plan     *plan
+	vhds     bool
+	unknown  string
+	plugins  string
+	settings string
+}
+
+// planned makes the listeners of a plan.
+func (g *Generator) planned(s *scope, p *plan) []madeListener {
+	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.plugins.Key, s.settings.String()}
+	return *g.outgoing.get(key, s.mesh.Sequence, sources{s.mesh.Config}, func(*[]madeListener) *[]madeListener {
+		out := make([]madeListener, 0, len(p.listeners))
+		for _, l := range p.listeners {
+			out = append(out, g.madeOf(s, s.outboundListener(l)))
+		}
+		return &out
+	})
+}
+
+// madeOf makes a resource of a listener.
+func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
+	m := madeListener{sockets: socketsOf(l)}
+	if m.err = parts.ApplyListener(l, s.settings, false); m.err == nil {
+		m.resource, m.err = g.table.put(TypeListener, l.GetName(), l)
+	}
+	return m
+}
+
 // apart gives the listeners of a proxy, each at an address of its own, and the
 // problems of those that are left out: those that redirected traffic arrives at
 // stay, then those through which the workload is reached, then those of the plan.
-func (s *scope) apart(p *plan, outbound, own []*listenerv3.Listener) (out []*listenerv3.Listener, problems []model.Problem) {
-	taken := sockets{}
+func (g *Generator) apart(s *scope, p *plan, own []*listenerv3.Listener) *part {
+	taken, out := sockets{}, &part{}
 	for _, wildcard := range []string{"0.0.0.0", "::"} {
 		taken[parts.HostPort(wildcard, readyPort)], taken[parts.HostPort(wildcard, metricsPort)] = true, true
 	}
-	lost := func(object model.Key, l *listenerv3.Listener) {
-		problems = append(problems, model.Problem{
-			Object: object, Warning: true,
-			Reason: "the proxy has another listener at " + socketOf(l.GetAddress()) + " already, and this one is left out: use another port, or an address of its own",
-		})
-	}
-	planned, rest := outbound[:len(p.listeners)], slices.Concat(outbound[len(p.listeners):], own)
-	slices.SortStableFunc(rest, func(a, b *listenerv3.Listener) int { return redirected(b) - redirected(a) })
-	for _, l := range rest {
-		if taken.take(l) {
-			out = append(out, l)
-		} else {
-			lost(s.author(model.Key{}), l)
-		}
-	}
-	for i, l := range planned {
-		switch from := p.listeners[i]; {
-		case taken.take(l):
-			out = append(out, l)
-		case from.locked:
-			lost(s.author(from.from), l)
+	put := func(object model.Key, m madeListener) {
+		switch {
+		case !taken.take(m.sockets):
+			out.problems = append(out.problems, model.Problem{
+				Object: object, Warning: true,
+				Reason: "the proxy has another listener at " + m.sockets[0] + " already, and this one is left out: use another port, or an address of its own",
+			})
+		case m.err != nil:
+			out.problems = append(out.problems, parts.Left(s.author(model.Key{}), m.err))
 		default:
-			lost(from.from, l)
+			out.resources = append(out.resources, m.resource)
 		}
 	}
-	return out, problems
+	slices.SortStableFunc(own, func(a, b *listenerv3.Listener) int { return redirected(b) - redirected(a) })
+	for _, l := range own {
+		put(s.author(model.Key{}), g.madeOf(s, l))
+	}
+	for i, m := range g.planned(s, p) {
+		from := p.listeners[i].from
+		if p.listeners[i].locked {
+			from = s.author(from)
+		}
+		put(from, m)
+	}
+	return out
 }
 
 // redirected is 1 for the listeners that redirected traffic arrives at.

@@ -65,16 +65,21 @@ func (s *state) service(name string, alter func(*model.Service)) model.Change {
 	return model.NewChange(model.Key{Kind: model.KubernetesService, Namespace: "default", Name: name})
 }
 
+// alteration is an event, and the indexes that it makes anew.
+type alteration struct {
+	event func(s *state) model.Change
+	want  []string
+}
+
+// everything is the change after which nothing may be kept unseen.
+var everything = model.Change{All: true}
+
 // TestWhatAnEventAlters goes through the events of a control plane, and holds
 // which indexes each makes anew: proxies are sent only what is made of these.
 // What says nothing new alters nothing.
 func TestWhatAnEventAlters(t *testing.T) {
 	t.Parallel()
-	everything := model.Change{All: true}
-	for name, c := range map[string]struct {
-		event func(s *state) model.Change
-		want  []string
-	}{
+	alters(t, map[string]alteration{
 		// A Service is added, updated, deleted.
 		"service added": {func(s *state) model.Change {
 			s.platform = s.platform.with("c", "c")
@@ -144,6 +149,14 @@ func TestWhatAnEventAlters(t *testing.T) {
 		"a pod that nobody chooses": {func(*state) model.Change {
 			return model.NewChange(model.Key{Kind: model.KubernetesPod, Namespace: "default", Name: "p"})
 		}, nil},
+	})
+}
+
+// TestWhatASettingAlters is the same for settings of the mesh, roots and
+// clusters.
+func TestWhatASettingAlters(t *testing.T) {
+	t.Parallel()
+	alters(t, map[string]alteration{
 		// Mesh config, networks, trust.
 		"mesh config": {func(s *state) model.Change { s.config = &meshv1alpha1.MeshConfig{ProxyHttpPort: 1}; return everything }, []string{"config"}},
 		"services that stay in a cluster": {func(s *state) model.Change {
@@ -167,7 +180,12 @@ func TestWhatAnEventAlters(t *testing.T) {
 			return everything
 		}, []string{"endpoints"}},
 		"nothing": {func(*state) model.Change { return everything }, nil},
-	} {
+	})
+}
+
+func alters(t *testing.T, events map[string]alteration) {
+	t.Helper()
+	for name, c := range events {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newState()

@@ -3,7 +3,7 @@
 
 //go:build !linux
 
-package main
+package footprint
 
 // forgetProgram does nothing: only Linux says what is mapped.
 func forgetProgram() error { return nil }
