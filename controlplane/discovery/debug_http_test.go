@@ -152,9 +152,19 @@ func TestMeshMetrics(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"pilot_services": 2, "pilot_virt_services": 1, "pilot_eds_no_instances": 0, "pilot_xds_lds_reject": 0, "outrigger_control_snapshot_problems": 0,
+		"pilot_conflict_outbound_listener_tcp_over_current_tcp": 0, "pilot_conflict_inbound_listener": 0, "pilot_vservice_dup_domain": 0,
 	} {
 		if got := gaugeOf(t, reg, name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	mesh := objects.mesh(nil)
+	mesh.Problems = []model.Problem{{Code: model.DuplicateHost}, {Code: model.DuplicateHost, Reason: "another"}}
+	h.server.Push(mesh, model.Change{All: true})
+	h.server.spoilt.fresh([]model.Problem{{Code: model.ConflictOutbound}, {Code: model.ConflictInbound}}, mesh.Sequence)
+	for name, want := range map[string]float64{"pilot_vservice_dup_domain": 2, "pilot_conflict_outbound_listener_tcp_over_current_tcp": 1, "pilot_conflict_inbound_listener": 1} {
+		if got := gaugeOf(t, reg, name); got != want {
+			t.Errorf("with conflicts %s is %v, want %v", name, got, want)
 		}
 	}
 }

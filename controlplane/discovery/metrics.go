@@ -5,10 +5,12 @@ package discovery
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -112,16 +114,38 @@ func (s *Server) watchMesh(reg prometheus.Registerer) {
 	rejects := func(typeURL string) func() float64 {
 		return func() float64 { return float64(s.rejecting(typeURL)) }
 	}
+	problemsOf := func(code model.ProblemCode) func() float64 {
+		return mesh(func(m *snapshot.Mesh) int { return s.problemsOf(m, code) })
+	}
 	reg.MustRegister(
 		gauge("pilot_services", "Services of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Services.Sorted) })),
 		gauge("pilot_virt_services", "VirtualServices of the newest snapshot that apply to sidecars.", mesh(func(m *snapshot.Mesh) int { return len(m.VirtualServices.All) })),
 		gauge("pilot_eds_no_instances", "Services without an endpoint that takes requests.", mesh(withoutEndpoints)),
 		gauge("outrigger_control_snapshot_problems", "Things that are wrong between objects of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Problems) })),
+		gauge("pilot_conflict_outbound_listener_tcp_over_current_tcp", "Connections to two services look the same to proxies, and the older service has them.", problemsOf(model.ConflictOutbound)),
+		gauge("pilot_conflict_inbound_listener", "Ports of workloads of which services say different things.", problemsOf(model.ConflictInbound)),
+		gauge("pilot_vservice_dup_domain", "Hosts that two VirtualServices rule.", problemsOf(model.DuplicateHost)),
 		gauge("pilot_xds_cds_reject", "Proxies without the newest clusters because they, or others like them, rejected them.", rejects(generate.TypeCluster)),
 		gauge("pilot_xds_eds_reject", "Proxies without the newest endpoints because they, or others like them, rejected them.", rejects(generate.TypeEndpoint)),
 		gauge("pilot_xds_lds_reject", "Proxies without the newest listeners because they, or others like them, rejected them.", rejects(generate.TypeListener)),
 		gauge("pilot_xds_rds_reject", "Proxies without the newest routes because they, or others like them, rejected them.", rejects(generate.TypeRoute)),
 	)
+}
+
+// problemsOf counts the problems of a kind: those between objects, and those that
+// show when something is made for a proxy.
+func (s *Server) problemsOf(m *snapshot.Mesh, code model.ProblemCode) (n int) {
+	for _, p := range m.Problems {
+		if p.Code == code {
+			n++
+		}
+	}
+	s.spoilt.each(func(p model.Problem, _ time.Time) {
+		if p.Code == code {
+			n++
+		}
+	})
+	return n
 }
 
 // rejecting counts the proxies that have not what was made of a type, because

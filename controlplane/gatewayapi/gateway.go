@@ -85,7 +85,11 @@ func (c *converter) readGateways() {
 		}
 		g := &gateway{object: o}
 		for _, l := range o.spec.Listeners {
-			g.listeners = append(g.listeners, c.readListener(g, l))
+			// No store lets a second one of a name in: what is said of it would be said
+			// of the first, and the status never be written for good.
+			if !slices.ContainsFunc(g.listeners, func(m *listener) bool { return m.Name == l.Name }) {
+				g.listeners = append(g.listeners, c.readListener(g, l))
+			}
 		}
 		conflicts(g.listeners)
 		switch {

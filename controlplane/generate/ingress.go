@@ -210,7 +210,7 @@ func (in *ingress) served() {
 			first.mixed = true
 		default:
 			p := model.Problem{
-				Object: i.Service.Source, Warning: true,
+				Object: i.Service.Source, Warning: true, Code: model.ConflictInbound,
 				Reason: fmt.Sprintf("port %d of the workloads speaks %s for this service and %s for %s, which is older and counts: "+
 					"give both ports the same protocol", port, e.protocol, first.protocol, first.host),
 			}

@@ -67,7 +67,7 @@ func (p *planner) conflict(l *outboundListener, lost, won streamChain) {
 	}
 	where := cmp.Or(l.bind, "every address")
 	p.plan.problems = append(p.plan.problems, model.Problem{
-		Object: lost.from, Warning: true,
+		Object: lost.from, Warning: true, Code: model.ConflictOutbound,
 		Reason: "port " + parts.Number(l.port) + " of " + where + " already leads to what " + won.from.String() +
 			" says, and connections to both look the same: give one of them an address of its own (spec.addresses) or another port",
 	})

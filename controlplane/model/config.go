@@ -224,7 +224,23 @@ type Problem struct {
 	Warning bool
 	// Dangling means that the object names another one that does not exist.
 	Dangling bool
+	// Code says of which kind the problem is, if metrics count the kind.
+	Code ProblemCode
 }
+
+// ProblemCode is a kind of problem that metrics count.
+type ProblemCode string
+
+// The kinds that are counted.
+const (
+	// ConflictOutbound: connections of an application to two services look the
+	// same.
+	ConflictOutbound ProblemCode = "outbound listener"
+	// ConflictInbound: services disagree on what a port of a workload speaks.
+	ConflictInbound ProblemCode = "inbound listener"
+	// DuplicateHost: two VirtualServices rule one host.
+	DuplicateHost ProblemCode = "duplicate host"
+)
 
 // String gives the line that a person reads.
 func (p Problem) String() string {

@@ -71,6 +71,7 @@ func (c *checker) duplicateHosts(obj *model.Config, spec *networkingv1alpha3.Vir
 			if own != nil && other.VisibleFrom(obj.Namespace) && other.Reach(obj.Namespace) <= own.Reach(obj.Namespace) {
 				c.report(obj, "spec.hosts: %q is already ruled by the older VirtualService %s/%s, which wins; merge the two objects",
 					h, other.Config.Namespace, other.Config.Name)
+				c.found[len(c.found)-1].Code = model.DuplicateHost
 				break
 			}
 		}
