@@ -261,7 +261,9 @@ func (b *routeBuilder) hosts() []*virtualHost {
 				continue
 			}
 			seen[host] = true
-			out = append(out, &virtualHost{Host: route.Host{Name: host, Port: 80, Rules: vs}})
+			// Among several the one that goes less far counts, then the older.
+			of := cmp.Or(rules.ForSidecar(host, namespace, b.scope.sidecar), vs)
+			out = append(out, &virtualHost{Host: route.Host{Name: host, Port: 80, Rules: of}})
 		}
 	}
 	slices.SortStableFunc(out, func(x, y *virtualHost) int {
