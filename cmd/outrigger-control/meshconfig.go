@@ -252,7 +252,8 @@ func (m *meshFollower) run(ctx context.Context, apply func(next, before *meshSet
 			if !w.concerns(e) {
 				continue
 			}
-		case <-w.faults(): // looking at all is what helps
+		case err := <-w.faults(): // looking at all is what helps
+			m.log.Debug("an event of the mesh config may be lost; it is read again", "component", "control", "err", err)
 		case <-m.changed:
 		case <-timer.C:
 			w.aim() // first, so that nothing falls between

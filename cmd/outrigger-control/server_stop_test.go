@@ -183,7 +183,9 @@ func TestMovedConnection(t *testing.T) {
 	for _, st := range []discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient{one, other} {
 		go func() { _, err := st.Recv(); gone <- err }()
 	}
-	<-gone
+	if err := <-gone; err == nil {
+		t.Error("a stream that goes has an answer")
+	}
 	select {
 	case err := <-gone:
 		t.Errorf("the stream of another proxy on the connection ended: %v", err)

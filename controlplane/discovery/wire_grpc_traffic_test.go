@@ -200,7 +200,9 @@ func TestGRPCPolicies(t *testing.T) {
 			refused = status.Code(err) == codes.Unavailable
 		}
 		cancel()
-		<-ended
+		if err := <-ended; err == nil {
+			t.Error("a call that was cancelled has an answer")
+		}
 		return refused
 	})
 

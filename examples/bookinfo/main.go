@@ -67,7 +67,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return errUsage
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, map[string]string{"status": "healthy"}) })
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"status": "healthy"})
+	})
 	switch args[0] {
 	case "productpage":
 		(&productPage{details: o.details, reviews: o.reviews}).register(mux)
