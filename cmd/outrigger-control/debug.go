@@ -80,6 +80,7 @@ type people struct {
 
 	triggers, updates *prometheus.CounterVec
 	builds            prometheus.Histogram
+	gathered          prometheus.Histogram
 }
 
 // change is a snapshot that brought one.
@@ -105,9 +106,12 @@ func newPeople(exists func(model.Key) bool, reg prometheus.Registerer) *people {
 			Name: "pilot_pushcontext_init_seconds", Help: "Seconds that a snapshot took to build.", Buckets: []float64{.001, .01, .1, .5, 1, 3, 5},
 		}),
 	}
+	p.gathered = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "pilot_debounce_time", Help: "Seconds that the first change of a push waited for others.", Buckets: []float64{.01, .1, .5, 1, 3, 5},
+	})
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pilot_info", Help: "The version of the control plane; always 1."}, []string{"version"})
 	info.WithLabelValues(version).Set(1)
-	reg.MustRegister(p.triggers, p.updates, p.builds, info)
+	reg.MustRegister(p.triggers, p.updates, p.builds, p.gathered, info)
 	return p
 }
 

@@ -122,7 +122,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build})
+	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: env.debounceAfter, Max: env.debounceMax, Build: s.build, Waited: func(d time.Duration) { s.people.gathered.Observe(d.Seconds()) }})
 	s.health, err = health.New(health.Config{
 		OnChange: s.debounce.Add, OnVerdict: func(keys []model.Key) { s.status.Mark(keys) }, Logger: log.With("component", "health"), Registerer: reg,
 	})

@@ -29,6 +29,7 @@ type metrics struct {
 	// refusedSecrets are by the labels of a refusal.
 	refusedSecrets *prometheus.CounterVec
 	convergence    prometheus.Histogram
+	waited         prometheus.Histogram
 	queued         prometheus.GaugeFunc
 }
 
@@ -62,12 +63,17 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 			Help:    "Seconds from the start of a push until a proxy was sent all that changed for it.",
 			Buckets: []float64{.01, .05, .1, .2, .5, 1, 3, 5, 10, 20, 30},
 		}),
+		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "pilot_proxy_queue_time",
+			Help:    "Seconds from the start of a push until it is the turn of a proxy.",
+			Buckets: []float64{.001, .01, .1, .5, 1, 3, 5, 10},
+		}),
 		queued: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "outrigger_control_push_queue_length", Help: "Proxies that wait for a push.",
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.canaries, m.refusedSecrets, m.convergence, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.canaries, m.refusedSecrets, m.convergence, m.waited, m.queued)
 	}
 	return m
 }

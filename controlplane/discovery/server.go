@@ -213,6 +213,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return
 		}
 		mesh, proxy := s.mesh.Load(), st.relabelled()
+		s.metrics.waited.Observe(time.Since(mesh.since).Seconds())
 		s.made(mesh.Mesh, proxy)
 		if st.named.Load() {
 			s.generate(mesh.Mesh, proxy, generate.TypeNameTable)

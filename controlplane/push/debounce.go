@@ -24,6 +24,9 @@ type DebouncerConfig struct {
 	// Build takes the merged changes. It is called by Run's goroutine: what
 	// is added meanwhile waits and merges.
 	Build func(model.Change)
+	// Waited hears how long the first of the changes has waited, before Build is
+	// called; may be nil.
+	Waited func(time.Duration)
 }
 
 // A burst is gathered for some quiet times, and not for less than three times what
@@ -97,8 +100,11 @@ func (d *Debouncer) Run(ctx context.Context) error {
 		if time.Since(built) < d.cfg.After && !d.settle(ctx, min(d.cfg.Max, max(gatherQuiets*d.cfg.After, gatherBuilds*took))) {
 			return nil
 		}
-		if c := d.take(); !c.Empty() {
+		if c, first := d.take(); !c.Empty() {
 			began := time.Now()
+			if d.cfg.Waited != nil {
+				d.cfg.Waited(began.Sub(first))
+			}
 			d.cfg.Build(c)
 			built = time.Now()
 			took = built.Sub(began)
@@ -126,8 +132,8 @@ func (d *Debouncer) settle(ctx context.Context, most time.Duration) bool {
 	}
 }
 
-// take empties pending.
-func (d *Debouncer) take() model.Change {
+// take empties pending, and says when the first of it came.
+func (d *Debouncer) take() (model.Change, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
@@ -136,5 +142,5 @@ func (d *Debouncer) take() model.Change {
 	}
 	c := d.pending
 	d.pending = model.Change{}
-	return c
+	return c, d.first
 }

@@ -6,6 +6,7 @@ package push
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -84,6 +85,33 @@ func TestDebouncer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDebouncerTellsHowLongItGathered: the first of a burst has waited for the
+// others, a lone change has not.
+func TestDebouncerTellsHowLongItGathered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var waited []time.Duration
+		d := NewDebouncer(DebouncerConfig{
+			After: 100 * time.Millisecond, Max: time.Second, Build: func(model.Change) {},
+			Waited: func(took time.Duration) { waited = append(waited, took) },
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = d.Run(ctx) })
+		for i, pause := range []time.Duration{ms(500), ms(20), ms(30)} {
+			time.Sleep(pause) // of the fake clock
+			d.Add(model.NewChange(key(i)))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		cancel()
+		wg.Wait()
+		if want := []time.Duration{0, ms(130)}; !slices.Equal(waited, want) {
+			t.Errorf("waited %v, want %v", waited, want)
+		}
+	})
 }
 
 func TestDebouncerIgnoresEmptyChange(t *testing.T) {

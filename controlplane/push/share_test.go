@@ -30,12 +30,12 @@ func TestBurstIsGatheredInPlace(t *testing.T) {
 	if len(first.Keys) != 10_000 || len(one.Keys) != 1 {
 		t.Errorf("a change of a caller was altered: %d and %d keys", len(first.Keys), len(one.Keys))
 	}
-	if c := d.take(); len(c.Keys) != 10_001 || c.All {
+	if c, _ := d.take(); len(c.Keys) != 10_001 || c.All {
 		t.Errorf("took %d keys, want all 10001", len(c.Keys))
 	}
 	d.Add(model.Change{All: true})
 	d.Add(one)
-	if c := d.take(); !c.All {
+	if c, _ := d.take(); !c.All {
 		t.Error("one more change took back that everything changed")
 	}
 }
