@@ -4,13 +4,13 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,14 +21,16 @@ import (
 )
 
 // busyWriter changes 50 objects through a store until stop is called, which
-// waits. It goes on over errors.
+// waits. It goes on over errors. No write is cancelled at the end: etcd might
+// take it later than what is read then.
 func busyWriter(s *etcdStore) (stop func()) {
-	ctx, cancel := context.WithCancel(s.t.Context())
+	ctx := s.t.Context()
+	var stopped atomic.Bool
 	var all sync.WaitGroup
 	for w := range 5 {
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(w)))
-			for i := 0; ctx.Err() == nil; i++ {
+			for i := 0; !stopped.Load(); i++ {
 				c := etcdEntry(fmt.Sprintf("w%d-%d", w, r.IntN(10)), fmt.Sprintf("10.%d.%d.%d", w, i/250%250, i%250))
 				var err error
 				if r.IntN(4) == 0 {
@@ -43,7 +45,7 @@ func busyWriter(s *etcdStore) (stop func()) {
 		})
 	}
 	return func() {
-		cancel()
+		stopped.Store(true)
 		all.Wait()
 	}
 }
