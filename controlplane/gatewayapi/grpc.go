@@ -18,19 +18,8 @@ import (
 func (c *converter) grpcRoutes() {
 	for _, o := range specs[gatewayv1.GRPCRouteSpec](c, model.GRPCRoute) {
 		r := &route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}
-		places, status := c.attach(r, o.spec.ParentRefs)
-		if len(status) == 0 {
-			c.result.Status[o.Key] = &gatewayv1.GRPCRouteStatus{RouteStatus: r.finish(nil)}
-			continue
-		}
-		rules := make([]*rule, len(o.spec.Rules))
-		for i := range o.spec.Rules {
-			rules[i] = c.grpcRule(r, &o.spec.Rules[i], i)
-		}
-		for _, at := range places {
-			c.join(r, at, layerHTTP, entriesOf(rules, at))
-		}
-		c.result.Status[o.Key] = &gatewayv1.GRPCRouteStatus{RouteStatus: r.finish(status)}
+		status := c.requests(r, o.spec.ParentRefs, len(o.spec.Rules), func(i int) *rule { return c.grpcRule(r, &o.spec.Rules[i], i) })
+		c.result.Status[o.Key] = &gatewayv1.GRPCRouteStatus{RouteStatus: status}
 	}
 }
 

@@ -34,20 +34,26 @@ func texts[T ~string](list []T) []string {
 func (c *converter) httpRoutes() {
 	for _, o := range specs[gatewayv1.HTTPRouteSpec](c, model.HTTPRoute) {
 		r := &route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}
-		places, status := c.attach(r, o.spec.ParentRefs)
-		if len(status) == 0 {
-			c.result.Status[o.Key] = &gatewayv1.HTTPRouteStatus{RouteStatus: r.finish(nil)}
-			continue
-		}
-		rules := make([]*rule, len(o.spec.Rules))
-		for i := range o.spec.Rules {
-			rules[i] = c.httpRule(r, &o.spec.Rules[i], i)
-		}
-		for _, at := range places {
-			c.join(r, at, layerHTTP, entriesOf(rules, at))
-		}
-		c.result.Status[o.Key] = &gatewayv1.HTTPRouteStatus{RouteStatus: r.finish(status)}
+		status := c.requests(r, o.spec.ParentRefs, len(o.spec.Rules), func(i int) *rule { return c.httpRule(r, &o.spec.Rules[i], i) })
+		c.result.Status[o.Key] = &gatewayv1.HTTPRouteStatus{RouteStatus: status}
 	}
+}
+
+// requests converts the rules of a route that is about requests, wherever it is
+// attached, and gives its status.
+func (c *converter) requests(r *route, parents []gatewayv1.ParentReference, count int, convert func(i int) *rule) gatewayv1.RouteStatus {
+	places, status := c.attach(r, parents)
+	if len(status) == 0 {
+		return r.finish(nil)
+	}
+	var rules []*rule
+	for i := range count {
+		rules = append(rules, convert(i))
+	}
+	for _, at := range places {
+		c.join(r, at, layerHTTP, entriesOf(rules, at))
+	}
+	return r.finish(status)
 }
 
 // rule is a rule of an HTTPRoute or GRPCRoute, for each of its matches.

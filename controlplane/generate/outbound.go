@@ -219,9 +219,7 @@ func blackHoleChain(name string, port uint32, s *scope) *listenerv3.FilterChain 
 	return &listenerv3.FilterChain{
 		Name:             name,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
-		Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{
-			StatPrefix: parts.BlackHoleCluster, Targets: []parts.Target{{Cluster: parts.BlackHoleCluster, Weight: 1}},
-		})},
+		Filters:          []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.BlackHole())},
 	}
 }
 

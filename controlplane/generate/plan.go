@@ -87,9 +87,10 @@ type streamChain struct {
 // planner makes the plan of a scope.
 type planner struct {
 	*scope
-	view  *view
-	byKey map[listenerKey]*outboundListener
-	plan  *plan
+	view   *view
+	routes *routeBuilder
+	byKey  map[listenerKey]*outboundListener
+	plan   *plan
 }
 
 type listenerKey struct {
@@ -117,7 +118,7 @@ func (g *Generator) planOf(s *scope) *plan {
 		from[4] = s.mesh.Endpoints
 	}
 	return g.plans.get(key, s.mesh.Sequence, from, func(*plan) *plan {
-		p := &planner{scope: s, view: v, byKey: make(map[listenerKey]*outboundListener), plan: &plan{}}
+		p := &planner{scope: s, view: v, routes: g.newRouteBuilder(s, v), byKey: make(map[listenerKey]*outboundListener), plan: &plan{}}
 		return p.make(key.own)
 	})
 }

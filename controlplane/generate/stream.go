@@ -35,7 +35,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		chain := streamChain{
 			prefixes: ranges, from: svc.Source,
 			byName: byName, detect: port.Protocol.Sniffed(),
-			stream: p.streamTo(parts.OutboundName(port.Number, "", svc.Hostname), p.target(svc, port.Number, "")),
+			stream: p.routes.StreamTo(svc, port.Number),
 		}
 		ok := true
 		if port.Protocol.IsTLS() && l.bind == anyAddress && len(ranges) == 0 {
@@ -80,7 +80,7 @@ func (p *planner) routed(vs *snapshot.VirtualService, svc *model.Service, port m
 		for _, route := range vs.Spec.GetTls() {
 			for _, m := range route.GetMatch() {
 				names, ok := serverNames(m.GetSniHosts())
-				if !ok || !p.applies(m, port.Number) {
+				if !ok || !p.routes.TakesStream(m, port.Number, vs.Config.Namespace) {
 					continue
 				}
 				chain := streamChain{serverNames: names, prefixes: subnets(m.GetDestinationSubnets(), ranges)}
@@ -97,7 +97,7 @@ func (p *planner) routed(vs *snapshot.VirtualService, svc *model.Service, port m
 			return p.routeTo(out, streamChain{prefixes: ranges}, vs, port.Number, route.GetRoute())
 		}
 		for _, m := range matches {
-			if !p.applies(m, port.Number) {
+			if !p.routes.TakesStream(m, port.Number, vs.Config.Namespace) {
 				continue
 			}
 			chain := streamChain{prefixes: subnets(m.GetDestinationSubnets(), ranges)}
@@ -107,24 +107,6 @@ func (p *planner) routed(vs *snapshot.VirtualService, svc *model.Service, port m
 		}
 	}
 	return out
-}
-
-// l4match is what TLS and TCP matches share.
-type l4match interface {
-	GetPort() uint32
-	GetSourceLabels() map[string]string
-	GetSourceNamespace() string
-	GetGateways() []string
-}
-
-// applies evaluates what a match says about the caller and the port.
-func (p *planner) applies(m l4match, port uint32) bool {
-	if gateways := m.GetGateways(); len(gateways) > 0 && !slices.Contains(gateways, "mesh") {
-		return false
-	}
-	return (m.GetPort() == 0 || m.GetPort() == port) &&
-		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == p.proxy.Namespace) &&
-		model.Selects(m.GetSourceLabels(), p.proxy.Labels)
 }
 
 // subnets reads destination subnets; without any those of the service count.
@@ -145,47 +127,7 @@ func subnets(list []string, otherwise []netip.Prefix) []netip.Prefix {
 
 // routeTo appends a chain that leads to the destinations of a route.
 func (p *planner) routeTo(chains []streamChain, chain streamChain, vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) []streamChain {
-	var targets []parts.Target
-	for _, d := range dests {
-		if d.GetWeight() <= 0 && len(dests) > 1 {
-			continue
-		}
-		host := p.mesh.ResolveHost(d.GetDestination().GetHost(), vs.Config.Namespace)
-		number := cmp.Or(d.GetDestination().GetPort().GetNumber(), port)
-		if svc := p.view.byHost[host]; svc != nil && d.GetDestination().GetPort().GetNumber() == 0 && len(svc.Ports) == 1 {
-			number = svc.Ports[0].Number
-		}
-		targets = append(targets, parts.Target{
-			Cluster: parts.OutboundName(number, d.GetDestination().GetSubset(), host), Weight: uint32(max(d.GetWeight(), 1)),
-		})
-	}
-	if len(targets) == 0 {
-		targets = []parts.Target{{Cluster: parts.BlackHoleCluster}} // better than what nobody asked for
-	}
-	name := vs.Config.Name + "." + vs.Config.Namespace
-	if len(targets) == 1 {
-		name = targets[0].Cluster
-	}
-	chain.from, chain.stream = vs.Config.Key, p.streamTo(name, targets...)
+	chain.from = vs.Config.Key
+	chain.stream, _ = p.routes.Stream(vs, port, dests) // ended is better than what nobody asked for
 	return append(chains, chain)
-}
-
-// target is the cluster of a port of a service.
-func (p *planner) target(svc *model.Service, port uint32, subset string) parts.Target {
-	return parts.Target{Cluster: parts.OutboundName(port, subset, svc.Hostname), Weight: 1}
-}
-
-// streamTo says how connections go to some targets. What the DestinationRule of
-// the first one says about connections holds for all.
-func (p *planner) streamTo(name string, targets ...parts.Target) parts.Stream {
-	s := parts.Stream{StatPrefix: name, Targets: targets}
-	i, ok := slices.BinarySearchFunc(p.view.clusters, targets[0].Cluster, func(c clusterRef, name string) int { return cmp.Compare(c.name, name) })
-	if !ok {
-		return s
-	}
-	policy := p.view.clusters[i].policy()
-	s.Idle, s.Longest = policy.Pool.GetTcp().GetIdleTimeout(), policy.Pool.GetTcp().GetMaxConnectionDuration()
-	s.BySource = policy.Balancer.GetConsistentHash().GetUseSourceIp()
-	s.Tunnel = policy.Tunneling()
-	return s
 }

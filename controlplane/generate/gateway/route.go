@@ -150,7 +150,7 @@ func domain(host string) string {
 
 // routesOf makes the routes of a VirtualService for one of its hosts.
 func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) []*routev3.Route {
-	builder := route.Builder{Mesh: b.Mesh, Proxy: b.Proxy, Gateway: s.gateway.Name, Timeout: b.Timeout, TLS: s.terminates(), Service: b.Service}
+	builder := b.builder(s)
 	out := builder.Routes(&route.Host{Name: host, Port: s.number(), Rules: vs})
 	b.problems = append(b.problems, builder.Problems...)
 	return out

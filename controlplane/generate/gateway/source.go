@@ -9,10 +9,9 @@ import (
 	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -47,67 +46,9 @@ func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.Virtual
 	return out
 }
 
-// l4match is what TLS and TCP matches share.
-type l4match interface {
-	GetPort() uint32
-	GetSourceLabels() map[string]string
-	GetSourceNamespace() string
-	GetGateways() []string
-}
-
-// applies evaluates what a match says about the gateway and the port.
-func (in *Source) applies(m l4match, s *server, vs *snapshot.VirtualService) bool {
-	named := func(name string) bool {
-		return name != "mesh" && snapshot.GatewayName(name, vs.Config.Namespace) == s.gateway.Name
-	}
-	if gateways := m.GetGateways(); len(gateways) > 0 && !slices.ContainsFunc(gateways, named) {
-		return false
-	}
-	return (m.GetPort() == 0 || m.GetPort() == s.number()) &&
-		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == in.Proxy.Namespace) &&
-		model.Selects(m.GetSourceLabels(), in.Proxy.Labels)
-}
-
-// stream says where connections of a route go; false if all of its weights are
-// 0.
-func (in *Source) stream(vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) (parts.Stream, bool) {
-	var out parts.Stream
-	for _, d := range dests {
-		if d.GetWeight() <= 0 && len(dests) > 1 {
-			continue
-		}
-		host, subset := in.Mesh.ResolveHost(d.GetDestination().GetHost(), vs.Config.Namespace), d.GetDestination().GetSubset()
-		port := d.GetDestination().GetPort().GetNumber()
-		svc := in.Service(host)
-		if port == 0 {
-			port = s.number()
-			if svc != nil && len(svc.Ports) == 1 {
-				port = svc.Ports[0].Number
-			}
-		}
-		out.Targets = append(out.Targets, parts.Target{Cluster: parts.OutboundName(port, subset, host), Weight: uint32(max(d.GetWeight(), 1))})
-		if len(out.Targets) == 1 && svc != nil {
-			// What the rule of the first one says about connections holds for all.
-			rule := in.Mesh.DestinationRules.For(svc.ServiceKey, in.Proxy.Namespace, in.Proxy.Labels)
-			policy := cluster.PolicyOf(rule, subset, port)
-			out.Idle, out.Longest = policy.Pool.GetTcp().GetIdleTimeout(), policy.Pool.GetTcp().GetMaxConnectionDuration()
-			out.BySource, out.Tunnel = policy.Balancer.GetConsistentHash().GetUseSourceIp(), policy.Tunneling()
-		}
-	}
-	switch len(out.Targets) {
-	case 0:
-		return blackHole(), false
-	case 1:
-		out.StatPrefix = out.Targets[0].Cluster
-	default:
-		out.StatPrefix = vs.Config.Name + "." + vs.Config.Namespace
-	}
-	return out, true
-}
-
-// blackHole takes connections and ends them.
-func blackHole() parts.Stream {
-	return parts.Stream{StatPrefix: parts.BlackHoleCluster, Targets: []parts.Target{{Cluster: parts.BlackHoleCluster}}}
+// builder makes the routes of a server.
+func (in *Source) builder(s *server) *route.Builder {
+	return &route.Builder{Mesh: in.Mesh, Proxy: in.Proxy, Gateway: s.gateway.Name, Timeout: in.Timeout, TLS: s.terminates(), Service: in.Service}
 }
 
 // Passthrough is a port, or a subset of it, that mutual TLS reaches through the

@@ -32,7 +32,7 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 				matches = []*networkingv1alpha3.L4MatchAttributes{nil}
 			}
 			for j, m := range matches {
-				if !b.applies(m, s, vs) {
+				if !b.builder(s).TakesStream(m, s.number(), vs.Config.Namespace) {
 					continue
 				}
 				of := owner{vs.Config, fmt.Sprintf("spec.tcp[%d].match[%d]", i, j)}
@@ -49,13 +49,13 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 	}
 	match, _ := b.match(s.owner(), names, nil, "")
 	b.add(&listenerv3.FilterChain{
-		FilterChainMatch: match, Filters: []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, blackHole())}, TransportSocket: socket,
+		FilterChainMatch: match, Filters: []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, parts.BlackHole())}, TransportSocket: socket,
 	}, s.owner())
 }
 
 // streamFilters hand connections on to the destinations of a route.
 func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) []*listenerv3.Filter {
-	stream, ok := b.stream(vs, s, dests)
+	stream, ok := b.builder(s).Stream(vs, s.number(), dests)
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
@@ -122,7 +122,7 @@ func (b *chains) passedThrough(s *server) {
 			}
 			for i, route := range vs.Spec.GetTls() {
 				for j, m := range route.GetMatch() {
-					if b.applies(m, s, vs) {
+					if b.builder(s).TakesStream(m, s.number(), vs.Config.Namespace) {
 						of := owner{vs.Config, fmt.Sprintf("spec.tls[%d].match[%d]", i, j)}
 						b.sniMatch(of, s, tlsMatch{vs, m, route.GetRoute(), hosts}, spelled)
 					}

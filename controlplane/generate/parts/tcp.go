@@ -41,6 +41,11 @@ type Stream struct {
 	Tunnel *tcpproxyv3.TcpProxy_TunnelingConfig
 }
 
+// BlackHole takes connections and ends them.
+func BlackHole() Stream {
+	return Stream{StatPrefix: BlackHoleCluster, Targets: []Target{{Cluster: BlackHoleCluster}}}
+}
+
 // TCPProxy is the network filter that hands connections on.
 func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
 	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package route
+
+import (
+	"slices"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// StreamMatch is what TLS and TCP matches share.
+type StreamMatch interface {
+	GetPort() uint32
+	GetSourceLabels() map[string]string
+	GetSourceNamespace() string
+	GetGateways() []string
+}
+
+// TakesStream evaluates what a TLS or TCP match of an object of the namespace
+// says about the caller, the gateway and the port.
+func (b *Builder) TakesStream(m StreamMatch, port uint32, namespace string) bool {
+	if gateways := m.GetGateways(); len(gateways) > 0 && !slices.ContainsFunc(gateways, func(name string) bool { return b.isGateway(name, namespace) }) {
+		return false
+	}
+	return (m.GetPort() == 0 || m.GetPort() == port) &&
+		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.Proxy.Namespace) &&
+		model.Selects(m.GetSourceLabels(), b.Proxy.Labels)
+}
+
+// Stream says where connections of a TLS or TCP route go; false if all of its
+// weights are 0, and they are ended.
+func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) (parts.Stream, bool) {
+	var out parts.Stream
+	for _, d := range dests {
+		if d.GetWeight() <= 0 && len(dests) > 1 {
+			continue
+		}
+		t := b.target(d.GetDestination(), &Host{Port: port, Rules: vs})
+		if len(out.Targets) == 0 {
+			// What the rule of the first one says about connections holds for all.
+			out = b.connections(t)
+		}
+		out.Targets = append(out.Targets, parts.Target{Cluster: t.cluster(), Weight: uint32(max(d.GetWeight(), 1))})
+	}
+	switch len(out.Targets) {
+	case 0:
+		return parts.BlackHole(), false
+	case 1:
+		out.StatPrefix = out.Targets[0].Cluster
+	default:
+		out.StatPrefix = vs.Config.Name + "." + vs.Config.Namespace
+	}
+	return out, true
+}
+
+// StreamTo leads connections to a port of a service.
+func (b *Builder) StreamTo(svc *model.Service, port uint32) parts.Stream {
+	t := target{host: svc.Hostname, port: port, service: svc}
+	out := b.connections(t)
+	out.StatPrefix, out.Targets = t.cluster(), []parts.Target{{Cluster: t.cluster(), Weight: 1}}
+	return out
+}
+
+// connections is what the rule of a target says about connections.
+func (b *Builder) connections(t target) (out parts.Stream) {
+	if t.service == nil {
+		return out
+	}
+	rule := b.Mesh.DestinationRules.For(t.service.ServiceKey, b.Proxy.Namespace, b.Proxy.Labels)
+	policy := cluster.PolicyOf(rule, t.subset, t.port)
+	out.Idle, out.Longest = policy.Pool.GetTcp().GetIdleTimeout(), policy.Pool.GetTcp().GetMaxConnectionDuration()
+	out.BySource, out.Tunnel = policy.Balancer.GetConsistentHash().GetUseSourceIp(), policy.Tunneling()
+	return out
+}
