@@ -5,7 +5,9 @@ package generate
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -86,14 +88,19 @@ func portOf(t *testing.T, addr net.Addr) string {
 // files. Envoy reads them itself, from a file for each secret.
 func secretsFromFiles(t *testing.T, bootstrap []byte) []byte {
 	t.Helper()
+	return withSecrets(t, t.TempDir(), bootstrap, secretOf)
+}
+
+// withSecrets has Envoy read each secret that a configuration names from a file
+// of its own in a directory.
+func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *testing.T, name string) map[string]any) []byte {
+	t.Helper()
 	var tree any
 	d := json.NewDecoder(bytes.NewReader(bootstrap))
 	d.UseNumber()
 	if err := d.Decode(&tree); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	n := 0
 	var walk func(any)
 	walk = func(v any) {
 		switch v := v.(type) {
@@ -109,8 +116,7 @@ func secretsFromFiles(t *testing.T, bootstrap []byte) []byte {
 			if _, sds := v["sdsConfig"]; !ok || !sds {
 				return
 			}
-			n++
-			path := filepath.Join(dir, strconv.Itoa(n)+".json")
+			path := filepath.Join(dir, fmt.Sprintf("secret-%x.json", sha256.Sum256([]byte(name))))
 			b, err := json.Marshal(map[string]any{"resources": []any{secretOf(t, name)}})
 			if err != nil {
 				t.Fatal(err)

@@ -80,11 +80,12 @@ func OutboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, plugins Plug
 	return hcm
 }
 
-// InboundHTTP serves requests to the application, and tells it who calls.
+// InboundHTTP serves requests to the application. The application reads who calls in
+// x-forwarded-client-cert: what the caller itself writes there is replaced.
 func InboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, plugins Plugins) *hcmv3.HttpConnectionManager {
 	hcm := commonHTTP(mesh, statPrefix, plugins)
 	hcm.ServerName = "istio-envoy"
-	hcm.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
+	hcm.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 	hcm.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
 		Subject: wrapperspb.Bool(true), Uri: true, Dns: true,
 	}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+const forwardedCert = "X-Forwarded-Client-Cert"
+
+// guarded is the real Envoy of a workload. It has an identity of the mesh and
+// takes mutual TLS and plaintext in front of an application, which answers with
+// the certificates that it is told of. Its listeners and clusters can change.
+type guarded struct {
+	authority *issuer
+	own       string // files of its certificate and key, with ~ between
+	address   string // where the proxy is
+	ports     map[string]string
+	dir       string
+	objects   string
+	proxy     *model.Proxy
+	mesh      *snapshot.Mesh
+}
+
+// guardedObjects are a port for each way in: of requests, of streams, of what
+// does not say what it is, and a way out in plaintext.
+const guardedObjects = `
+kind: Sidecar
+metadata: {name: frontend, namespace: default}
+spec:
+  ingress:
+  - {port: {number: PORT_HTTP, protocol: HTTP, name: http}, defaultEndpoint: "127.0.0.1:PORT_APP"}
+  - {port: {number: PORT_TCP, protocol: TCP, name: tcp}, defaultEndpoint: "127.0.0.1:PORT_APP"}
+  - {port: {number: PORT_ANY, name: any}, defaultEndpoint: "127.0.0.1:PORT_APP"}
+---
+kind: ServiceEntry
+metadata: {name: app, namespace: default}
+spec:
+  hosts: [app.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1, ports: {http: PORT_APP}}]
+---
+kind: ServiceEntry
+metadata: {name: far, namespace: default}
+spec:
+  hosts: [far.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1, ports: {http: PORT_FAR}, serviceAccount: far, labels: {security.istio.io/tlsMode: istio}}]
+`
+
+// startGuarded runs the Envoy until the test ends.
+func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
+	t.Helper()
+	binary := envoyBinary(t)
+	// An address of this run alone: others may run at the same time.
+	var random [3]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		t.Fatal(err)
+	}
+	s := &guarded{address: fmt.Sprintf("127.%d.%d.%d", 100+random[0]%100, random[1], 1+random[2]%250), dir: t.TempDir(), ports: map[string]string{}}
+	s.authority = newIssuer(t, s.dir, "root")
+	_, chain, key := s.identity(t, "spiffe://cluster.local/ns/default/sa/default")
+	s.own = chain + "~" + key
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(r.Header.Values(forwardedCert), ",")) // the client sees what is missing
+	}))
+	t.Cleanup(app.Close)
+	s.ports["APP"], s.ports["FAR"] = portOf(t, app.Listener.Addr()), s.serveFar(t)
+	for i, port := range freePorts(t, s.address, 4) {
+		s.ports[[]string{"HTTP", "TCP", "ANY", "PROXY"}[i]] = port
+	}
+	s.objects = guardedObjects
+	for name, port := range s.ports {
+		s.objects = strings.ReplaceAll(s.objects, "PORT_"+name, port)
+	}
+	s.proxy = proxyAt(s.address)
+	s.proxy.HTTPProxyPort = uint32(numberOf(t, s.ports["PROXY"]))
+	if change != nil {
+		change(s.proxy)
+	}
+	s.put(t, snapshot.Input{})
+	runEnvoy(t, binary, s.bootstrap(t), s.address+":"+s.ports["HTTP"])
+	return s
+}
+
+func numberOf(t *testing.T, port string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// put has the Envoy take what a snapshot says; of the input only what objects
+// and settings leave open counts.
+func (s *guarded) put(t *testing.T, in snapshot.Input) {
+	t.Helper()
+	objects := inputOf(decode(t, strings.TrimSpace(s.objects)), meshconfig.Default())
+	in.List, in.Mesh = objects.List, objects.Mesh
+	s.mesh = snapshot.Build(s.mesh, in, model.Change{All: true})
+	for _, p := range s.mesh.Problems {
+		t.Errorf("a problem of the objects: %s", p)
+	}
+	var all struct {
+		Static map[string][]map[string]any `json:"static_resources"`
+	}
+	if err := json.Unmarshal(withSecrets(t, s.dir, staticBootstrap(t, s.mesh, s.proxy), s.secret), &all); err != nil {
+		t.Fatal(err)
+	}
+	for name, typeURL := range map[string]string{"listeners": TypeListener, "clusters": TypeCluster} {
+		for _, resource := range all.Static[name] {
+			resource["@type"] = typeURL
+		}
+		b, err := json.Marshal(map[string]any{"resources": all.Static[name]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Envoy looks at what is moved there.
+		write(t, filepath.Join(s.dir, name+".new"), b)
+		if err := os.Rename(filepath.Join(s.dir, name+".new"), filepath.Join(s.dir, name+".json")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s *guarded) bootstrap(t *testing.T) []byte {
+	t.Helper()
+	from := func(name string) map[string]any {
+		return map[string]any{"resource_api_version": "V3", "path_config_source": map[string]any{"path": filepath.Join(s.dir, name+".json")}}
+	}
+	b, err := json.Marshal(map[string]any{
+		"node":              map[string]any{"id": "test", "cluster": "test"},
+		"dynamic_resources": map[string]any{"lds_config": from("listeners"), "cds_config": from("clusters")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// secret is what the agent serves.
+func (s *guarded) secret(t *testing.T, name string) map[string]any {
+	t.Helper()
+	from := map[string]string{"ROOTCA": "file-root:" + s.authority.file, "default": "file-cert:" + s.own}[name]
+	secret := secretOf(t, from)
+	secret["name"] = name
+	return secret
+}
+
+// identity issues a certificate of a workload, and writes it and its key to files.
+func (s *guarded) identity(t *testing.T, id string) (pair tls.Certificate, chain, key string) {
+	t.Helper()
+	uri, err := url.Parse(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, private, text := certificate(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "workload"}, URIs: []*url.URL{uri},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
+	}, s.authority)
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, key = filepath.Join(s.dir, cert.SerialNumber.String()+".pem"), filepath.Join(s.dir, cert.SerialNumber.String()+".key")
+	write(t, chain, text)
+	write(t, key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: private, Leaf: cert}, chain, key
+}
+
+// serveFar is a workload that the Envoy calls with mutual TLS.
+func (s *guarded) serveFar(t *testing.T) string {
+	t.Helper()
+	pair, _, _ := s.identity(t, "spiffe://cluster.local/ns/default/sa/far")
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "far")
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"istio", "http/1.1"}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return portOf(t, server.Listener.Addr())
+}
+
+// client speaks to a port as a workload does whose application forges: with
+// mutual TLS of its own, and names of its choice for what is inside. A nil
+// certificate is plaintext.
+func (s *guarded) client(pair *tls.Certificate, alpn ...string) *http.Client {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if pair != nil {
+		transport.TLSClientConfig = &tls.Config{Certificates: []tls.Certificate{*pair}, InsecureSkipVerify: true, NextProtos: alpn} //nolint:gosec // the server is not what is examined
+	}
+	return &http.Client{Transport: transport, Timeout: 2 * time.Minute}
+}
+
+// ask sends a request with a header, and returns the answer or the error.
+func (s *guarded) ask(t *testing.T, client *http.Client, scheme, port, forged string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+"://"+net.JoinHostPort(s.address, s.ports[port])+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if forged != "" {
+		req.Header.Set(forwardedCert, forged)
+	}
+	return answer(client, req)
+}
+
+func answer(client *http.Client, req *http.Request) (string, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }() // it is read below
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return string(body), err
+}
