@@ -90,6 +90,10 @@ generate: ## write generated files anew
 bench: build envoy ## measure and print the table of sizes and times
 	@go run ./e2e/bench --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" $(BENCHFLAGS)
 
+.PHONY: attack
+attack: build envoy ## attack the programs and write the table of docs/SECURITY.md
+	@go run ./e2e/attack --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --write docs/SECURITY.md $(ATTACKFLAGS)
+
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
