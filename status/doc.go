@@ -21,7 +21,7 @@
 //	/app-health/<container>/{livez,readyz,startupz}
 //	                                            GET     anybody   what the application answered
 //	/app-lifecycle/<container>/{poststartz,prestopz}
-//	                                            GET     anybody   what the application answered
+//	                                            GET     HookSources  what the application answered
 //	/quitquitquit                               POST    loopback  200, then the agent ends
 //	/drain                                      POST    loopback  200 when Envoy has drained; Envoy goes on
 //	/debug/pprof/...                            any     loopback  with profiling only

@@ -51,6 +51,9 @@ func serve(t *testing.T, edit func(*Config)) (*Server, string) {
 	return s, listener.Addr().String()
 }
 
+// textLogger returns a logger that writes text.
+func textLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
 // upstream runs an HTTP server until the test ends.
 func upstream(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()

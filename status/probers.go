@@ -149,6 +149,16 @@ func (p Probers) Share(cfg probe.ClientConfig) error {
 	return nil
 }
 
+// hooks reports whether there are lifecycle hooks.
+func (p Probers) hooks() bool {
+	for path := range p {
+		if strings.HasPrefix(path, hookPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // hookClient is how hooks are sent where probes are sent so: the kubelet offers
 // HTTP/2 to the latter only.
 func hookClient(cfg probe.ClientConfig) probe.ClientConfig {

@@ -46,6 +46,8 @@ type Config struct {
 	Gatherer prometheus.Gatherer
 	// Probers are the application's probes. nil: none.
 	Probers Probers
+	// HookSources says who may run the application's lifecycle hooks.
+	HookSources HookSources
 	// InstanceIP is the host that probes are sent to when they name none.
 	InstanceIP string
 	// ProbeSourceIP is the address that probes come from, so that traffic
@@ -126,6 +128,9 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 		// There is no timeout for writing: profiles and scrapes take as long as
 		// they were asked to. Handlers bound themselves.
+	}
+	if s.cfg.Probers.hooks() && s.cfg.HookSources.guesses() {
+		s.cfg.Logger.Warn("the address of the node is not known: lifecycle hooks run for the default gateway and this network namespace only; set HOST_IP to the node's address, or OUTRIGGER_HOOK_SOURCES")
 	}
 	s.cfg.Logger.Info("status port is served", "address", s.cfg.Listener.Addr().String())
 	served := make(chan error, 1)

@@ -6,9 +6,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/status"
 )
 
 // dnsEnvironment is what the DNS proxy reads. Whether there is one is said by
@@ -41,8 +44,12 @@ type relayEnvironment struct {
 	lastGoodSecrets  bool
 }
 
-// probeEnvironment is how application probes are made.
-type probeEnvironment struct{ http2, keepAlive bool }
+// probeEnvironment is how application probes are made, and who may run hooks.
+type probeEnvironment struct {
+	http2, keepAlive bool
+	hookSources      []netip.Prefix
+	hooksForAll      bool
+}
 
 // scrapeEnvironment is who may read metrics, where, and what is in them.
 type scrapeEnvironment struct {
@@ -55,6 +62,10 @@ func featureVariables() []variable {
 	return []variable{
 		{"ISTIO_ENABLE_HTTP2_PROBING", kindBool, "true", "let application probes over TLS speak HTTP/2", boolean(func(e *environment) *bool { return &e.probe.http2 })},
 		{"ENABLE_PROBE_KEEPALIVE_CONNECTIONS", kindBool, "false", "keep the connections of application probes open", boolean(func(e *environment) *bool { return &e.probe.keepAlive })},
+		{"OUTRIGGER_HOOK_SOURCES", kindText, "", "addresses or CIDRs that may run the application's lifecycle hooks at the status port, with commas between, in addition to HOST_IP, the default gateway and this network namespace; any: everybody, as in Istio", func(e *environment, s string) (err error) {
+			e.probe.hookSources, e.probe.hooksForAll, err = status.ParseHookSources(s)
+			return err
+		}},
 		{nameSecureMetrics, kindPort, "0", "port of Envoy that answers `/stats/prometheus` with Envoy's metrics, over TLS, to peers with a certificate of the mesh; 0: none", portOrNone(func(e *environment) *int { return &e.scrape.securePort })},
 		{nameSecureMerged, kindPort, "0", "the same with the merged metrics of the status port, at `/stats/prometheus` and `/metrics`; 0: none", portOrNone(func(e *environment) *int { return &e.scrape.secureMergedPort })},
 		{nameMetricsLocal, kindBool, "false", "metrics without a certificate for peers on this machine only: ENVOY_PROMETHEUS_PORT binds to the loopback address, the status port refuses others", boolean(func(e *environment) *bool { return &e.scrape.localOnly })},

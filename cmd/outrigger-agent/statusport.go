@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		AppScrape:     cfg.appScrape,
 		Gatherer:      b.registry,
 		Probers:       cfg.probers,
+		HookSources:   hookSources(cfg),
 		InstanceIP:    instance,
 		ProbeSourceIP: source,
 		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.profiling, Debug: b.debugHandlers()},
@@ -53,6 +55,20 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		}
 	}
 	return status.New(c)
+}
+
+// annotationOVN is on each pod of OVN-Kubernetes.
+const annotationOVN = "k8s.ovn.org/pod-networks"
+
+// hookSources returns who may run the application's lifecycle hooks. An HOST_IP
+// that is no address counts as unknown.
+func hookSources(cfg *config) status.HookSources {
+	_, ovn := cfg.metadata.Annotations[annotationOVN]
+	s := status.HookSources{Anybody: cfg.env.probe.hooksForAll, More: cfg.env.probe.hookSources, AfterGateway: ovn}
+	if ip, err := netip.ParseAddr(strings.Trim(cfg.env.hostIP, "[]")); err == nil {
+		s.HostIP = ip
+	}
+	return s
 }
 
 // readiness answers nil when Envoy, if there is one, serves and the workload

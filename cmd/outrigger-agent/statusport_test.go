@@ -5,12 +5,15 @@ package main
 
 import (
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/status"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
@@ -55,5 +58,30 @@ func TestProxyReadinessSaysMore(t *testing.T) {
 	code, body := a.get(15020, "/healthz/ready")
 	if code != http.StatusOK || !strings.HasPrefix(body, "ready\ncontrol plane: connected, last response ") || !strings.Contains(body, "\ncertificate: until 20") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// The kubelet's addresses come from the environment and the pod's annotations.
+func TestHookSources(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		environ     []string
+		annotations map[string]string
+		want        status.HookSources
+	}{
+		"nothing":    {nil, nil, status.HookSources{}},
+		"node":       {[]string{"HOST_IP=192.0.2.7"}, nil, status.HookSources{HostIP: netip.MustParseAddr("192.0.2.7")}},
+		"IPv6":       {[]string{"HOST_IP=[2001:db8::7]"}, nil, status.HookSources{HostIP: netip.MustParseAddr("2001:db8::7")}},
+		"no address": {[]string{"HOST_IP=node-7"}, nil, status.HookSources{}},
+		"list":       {[]string{"OUTRIGGER_HOOK_SOURCES=100.64.0.0/16"}, nil, status.HookSources{More: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}}},
+		"any":        {[]string{"OUTRIGGER_HOOK_SOURCES=any"}, nil, status.HookSources{Anybody: true}},
+		"wrong":      {[]string{"OUTRIGGER_HOOK_SOURCES=kubelet"}, nil, status.HookSources{}},
+		"OVN":        {nil, map[string]string{"k8s.ovn.org/pod-networks": "{}"}, status.HookSources{AfterGateway: true}},
+	} {
+		env, _ := readEnvironment(c.environ)
+		got := hookSources(&config{env: env, metadata: &node.Metadata{Annotations: c.annotations}})
+		if diff := cmp.Diff(c.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// HookSources says who may run the application's lifecycle hooks. The kubelet
+// does, and with most networks it calls from an address of the node: from HostIP,
+// or from the pod's default gateway. Loopback addresses and those of this network
+// namespace may run hooks too; in a pod of the host network the latter are the
+// node's.
+type HookSources struct {
+	// Anybody lets every peer run hooks.
+	Anybody bool
+	// HostIP is the address of the node. The zero value means that it is unknown.
+	HostIP netip.Addr
+	// AfterGateway adds the address that follows that of the default gateway.
+	// OVN-Kubernetes has its management port there, from which the kubelet calls.
+	AfterGateway bool
+	// More are further addresses.
+	More []netip.Prefix
+}
+
+// anybody is the word for HookSources.Anybody.
+const anybody = "any"
+
+// ParseHookSources reads addresses and CIDRs with commas between, or the word any.
+func ParseHookSources(text string) (more []netip.Prefix, everybody bool, err error) {
+	if strings.TrimSpace(text) == anybody {
+		return nil, true, nil
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(item)
+		if err != nil {
+			var ip netip.Addr
+			if ip, err = netip.ParseAddr(item); err != nil {
+				return nil, false, fmt.Errorf("%q is neither an IP address nor a CIDR nor the word %s", item, anybody)
+			}
+			prefix = netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen())
+		}
+		more = append(more, prefix.Masked())
+	}
+	return more, false, nil
+}
+
+// guesses reports whether nobody has said where the kubelet calls from.
+func (s HookSources) guesses() bool { return !s.Anybody && !s.HostIP.IsValid() && len(s.More) == 0 }
+
+// allows reports whether a peer may run hooks. It reads the routes anew, because a
+// network may set them after the agent has started.
+func (s HookSources) allows(peer string) bool {
+	if s.Anybody || isLocal(peer) {
+		return true
+	}
+	address, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return false
+	}
+	ip := address.Addr().Unmap().WithZone("")
+	return !ip.IsLoopback() && (s.isNode(ip, os.ReadFile) || slices.Contains(ownAddresses(), ip) ||
+		slices.ContainsFunc(s.More, func(p netip.Prefix) bool { return p.Contains(ip) }))
+}
+
+// isNode reports whether an address is one that the node has, as far as that is known.
+func (s HookSources) isNode(ip netip.Addr, read func(string) ([]byte, error)) bool {
+	if ip == s.HostIP.Unmap() {
+		return true
+	}
+	for _, gateway := range gateways(read) {
+		if ip == gateway || s.AfterGateway && ip == gateway.Next() {
+			return true
+		}
+	}
+	return false
+}
+
+// ownAddresses returns the addresses of this network namespace, without loopback.
+func ownAddresses() (own []netip.Addr) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil // the other sources remain
+	}
+	for _, a := range addresses {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && !prefix.Addr().IsLoopback() {
+			own = append(own, prefix.Addr().Unmap())
+		}
+	}
+	return own
+}
+
+const (
+	routesIPv4 = "/proc/net/route"
+	routesIPv6 = "/proc/net/ipv6_route"
+	// viaGateway is the flag of routes that have a gateway.
+	viaGateway = 0x2
+)
+
+// gateways returns the gateways of the default routes of both families. Where
+// there are no such files, as outside of Linux, there are none.
+func gateways(read func(string) ([]byte, error)) (list []netip.Addr) {
+	add := func(fields []string, destination, mask, gateway, flags int) {
+		bits, err := strconv.ParseUint(fields[flags], 16, 32)
+		if err != nil || bits&viaGateway == 0 || strings.Trim(fields[destination]+fields[mask], "0") != "" {
+			return
+		}
+		raw, err := hex.DecodeString(fields[gateway])
+		if err != nil {
+			return
+		}
+		if len(raw) == net.IPv4len { // in the byte order of the machine
+			binary.NativeEndian.PutUint32(raw, binary.BigEndian.Uint32(raw))
+		}
+		if ip, ok := netip.AddrFromSlice(raw); ok && !ip.IsUnspecified() {
+			list = append(list, ip)
+		}
+	}
+	for _, table := range []struct {
+		path                                       string
+		columns, destination, mask, gateway, flags int
+	}{
+		{path: routesIPv4, columns: 8, destination: 1, mask: 7, gateway: 2, flags: 3},
+		{path: routesIPv6, columns: 10, destination: 0, mask: 1, gateway: 4, flags: 8},
+	} {
+		text, err := read(table.path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if fields := strings.Fields(line); len(fields) >= table.columns {
+				add(fields, table.destination, table.mask, table.gateway, table.flags)
+			}
+		}
+	}
+	return list
+}
