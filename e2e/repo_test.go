@@ -112,6 +112,8 @@ func importProblem(from, to string) string {
 		return "the control plane may import of the agent folders only " + strings.Join(sharedLeaves, ", ")
 	case below(from, "cmd/outrigger-agent") && below(to, "controlplane"):
 		return "the agent must not import the control plane"
+	case below(from, "internal") && !below(to, "internal"):
+		return "what several programs share imports nothing of them"
 	case below(to, "cmd") && !(from == "cmd/outrigger" && below(to, "cmd/outrigger")) && !(below(from, "cmd") && to == "cmd/footprint"):
 		return "nobody imports cmd, but cmd/outrigger the packages below it, and the programs what they share"
 	case to == "e2e" || below(to, "examples"):
@@ -166,6 +168,10 @@ func TestImportRules(t *testing.T) {
 		{"cmd/outrigger-agent", "cmd/footprint", true},
 		{"sds", "cmd/footprint", false},
 		{"certs", "e2e", false},
+		{"status", "internal/connlimit", true},
+		{"controlplane/ca", "internal/ratelimit", true},
+		{"internal/connlimit", "internal/ratelimit", true},
+		{"internal/connlimit", "certs", false},
 	} {
 		if allowed := importProblem(c.from, c.to) == ""; allowed != c.allowed {
 			t.Errorf("%s imports %s: allowed is %v, want %v", c.from, c.to, allowed, c.allowed)
@@ -302,7 +308,7 @@ func TestDocuments(t *testing.T) {
 // topLevel is everything that may stand at the top of the tree.
 var topLevel = strings.Fields(`
 	.ci .git .gitignore ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md bin bootstrap certs changes cmd
-	controlplane docs e2e envoy examples go.mod go.sum requirements-envoy.txt scripts sds status xdsproxy`)
+	controlplane docs e2e envoy examples go.mod go.sum internal requirements-envoy.txt scripts sds status xdsproxy`)
 
 func TestTopLevel(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package connlimit
+
+import (
+	"container/list"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// The classes of connections, as indexes.
+const (
+	ordinary = iota
+	exempt
+)
+
+// maxWrite is how much is written at once, so that a slow peer that reads is told
+// from one that does not.
+const maxWrite = 64 << 10
+
+// Conn is a connection of a [Listener].
+type Conn struct {
+	net.Conn
+	listener *Listener
+	address  net.Addr
+	source   netip.Prefix
+	reserved bool
+
+	// These are guarded by the listener's mu. waiting is nil while it is in use;
+	// unused is nil without Config.Unused, and once it was in use.
+	waiting  *list.Element
+	unused   *time.Timer
+	released bool
+
+	deadlines sync.Mutex // guards the field below, and the order of deadlines
+	deadline  time.Time  // that the server wants for writes
+}
+
+// Addr is the address of the peer of a [Conn]. Servers hand it on, so that code
+// which sees only the address finds the connection.
+type Addr struct {
+	net.Addr
+	Conn *Conn
+}
+
+func (l *Listener) wrap(raw net.Conn) *Conn {
+	c := &Conn{Conn: raw, listener: l}
+	var ip netip.Addr
+	c.source, ip = sourceOf(raw.RemoteAddr())
+	c.reserved = ip.IsValid() && l.cfg.Reserved(ip)
+	c.address = Addr{raw.RemoteAddr(), c}
+	return c
+}
+
+func (c *Conn) class() int {
+	if c.reserved {
+		return exempt
+	}
+	return ordinary
+}
+
+// Of returns the connection of a listener that is below another one, such as one
+// of TLS, or nil.
+func Of(conn net.Conn) *Conn {
+	for conn != nil {
+		switch c := conn.(type) {
+		case *Conn:
+			return c
+		case interface{ NetConn() net.Conn }:
+			conn = c.NetConn()
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// OfAddr returns the connection whose peer has an address, or nil.
+func OfAddr(addr net.Addr) *Conn {
+	if a, ok := addr.(Addr); ok {
+		return a.Conn
+	}
+	return nil
+}
+
+// RemoteAddr implements net.Conn. The address is an [Addr].
+func (c *Conn) RemoteAddr() net.Addr { return c.address }
+
+// Use marks the connection as in use: Config.Unused no longer applies, and it is
+// not closed for another one until Wait.
+func (c *Conn) Use() {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.stopUnused()
+	if c.waiting != nil {
+		c.listener.waiting[c.class()].Remove(c.waiting)
+		c.waiting = nil
+	}
+}
+
+// stopUnused stops the timer of Config.Unused. The caller holds the listener's mu.
+func (c *Conn) stopUnused() {
+	if c.unused != nil {
+		c.unused.Stop()
+		c.unused = nil
+	}
+}
+
+// Wait marks the connection as waiting for its next request, from now.
+func (c *Conn) Wait() {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	if c.waiting == nil && !c.released {
+		c.waiting = c.listener.waiting[c.class()].PushBack(c)
+	}
+}
+
+// end closes the connection because of a limit.
+func (c *Conn) end(reason string) {
+	c.listener.cfg.OnClose(reason)
+	_ = c.Close() // the peer may have been faster
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.listener.mu.Lock()
+	c.listener.release(c)
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.deadline = t
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Write implements net.Conn. A peer that reads nothing for Config.Stall is cut off.
+func (c *Conn) Write(b []byte) (n int, err error) {
+	if c.listener.cfg.Stall <= 0 {
+		return c.Conn.Write(b)
+	}
+	for first := true; first || n < len(b); first = false {
+		ours, err := c.patience()
+		if err != nil {
+			return n, err
+		}
+		m, err := c.Conn.Write(b[n:min(len(b), n+maxWrite)])
+		n += m
+		if ours && m == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			c.end(ReasonStalled)
+		}
+		// A part went through: the peer reads, if slowly.
+		if err != nil && !(ours && m > 0 && errors.Is(err, os.ErrDeadlineExceeded)) {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// patience sets the deadline of the next write, and reports whether it is that of
+// Config.Stall and not an earlier one of the server.
+func (c *Conn) patience() (ours bool, err error) {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	at := time.Now().Add(c.listener.cfg.Stall)
+	if !c.deadline.IsZero() && c.deadline.Before(at) {
+		return false, c.Conn.SetWriteDeadline(c.deadline)
+	}
+	return true, c.Conn.SetWriteDeadline(at)
+}
