@@ -27,10 +27,13 @@ import (
 // taken back. What is gone from the mesh with its route configuration stays for
 // as long as the proxy asks for that: its listener is draining.
 
-// takesVirtualHosts reports whether a proxy is an Envoy of which that is known.
+// takesVirtualHosts reports whether a proxy is an Envoy that takes virtual hosts
+// over its ADS stream. Envoy 1.36 rejects every route configuration that names
+// VHDS with another source than a gRPC stream of its own; 1.37 was the first to
+// take ADS. Clients of other or unknown versions get virtual hosts inside routes.
 func takesVirtualHosts(n *corev3.Node) bool {
 	v := n.GetUserAgentBuildVersion().GetVersion()
-	return n.GetUserAgentName() == "envoy" && (v.GetMajorNumber() > 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() >= 36)
+	return n.GetUserAgentName() == "envoy" && (v.GetMajorNumber() > 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() >= 37)
 }
 
 // routeOf gives the route configuration of a virtual host.

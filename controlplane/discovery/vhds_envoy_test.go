@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -151,6 +152,19 @@ func startTurning(t *testing.T, address string, noVHDS []bool, args ...string) *
 	m.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: g.address})}}
 	t.Cleanup(m.client.CloseIdleConnections)
 	return m
+}
+
+// needVHDS skips a test of virtual hosts as resources of their own where Envoy
+// does not take them.
+func needVHDS(t *testing.T) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").CombinedOutput()
+	if err != nil {
+		t.Fatalf("envoy --version: %v: %s", err, out)
+	}
+	if strings.Contains(string(out), "/1.36.") {
+		t.Skip("Envoy 1.36 takes no virtual hosts over ADS: routes hold them")
+	}
 }
 
 func (m *turning) put(kind model.Kind, name string, spec any) {
@@ -324,6 +338,9 @@ func TestEnvoyVHDS(t *testing.T) {
 	}{"VHDS": {"127.77.141.3", false}, "inside": {"127.77.141.4", true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if !tc.off {
+				needVHDS(t)
+			}
 			m := startTurning(t, tc.address, []bool{tc.off})
 			m.load(t, true)
 			first := m.cable.received.Load()
@@ -380,6 +397,7 @@ func TestEnvoyListenerComesBack(t *testing.T) {
 	}{"on one stream": {"127.77.141.7", false}, "on another stream": {"127.77.141.8", true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			needVHDS(t)
 			m := startTurning(t, tc.address, []bool{false}, "--drain-time-s", "1")
 			port := m.port
 			for round := 1; round <= 2; round++ {

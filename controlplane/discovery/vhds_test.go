@@ -46,9 +46,9 @@ func TestWhoHasVHDS(t *testing.T) {
 		want         string
 	}{
 		{"envoy", false, true, "envoy", 1, 39, "vhds x=1"},
-		{"oldest", false, true, "envoy", 1, 36, "vhds x=1"},
+		{"oldest", false, true, "envoy", 1, 37, "vhds x=1"},
 		{"newer", false, true, "envoy", 2, 0, "vhds x=1"},
-		{"older", false, true, "envoy", 1, 35, "vhds"},
+		{"older", false, true, "envoy", 1, 36, "vhds"},
 		{"no version", false, true, "envoy", 0, 0, "vhds"},
 		{"another client", false, true, "gRPC Go", 1, 80, "vhds"},
 		{"state of the world", false, false, "envoy", 1, 39, "vhds"},
