@@ -5,8 +5,10 @@ package config
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -26,38 +28,52 @@ const MaxFileSize = 16 << 20
 // A problem carries the key of its object unless the key itself is in doubt;
 // then the name in it is empty.
 func Decode(source string, data []byte) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: DefaultNamespace}).decode(data)
+	return (&decoder{source: source, namespace: DefaultNamespace}).decode(context.Background(), data)
+}
+
+// DecodeContext is Decode that ends between two documents when ctx is done. It
+// then returns the cause, and what it returns beside it is not complete.
+func DecodeContext(ctx context.Context, source string, data []byte) ([]*model.Config, []model.Problem, error) {
+	objects, problems := (&decoder{source: source, namespace: DefaultNamespace}).decode(ctx, data)
+	return objects, problems, ctx.Err()
 }
 
 // DecodeWritten is Decode for objects that will be written to a store: their
 // ResourceVersion is what stands in metadata, empty for none, and objects that
 // name no namespace are of the given one; empty means [DefaultNamespace].
 func DecodeWritten(source string, data []byte, namespace string) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(data)
+	return (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(context.Background(), data)
 }
 
 // DecodeForeign is DecodeWritten for objects that a cluster holds, whose
 // definitions may know more fields than this version: an unknown field is a
 // warning.
 func DecodeForeign(source string, data []byte) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: DefaultNamespace, written: true, lenient: true}).decode(data)
+	return (&decoder{source: source, namespace: DefaultNamespace, written: true, lenient: true}).decode(context.Background(), data)
 }
 
-func (d *decoder) decode(data []byte) ([]*model.Config, []model.Problem) {
+func (d *decoder) decode(ctx context.Context, data []byte) ([]*model.Config, []model.Problem) {
 	d.seen = map[model.Key]int{}
+	work := &parseWork{search: mostSearched}
 	if len(data) > MaxFileSize {
 		d.problem(model.Key{}, 1, fmt.Sprintf(
 			"the file is larger than %d MiB, the most that is read at once: split it into several files", MaxFileSize>>20))
 		return nil, d.problems
 	}
 	for _, c := range splitDocuments(data) {
-		docs, faults := c.parse()
+		if ctx.Err() != nil {
+			break
+		}
+		docs, faults := c.parse(work)
 		for _, f := range faults {
 			d.problem(model.Key{}, f.line, f.text)
 		}
 		for _, doc := range docs {
-			d.document(doc, 0)
+			d.document(ctx, doc, 0)
 		}
+	}
+	if more := d.unnamed + work.unlisted - maxListed; more > 0 {
+		d.problems = append(d.problems, model.Problem{Source: d.source, Reason: unlistedText(more, "problem")})
 	}
 	return d.objects, d.problems
 }
@@ -73,6 +89,8 @@ type decoder struct {
 	lenient  bool
 	objects  []*model.Config
 	problems []model.Problem
+	// unnamed counts the problems that belong to no object.
+	unnamed int
 	// seen holds the line of each key of the file.
 	seen map[model.Key]int
 }
@@ -80,11 +98,16 @@ type decoder struct {
 func (d *decoder) place(line int) string { return fmt.Sprintf("%s:%d", d.source, line) }
 
 func (d *decoder) problem(key model.Key, line int, reason string) {
+	if key.Name == "" {
+		if d.unnamed++; d.unnamed > maxListed {
+			return
+		}
+	}
 	d.problems = append(d.problems, model.Problem{Object: key, Source: d.place(line), Reason: reason})
 }
 
 // document reads one object or a list of objects.
-func (d *decoder) document(n *yaml.Node, depth int) {
+func (d *decoder) document(ctx context.Context, n *yaml.Node, depth int) {
 	if n.Kind != yaml.MappingNode {
 		d.problem(model.Key{}, n.Line, "this document is "+shape(n)+": it has to be an object with apiVersion, kind, metadata and spec")
 		return
@@ -111,7 +134,10 @@ func (d *decoder) document(n *yaml.Node, depth int) {
 		d.problem(model.Key{}, n.Line, "a "+kind+" stands inside a list: write its items into the outer list")
 	default:
 		for _, item := range items.Content {
-			d.document(item, depth+1)
+			if ctx.Err() != nil {
+				return
+			}
+			d.document(ctx, item, depth+1)
 		}
 	}
 }
@@ -151,15 +177,16 @@ func (d *decoder) object(n *yaml.Node) {
 		Source:      d.place(n.Line),
 		Spec:        spec.NewSpec(),
 	}
-	switch {
+	switch text := sizeFault(n); {
+	case text != "":
+		b.errorf(n, "%s", text)
 	case h.spec != nil && !isNull(h.spec):
 		b.spec(h.spec, c.Spec, "spec")
 	case spec.Group == groupGateway:
 		b.errorf(n, "spec is missing: write it, {} for an empty one")
 	}
-	var warnings []fault
-	if len(b.faults) == 0 {
-		b.faults, warnings = validationFaults(c, spec, h.spec, n)
+	if b.count() == 0 {
+		b.validate(c, spec, h.spec, n)
 	}
 	if first, ok := d.seen[key]; ok && key.Name != "" {
 		b.faults = append(b.faults, fault{line: n.Line, text: fmt.Sprintf(
@@ -168,9 +195,8 @@ func (d *decoder) object(n *yaml.Node) {
 	if key.Name != "" {
 		d.seen[key] = n.Line
 	}
-	d.report(key, append(b.warnings, warnings...), true)
-	if len(b.faults) > 0 {
-		d.report(key, b.faults, false)
+	b.report(d, key, n.Line)
+	if b.count() > 0 {
 		return
 	}
 	if c.ResourceVersion = meta.resourceVersion; !d.written {
@@ -179,10 +205,26 @@ func (d *decoder) object(n *yaml.Node) {
 	d.objects = append(d.objects, c)
 }
 
-func (d *decoder) report(key model.Key, faults []fault, warning bool) {
-	slices.SortStableFunc(faults, func(a, b fault) int { return cmp.Compare(a.line, b.line) })
-	for _, f := range faults {
-		d.problems = append(d.problems, model.Problem{Object: key, Source: d.place(f.line), Reason: f.text, Warning: warning})
+// report makes problems of the warnings and faults of an object that begins on
+// a line.
+func (b *builder) report(d *decoder, key model.Key, line int) {
+	for _, list := range []struct {
+		faults   []fault
+		unlisted int
+		what     string
+	}{{b.warnings, b.unlistedWarnings, "warning"}, {b.faults, b.unlisted, "error"}} {
+		slices.SortStableFunc(list.faults, func(a, b fault) int { return cmp.Compare(a.line, b.line) })
+		if list.unlisted > 0 {
+			list.faults = append(list.faults, fault{line, unlistedText(list.unlisted, list.what)})
+		}
+		for _, f := range list.faults {
+			if key.Name == "" {
+				d.unnamed++
+			}
+			if key.Name != "" || d.unnamed <= maxListed {
+				d.problems = append(d.problems, model.Problem{Object: key, Source: d.place(f.line), Reason: f.text, Warning: list.what == "warning"})
+			}
+		}
 	}
 }
 
@@ -197,9 +239,8 @@ func didYouMeanKind(kind string) string {
 	return ": write one of " + kindNames()
 }
 
-// validationFaults runs the rules of the kind and finds the line of each
-// fault.
-func validationFaults(c *model.Config, schema Schema, specNode, object *yaml.Node) (faults, warnings []fault) {
+// validate runs the rules of the kind and finds the line of each fault.
+func (b *builder) validate(c *model.Config, schema Schema, specNode, object *yaml.Node) {
 	k := &checker{}
 	k.check(c, schema)
 	place := func(list []FieldError) (out []fault) {
@@ -215,7 +256,8 @@ func validationFaults(c *model.Config, schema Schema, specNode, object *yaml.Nod
 		}
 		return out
 	}
-	return place(k.errs), place(k.warnings)
+	b.faults, b.unlisted = place(k.errs), k.unlisted
+	b.warnings, b.unlistedWarnings = append(b.warnings, place(k.warnings)...), b.unlistedWarnings+k.unlistedWarnings
 }
 
 // locate finds the node of a field path such as spec.http[0].match[1], or
@@ -253,16 +295,15 @@ func step(n *yaml.Node, name string) (place, value *yaml.Node) {
 	switch n.Kind {
 	case yaml.MappingNode:
 		same := func(s string) string { return strings.ToLower(strings.ReplaceAll(s, "_", "")) }
+		wanted := same(name)
 		pairs(n, func(k, v *yaml.Node) {
-			if k.Value == name || value == nil && same(k.Value) == same(name) {
+			if k.Value == name || value == nil && same(k.Value) == wanted {
 				place, value = k, v
 			}
 		})
 	case yaml.SequenceNode:
-		for i, item := range n.Content {
-			if fmt.Sprint(i) == name {
-				return item, item
-			}
+		if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(n.Content) {
+			return n.Content[i], n.Content[i]
 		}
 	}
 	return place, value

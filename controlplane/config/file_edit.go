@@ -56,7 +56,7 @@ func editObject(data []byte, key model.Key, doc []byte) ([]byte, error) {
 // find says where a chunk holds an object: as its only document, then item is
 // -1, or as an item of a list with some items.
 func (c chunk) find(key model.Key) (item, items int, err error) {
-	docs, _ := c.parse()
+	docs, _ := c.parse(&parseWork{})
 	for _, doc := range docs {
 		list := listItems(doc)
 		at := slices.IndexFunc(list, func(n *yaml.Node) bool { return nodeKey(n) == key })

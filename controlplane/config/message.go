@@ -19,15 +19,33 @@ type builder struct {
 	// lenient makes unknown fields warnings.
 	lenient  bool
 	warnings []fault
+	// unlisted and unlistedWarnings count what came after maxListed of each.
+	unlisted, unlistedWarnings int
 }
 
 func (b *builder) errorf(n *yaml.Node, format string, args ...any) {
+	if len(b.faults) >= maxListed {
+		b.unlisted++
+		return
+	}
 	b.faults = append(b.faults, fault{line: n.Line, text: fmt.Sprintf(format, args...)})
 }
 
-// unknown takes a field that is not known, at path.
-func (b *builder) unknown(key *yaml.Node, path, hint string) {
-	text := fmt.Sprintf("unknown field %s in %s%s", quote(key.Value), path, hint)
+// count returns how many faults there were, listed or not.
+func (b *builder) count() int { return len(b.faults) + b.unlisted }
+
+// unknown takes a field that is not known, at path. Names returns the fields
+// that are.
+func (b *builder) unknown(key *yaml.Node, path string, names func() []string) {
+	switch {
+	case b.lenient && len(b.warnings) >= maxListed:
+		b.unlistedWarnings++
+		return
+	case !b.lenient && len(b.faults) >= maxListed:
+		b.unlisted++
+		return
+	}
+	text := fmt.Sprintf("unknown field %s in %s%s", quote(key.Value), path, didYouMean(key.Value, names()))
 	if b.lenient {
 		b.warnings = append(b.warnings, fault{line: key.Line, text: text + "; it has no effect"})
 		return
@@ -61,7 +79,7 @@ func (b *builder) message(n *yaml.Node, m protoreflect.Message, path string) {
 			fd = fields.ByTextName(key.Value)
 		}
 		if fd == nil {
-			b.unknown(key, path, didYouMean(key.Value, jsonNames(fields)))
+			b.unknown(key, path, func() []string { return jsonNames(fields) })
 			return
 		}
 		if isNull(value) && !takesNull(fd) {
@@ -132,7 +150,7 @@ func (b *builder) mapField(n *yaml.Node, m protoreflect.Message, fd protoreflect
 	}
 	entries := m.Mutable(fd).Map()
 	pairs(n, func(key, value *yaml.Node) {
-		at := path + "[" + key.Value + "]"
+		at := keyed(path, key.Value)
 		k := protoreflect.ValueOfString(key.Value).MapKey()
 		if fd.MapKey().Kind() != protoreflect.StringKind {
 			v, ok := b.scalar(key, fd.MapKey(), "the key "+quote(key.Value)+" of "+path)
@@ -167,7 +185,7 @@ func (b *builder) stringMap(n *yaml.Node, path string) map[string]string {
 	}
 	m := make(map[string]string, len(n.Content)/2)
 	pairs(n, func(key, value *yaml.Node) {
-		if s, ok := b.text(value, path+"["+key.Value+"]"); ok {
+		if s, ok := b.text(value, keyed(path, key.Value)); ok {
 			m[key.Value] = s
 		}
 	})
@@ -181,7 +199,7 @@ func (b *builder) text(n *yaml.Node, path string) (string, bool) {
 		case "!!str", "!!timestamp", "!!merge":
 			return n.Value, true
 		case "!!int", "!!float", "!!bool":
-			b.errorf(n, "%s is %s: it has to be text; put it in quotes: \"%s\"", path, shape(n), n.Value)
+			b.errorf(n, "%s is %s: it has to be text; put it in quotes: \"%s\"", path, shape(n), clip(n.Value, maxKeyText))
 			return "", false
 		}
 	}

@@ -42,8 +42,11 @@ func (b *builder) head(n *yaml.Node) head {
 		case "status":
 			// Written by control planes, never read from a person.
 		default:
-			b.errorf(key, "unknown field %s beside kind%s", quote(key.Value),
-				didYouMean(key.Value, []string{"apiVersion", "kind", "metadata", "spec"}))
+			hint := ""
+			if len(b.faults) < maxListed {
+				hint = didYouMean(key.Value, []string{"apiVersion", "kind", "metadata", "spec"})
+			}
+			b.errorf(key, "unknown field %s beside kind%s", quote(key.Value), hint)
 		}
 	})
 	return h
@@ -91,7 +94,7 @@ func (b *builder) metadata(n, object *yaml.Node, cluster bool, namespace string)
 			m.labels = b.stringMap(value, "metadata.labels")
 			for k, v := range sorted(m.labels) {
 				if text := labelFault(k, v); text != "" {
-					b.errorf(value, "metadata.labels[%s] %s", k, text)
+					b.errorf(value, "%s %s", keyed("metadata.labels", k), text)
 				}
 			}
 		case "annotations":
@@ -108,7 +111,7 @@ func (b *builder) metadata(n, object *yaml.Node, cluster bool, namespace string)
 			"finalizers", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds":
 			// Bookkeeping of Kubernetes in exported objects.
 		default:
-			b.unknown(key, "metadata", didYouMean(key.Value, []string{"name", "namespace", "labels", "annotations", "creationTimestamp"}))
+			b.unknown(key, "metadata", func() []string { return []string{"name", "namespace", "labels", "annotations", "creationTimestamp"} })
 		}
 	})
 	if text := subdomainFault(m.name); text != "" {

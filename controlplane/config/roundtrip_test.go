@@ -183,7 +183,7 @@ func encodings(t *testing.T, kind model.Kind, spec proto.Message) [][]byte {
 // readAs reads a spec, or an object with one, and compares.
 func readAs(t *testing.T, text []byte, want proto.Message) {
 	t.Helper()
-	docs, faults := chunk{text: text}.parse()
+	docs, faults := chunk{text: text}.parse(&parseWork{})
 	if len(docs) != 1 || len(faults) > 0 {
 		t.Fatalf("%v\n%s", faults, text)
 	}

@@ -22,9 +22,9 @@ import (
 // field and line, and leaves the filling to the JSON decoder that the API
 // server uses. Fields that the API server would default get their defaults.
 func (b *builder) structure(n *yaml.Node, into any, path string) {
-	before := len(b.faults)
+	before := b.count()
 	tree := b.typed(n, reflect.TypeOf(into), path)
-	if len(b.faults) > before {
+	if b.count() > before {
 		return
 	}
 	raw, err := json.Marshal(tree)
@@ -113,9 +113,9 @@ func (b *builder) typed(n *yaml.Node, t reflect.Type, path string) any {
 
 // readsItself gives what a type such as a time makes of a node.
 func (b *builder) readsItself(n *yaml.Node, t reflect.Type, path string) any {
-	before := len(b.faults)
+	before := b.count()
 	tree := b.anything(n, path)
-	if len(b.faults) > before {
+	if b.count() > before {
 		return nil
 	}
 	raw, err := json.Marshal(tree)
@@ -150,11 +150,13 @@ func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 			b.writtenZero(value, f, tree[f.name], at)
 			return
 		}
-		names := make([]string, len(fields))
-		for i, f := range fields {
-			names[i] = f.name
-		}
-		b.unknown(key, path, didYouMean(key.Value, names))
+		b.unknown(key, path, func() []string {
+			names := make([]string, len(fields))
+			for i, f := range fields {
+				names[i] = f.name
+			}
+			return names
+		})
 	})
 	for _, f := range fields {
 		if _, ok := tree[f.name]; !ok && requiredField(f) {
@@ -172,7 +174,7 @@ func (b *builder) entries(n *yaml.Node, path string, entry func(*yaml.Node, stri
 	}
 	tree := make(map[string]any, len(n.Content)/2)
 	pairs(n, func(key, value *yaml.Node) {
-		at := path + "[" + key.Value + "]"
+		at := keyed(path, key.Value)
 		if isNull(value) {
 			b.errorf(value, "%s is empty: write a value, or \"\" for an empty text", at)
 			return
@@ -255,7 +257,7 @@ func unquote(n *yaml.Node, quoted bool) string {
 	if !quoted {
 		return ""
 	}
-	return "; write " + n.Value + " without quotes"
+	return "; write " + clip(n.Value, maxKeyText) + " without quotes"
 }
 
 // anything gives a node whose type says nothing about its shape.
@@ -263,7 +265,7 @@ func (b *builder) anything(n *yaml.Node, path string) any {
 	switch n.Kind {
 	case yaml.MappingNode:
 		tree := make(map[string]any, len(n.Content)/2)
-		pairs(n, func(key, value *yaml.Node) { tree[key.Value] = b.anything(value, path+"["+key.Value+"]") })
+		pairs(n, func(key, value *yaml.Node) { tree[key.Value] = b.anything(value, keyed(path, key.Value)) })
 		return tree
 	case yaml.SequenceNode:
 		tree := make([]any, len(n.Content))

@@ -49,7 +49,7 @@ type Inlined struct {
 }
 
 func structureOf(text string, into any) []string {
-	docs, faults := chunk{text: []byte(text)}.parse()
+	docs, faults := chunk{text: []byte(text)}.parse(&parseWork{})
 	b := &builder{faults: faults}
 	for _, doc := range docs {
 		b.structure(doc, into, "spec")

@@ -171,7 +171,7 @@ func (c *checker) unservedFields(m protoreflect.Message, path string, warned map
 					return true
 				})
 				for k, v := range sorted(values) {
-					c.unservedFields(v, at+"["+k+"]", warned)
+					c.unservedFields(v, keyed(at, k), warned)
 				}
 			}
 		case fd.Message() == nil:

@@ -6,6 +6,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,28 +39,55 @@ func Validate(c *model.Config) (errs, warnings []FieldError) {
 	}
 	k.labels(c.Labels, "metadata.labels")
 	k.check(c, schema)
-	return k.errs, k.warnings
+	return k.listed()
 }
 
 // checker gathers what is wrong with one object.
 type checker struct {
 	errs, warnings []FieldError
+	// unlisted and unlistedWarnings count what came after maxListed of each.
+	unlisted, unlistedWarnings int
 }
+
+// listed returns the errors and the warnings, with an entry about those that
+// are not listed.
+func (c *checker) listed() (errs, warnings []FieldError) {
+	errs, warnings = c.errs, c.warnings
+	if c.unlisted > 0 {
+		errs = append(errs, FieldError{Text: unlistedText(c.unlisted, "error")})
+	}
+	if c.unlistedWarnings > 0 {
+		warnings = append(warnings, FieldError{Text: unlistedText(c.unlistedWarnings, "warning")})
+	}
+	return errs, warnings
+}
+
+// full reports whether another error would not be listed. Rules ask it before
+// they look for a cure at length.
+func (c *checker) full() bool { return len(c.errs) >= maxListed }
 
 // errorf adds a sentence; it continues behind the path of the field.
 func (c *checker) errorf(path, format string, args ...any) {
+	if c.full() {
+		c.unlisted++
+		return
+	}
 	c.errs = append(c.errs, FieldError{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
 // warnf adds a sentence about a field that is allowed and perhaps not meant.
 func (c *checker) warnf(path, format string, args ...any) {
+	if len(c.warnings) >= maxListed {
+		c.unlistedWarnings++
+		return
+	}
 	c.warnings = append(c.warnings, FieldError{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
 // fault adds the result of a function of names.go.
 func (c *checker) fault(path, text string) {
 	if text != "" {
-		c.errs = append(c.errs, FieldError{Path: path, Text: text})
+		c.errorf(path, "%s", text)
 	}
 }
 
@@ -103,7 +131,7 @@ func (c *checker) exportTo(namespace string, values []string, path string) {
 // labels checks a set of labels.
 func (c *checker) labels(m map[string]string, path string) {
 	for k, v := range sorted(m) {
-		c.fault(path+"["+k+"]", labelFault(k, v))
+		c.fault(keyed(path, k), labelFault(k, v))
 	}
 }
 
@@ -114,7 +142,7 @@ func (c *checker) selector(present bool, m map[string]string, path string) {
 		c.warnf(path, "is empty, so the object is for every workload of the namespace: write labels, or remove the selector")
 	}
 	for k, v := range sorted(m) {
-		at := path + "[" + k + "]"
+		at := keyed(path, k)
 		switch {
 		case k == "":
 			c.errorf(path, "has an empty key: write the name of a label")
@@ -248,4 +276,4 @@ func (c *checker) regex(s, path string) {
 	}
 }
 
-func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

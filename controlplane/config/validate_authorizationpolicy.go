@@ -248,6 +248,8 @@ func (c *checker) condition(w *securityv1beta1.Condition, path string) {
 	switch {
 	case w.GetKey() == "":
 		c.errorf(path+".key", "is missing: write an attribute such as source.ip or request.headers[x-user]")
+	case !known && c.full():
+		c.unlisted++
 	case !known:
 		var names []string
 		for k := range sorted(conditions) {
@@ -353,7 +355,7 @@ func (c *checker) workloads(s *typev1beta1.WorkloadSelector) {
 	}
 	for k, v := range sorted(s.GetMatchLabels()) {
 		if len(v) > maxLabel {
-			c.errorf(path+"["+k+"]", "has %d characters: a label value has at most %d", len(v), maxLabel)
+			c.errorf(keyed(path, k), "has %d characters: a label value has at most %d", len(v), maxLabel)
 		}
 	}
 }

@@ -116,7 +116,7 @@ func (w *typeWalk) visit(v *structpb.Value, path string) {
 			w.typeURL(url.StringValue, path+".@type")
 		}
 		for name, field := range sorted(fields) {
-			w.visit(field, path+"."+name)
+			w.visit(field, path+"."+clip(name, maxKeyText))
 		}
 	case *structpb.Value_ListValue:
 		for i, item := range k.ListValue.GetValues() {
@@ -133,7 +133,11 @@ func (w *typeWalk) typeURL(url, path string) {
 			w.warnf(path, "is %s, of Envoy's API v2, which no Envoy of today reads: write the type of API v3; it is not checked further", quote(url))
 			return
 		}
-		w.errorf(path, "is %s, which is no type of Envoy's API%s", quote(url), nearestType(url))
+		hint := ""
+		if !w.full() {
+			hint = nearestType(url)
+		}
+		w.errorf(path, "is %s, which is no type of Envoy's API%s", quote(url), hint)
 		return
 	}
 	options, ok := message.Descriptor().Options().(*descriptorpb.MessageOptions)

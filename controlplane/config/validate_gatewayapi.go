@@ -87,7 +87,7 @@ func (c *checker) gatewayValue(v reflect.Value, f structField, path string) {
 	case reflect.Map:
 		c.fault(path, limits.lengthFault(v.Len(), "entries"))
 		for k, value := range sortedValues(v) {
-			c.fault(path+"["+k+"]", textRules[value.Type()].fault(value.String()))
+			c.fault(keyed(path, k), textRules[value.Type()].fault(value.String()))
 		}
 	default:
 		c.fault(path, scalarFault(v, f))

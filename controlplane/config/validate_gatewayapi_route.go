@@ -110,10 +110,12 @@ func (c *checker) grpcRouteFilters(filters []gatewayv1.GRPCRouteFilter, path str
 
 // onceEach refuses a second filter of some types.
 func (c *checker) onceEach(types []string, path string, once ...string) {
+	seen := firsts[string]{}
 	for i, t := range types {
-		if first := slices.Index(types, t); first < i && slices.Contains(once, t) {
+		if first, ok := seen.earliest(t); ok && slices.Contains(once, t) {
 			c.errorf(index(path, i)+".type", "is %s, as in %s: write all of it into one filter", t, index(path, first))
 		}
+		seen.add(i, t)
 	}
 }
 
@@ -175,7 +177,9 @@ func (c *checker) absolutePath(value, path string) {
 func (c *checker) warnRegex(s, path string) {
 	probe := &checker{}
 	probe.regex(s, path)
-	c.warnings = append(c.warnings, probe.errs...)
+	for _, e := range probe.errs {
+		c.warnf(e.Path, "%s", e.Text)
+	}
 }
 
 func (c *checker) httpPathModifier(m gatewayv1.HTTPPathModifier, path string) {

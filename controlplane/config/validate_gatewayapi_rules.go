@@ -102,9 +102,9 @@ func (c *checker) metadataKey(k, path string) {
 	prefix, _, _ := strings.Cut(k, "/")
 	switch {
 	case !keyPattern.MatchString(k):
-		c.errorf(path+"["+k+"]", "has a key that is no label key: write letters, digits, \"-\", \"_\" and \".\", if need be behind a domain and \"/\"")
+		c.errorf(keyed(path, k), "has a key that is no label key: write letters, digits, \"-\", \"_\" and \".\", if need be behind a domain and \"/\"")
 	case len(prefix) >= longest:
-		c.errorf(path+"["+k+"]", "has a key whose part in front of \"/\" has %d characters: at most 252 are allowed", len(prefix))
+		c.errorf(keyed(path, k), "has a key whose part in front of \"/\" has %d characters: at most 252 are allowed", len(prefix))
 	}
 }
 
@@ -155,15 +155,24 @@ func (c *checker) gatewayListenerTLS(t gatewayv1.ListenerTLSConfig, path string)
 
 func (c *checker) policyTargets(s gatewayv1.BackendTLSPolicySpec, path string) {
 	path += ".targetRefs"
+	type target struct {
+		gatewayv1.LocalPolicyTargetReference
+		section gatewayv1.SectionName
+		named   bool
+	}
+	seen, shapes := firsts[target]{}, firsts[target]{}
 	for i, r := range s.TargetRefs {
-		for j, other := range s.TargetRefs[:i] {
-			if r.LocalPolicyTargetReference != other.LocalPolicyTargetReference {
-				continue
-			}
-			if c.sections(deref(r.SectionName), deref(other.SectionName), index(path, i), index(path, j)) {
-				break
-			}
+		section := deref(r.SectionName)
+		whole := target{r.LocalPolicyTargetReference, section, section != ""}
+		j, ok := shapes.earliest(target{r.LocalPolicyTargetReference, "", section == ""})
+		if k, found := seen.earliest(whole); found && (!ok || k < j) {
+			j, ok = k, true
 		}
+		if ok {
+			c.sections(section, deref(s.TargetRefs[j].SectionName), index(path, i), index(path, j))
+		}
+		seen.add(i, whole)
+		shapes.add(i, target{r.LocalPolicyTargetReference, "", section != ""})
 	}
 	v := s.Validation
 	roots, wellKnown := len(v.CACertificateRefs) > 0, deref(v.WellKnownCACertificates) != ""
@@ -175,18 +184,14 @@ func (c *checker) policyTargets(s gatewayv1.BackendTLSPolicySpec, path string) {
 	}
 }
 
-// sections compares the section names of two references to one object; it
-// reports whether it found a fault.
-func (c *checker) sections(a, b gatewayv1.SectionName, path, other string) bool {
-	switch {
-	case (a == "") != (b == ""):
+// sections says what is wrong with the section names of two references to one
+// object.
+func (c *checker) sections(a, b gatewayv1.SectionName, path, other string) {
+	if (a == "") != (b == "") {
 		c.errorf(path+".sectionName", "is %s: it names the same object as %s; write sectionName in both", quote(string(a)), other)
-	case a == b:
-		c.errorf(path+".sectionName", "is %s: it names the same object and section as %s; remove one or write another sectionName", quote(string(a)), other)
-	default:
-		return false
+		return
 	}
-	return true
+	c.errorf(path+".sectionName", "is %s: it names the same object and section as %s; remove one or write another sectionName", quote(string(a)), other)
 }
 
 func (c *checker) subjectAltName(n gatewayv1.SubjectAltName, path string) {
@@ -215,22 +220,39 @@ func (c *checker) union(path, value string, members []member) {
 }
 
 func (c *checker) parentReferences(refs []gatewayv1.ParentReference, path string) {
-	for i, r := range refs {
-		for j, other := range refs[:i] {
-			if deref(r.Group) != deref(other.Group) || deref(r.Kind) != deref(other.Kind) || r.Name != other.Name || deref(r.Namespace) != deref(other.Namespace) {
-				continue
-			}
-			at, section, port := index(path, i), deref(r.SectionName), deref(r.Port)
-			section2, port2 := deref(other.SectionName), deref(other.Port)
-			if (section == "") != (section2 == "") || (port == 0) != (port2 == 0) {
-				c.errorf(at, "names the same parent as %s, and only one of them has sectionName or port: write the same of them in both", index(path, j))
-				break
-			}
-			if section == section2 && port == port2 {
-				c.errorf(at, "names the same parent as %s: remove one, or write different sectionName or port", index(path, j))
-				break
-			}
+	type parent struct {
+		group     gatewayv1.Group
+		kind      gatewayv1.Kind
+		namespace gatewayv1.Namespace
+		name      gatewayv1.ObjectName
+		section   gatewayv1.SectionName
+		port      gatewayv1.PortNumber
+	}
+	// A shape says only whether there are a section and a port.
+	shape := func(p parent, section, port bool) parent {
+		p.section, p.port = "", 0
+		if section {
+			p.section = "*"
 		}
+		if port {
+			p.port = 1
+		}
+		return p
+	}
+	seen, shapes := firsts[parent]{}, firsts[parent]{}
+	for i, r := range refs {
+		p := parent{deref(r.Group), deref(r.Kind), deref(r.Namespace), r.Name, deref(r.SectionName), deref(r.Port)}
+		section, port := p.section != "", p.port != 0
+		other, differs := shapes.earliest(shape(p, !section, port), shape(p, section, !port), shape(p, !section, !port))
+		same, repeats := seen.earliest(p)
+		switch {
+		case differs && (!repeats || other < same):
+			c.errorf(index(path, i), "names the same parent as %s, and only one of them has sectionName or port: write the same of them in both", index(path, other))
+		case repeats:
+			c.errorf(index(path, i), "names the same parent as %s: remove one, or write different sectionName or port", index(path, same))
+		}
+		seen.add(i, p)
+		shapes.add(i, shape(p, section, port))
 	}
 }
 

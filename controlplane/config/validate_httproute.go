@@ -84,7 +84,7 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 		matches map[string]*networkingv1alpha3.StringMatch
 	}{{"headers", m.GetHeaders()}, {"withoutHeaders", m.GetWithoutHeaders()}} {
 		for name, match := range sorted(f.matches) {
-			at := path + "." + f.name + "[" + name + "]"
+			at := keyed(path+"."+f.name, name)
 			if !isClaim(name) {
 				c.matchedHeader(name, at)
 			}

@@ -4,7 +4,6 @@
 package config
 
 import (
-	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -31,7 +30,7 @@ func (c *checker) l4Match(m l4Match, path string) {
 	}
 }
 
-func (c *checker) tlsRoute(r *networkingv1alpha3.TLSRoute, hosts []string, path string) {
+func (c *checker) tlsRoute(r *networkingv1alpha3.TLSRoute, hosts *hostSet, path string) {
 	if len(r.GetMatch()) == 0 {
 		c.errorf(path+".match", "is empty: write a match with sniHosts")
 	}
@@ -49,7 +48,7 @@ func (c *checker) tlsRoute(r *networkingv1alpha3.TLSRoute, hosts []string, path 
 }
 
 // serverName checks that a server name falls under a host of the object.
-func (c *checker) serverName(sni string, hosts []string, path string) {
+func (c *checker) serverName(sni string, hosts *hostSet, path string) {
 	if isIP(sni) {
 		c.warnf(path, "is %s: TLS clients send no IP address as server name; write a host", quote(sni))
 		return
@@ -60,7 +59,7 @@ func (c *checker) serverName(sni string, hosts []string, path string) {
 			return
 		}
 	}
-	if !slices.ContainsFunc(hosts, func(h string) bool { return hostCovers(h, sni) }) {
+	if !hosts.includes(sni) {
 		c.errorf(path, "is %s, which no host of spec.hosts includes: write one of them, or add it there", quote(sni))
 	}
 }

@@ -97,13 +97,9 @@ func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, ou
 		if total != 100 {
 			c.errorf(at+".to", "has weights that sum up to %d: the sum has to be 100", total)
 		}
-		for j, t := range targets {
-			c.localities(targets, j, at+".to["+t+"]")
-		}
+		c.localities(targets, func(j int) string { return keyed(at+".to", targets[j]) })
 	}
-	for i := range sources {
-		c.localities(sources, i, index(path+".distribute", i)+".from")
-	}
+	c.localities(sources, func(i int) string { return index(path+".distribute", i) + ".from" })
 	for i, f := range l.GetFailover() {
 		at := index(path+".failover", i)
 		for _, side := range []struct{ name, region string }{{"from", f.GetFrom()}, {"to", f.GetTo()}} {
@@ -125,32 +121,42 @@ func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, ou
 	}
 }
 
-// localities checks one locality of a list, and that it overlaps with none in
-// front of it.
-func (c *checker) localities(list []string, i int, path string) {
-	parts := strings.Split(list[i], "/")
-	bad := len(parts) > 3
-	for j, part := range parts {
-		bad = bad || part == "" || strings.Contains(part, "*") && (part != "*" || j < len(parts)-1)
-	}
-	if bad {
-		c.errorf(path, "is %s: write region, region/zone or region/zone/subzone, with \"*\" only at the end", quote(list[i]))
-		return
-	}
-	for _, other := range list[:i] {
-		if localityCovers(list[i], other) || localityCovers(other, list[i]) {
-			c.errorf(path, "is %s and overlaps with %s: remove one", quote(list[i]), quote(other))
+// localities checks the localities of a list, and that no two of them overlap.
+func (c *checker) localities(list []string, path func(i int) string) {
+	covering, below := firsts[string]{}, firsts[string]{}
+	for i, l := range list {
+		parts := strings.Split(l, "/")
+		bad := len(parts) > 3
+		for j, part := range parts {
+			bad = bad || part == "" || strings.Contains(part, "*") && (part != "*" || j < len(parts)-1)
 		}
+		if bad {
+			c.errorf(path(i), "is %s: write region, region/zone or region/zone/subzone, with \"*\" only at the end", quote(l))
+			continue
+		}
+		covers, within := localityPrefixes(strings.TrimSuffix(l, "*"))
+		j, ok := covering.earliest(within...)
+		if k, found := below.earliest(covers); found && (!ok || k < j) {
+			j, ok = k, true
+		}
+		if ok {
+			c.errorf(path(i), "is %s and overlaps with %s: remove one", quote(l), quote(list[j]))
+		}
+		covering.add(i, covers)
+		below.add(i, within...)
 	}
 }
 
-func localityCovers(a, b string) bool {
-	a, b = strings.TrimSuffix(a, "*"), strings.TrimSuffix(b, "*")
-	if a != "" && !strings.HasSuffix(a, "/") {
-		a += "/"
+// localityPrefixes returns the prefix that a locality, without "*", covers, and
+// the prefixes that cover it.
+func localityPrefixes(l string) (covers string, within []string) {
+	if covers = l; l != "" && !strings.HasSuffix(l, "/") {
+		covers += "/"
 	}
-	if !strings.HasSuffix(b, "/") {
-		b += "/"
+	for i := range covers {
+		if covers[i] == '/' {
+			within = append(within, covers[:i+1])
+		}
 	}
-	return strings.HasPrefix(b, a)
+	return covers, append(within, "")
 }

@@ -97,7 +97,7 @@ func (c *checker) authority(r *networkingv1alpha3.HTTPRoute, path string) {
 	}{{"set", r.GetHeaders().GetRequest().GetSet()}, {"add", r.GetHeaders().GetRequest().GetAdd()}} {
 		for name := range sorted(f.values) {
 			if isAuthority(name) {
-				set("headers.request." + f.name + "[" + name + "]")
+				set(keyed("headers.request."+f.name, name))
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func (c *checker) headers(h *networkingv1alpha3.Headers, path string) {
 			values map[string]string
 		}{{"set", side.ops.GetSet()}, {"add", side.ops.GetAdd()}} {
 			for name, value := range sorted(f.values) {
-				where := at + "." + f.name + "[" + name + "]"
+				where := keyed(at+"."+f.name, name)
 				if side.name != "request" || !isAuthority(name) {
 					c.operationName(name, where)
 				}

@@ -34,6 +34,7 @@ func (c *checker) serviceHosts(se *networkingv1alpha3.ServiceEntry) {
 	if len(se.GetHosts()) == 0 {
 		c.errorf("spec.hosts", "is empty: write the host of the service")
 	}
+	seen := firsts[string]{}
 	for i, h := range se.GetHosts() {
 		path := index("spec.hosts", i)
 		if h == "*" {
@@ -44,11 +45,10 @@ func (c *checker) serviceHosts(se *networkingv1alpha3.ServiceEntry) {
 		if strings.HasPrefix(h, "*") && !strings.HasPrefix(h, "*.") {
 			c.warnf(path, "is %s: write a wildcard as the whole first part, as in *.example.com", quote(h))
 		}
-		for j, other := range se.GetHosts()[:i] {
-			if strings.EqualFold(h, other) {
-				c.warnf(path, "is %s, as spec.hosts[%d]: remove one", quote(h), j)
-			}
+		if j, ok := seen.earliest(strings.ToLower(h)); ok {
+			c.warnf(path, "is %s, as spec.hosts[%d]: remove one", quote(h), j)
 		}
+		seen.add(i, strings.ToLower(h))
 	}
 }
 

@@ -176,13 +176,13 @@ func (c *checker) egressHosts(hosts []string, namespace, path string) {
 	if len(hosts) == 0 {
 		c.errorf(path, "is empty: write hosts such as \"./*\" or \"*/catalog.default.svc.cluster.local\"")
 	}
-	type entry struct{ namespace, host, text string }
-	seen := make([]entry, 0, len(hosts))
+	type entry struct{ namespace, host string }
+	seen := firsts[entry]{}
 	for i, h := range hosts {
 		at := index(path, i)
 		ns, host, ok := strings.Cut(h, "/")
 		if !ok {
-			c.errorf(at, "is %s: write namespace/host, for example \"*/%s\"", quote(h), h)
+			c.errorf(at, "is %s: write namespace/host, for example \"*/%s\"", quote(h), clip(h, maxKeyText))
 			continue
 		}
 		if ns != "*" && ns != "." && ns != "~" && labelNameFault(ns) != "" {
@@ -192,13 +192,11 @@ func (c *checker) egressHosts(hosts []string, namespace, path string) {
 		if ns == "." && namespace != "" {
 			ns = namespace
 		}
-		for _, s := range seen {
-			if (s.namespace == ns || s.namespace == "*") && (s.host == "*" || strings.EqualFold(s.host, host)) {
-				c.warnf(at, "is %s, which an entry in front of it includes (%s): remove one", quote(h), quote(s.text))
-				break
-			}
+		host = strings.ToLower(host)
+		if first, ok := seen.earliest(entry{ns, host}, entry{ns, "*"}, entry{"*", host}, entry{"*", "*"}); ok {
+			c.warnf(at, "is %s, which an entry in front of it includes (%s): remove one", quote(h), quote(hosts[first]))
 		}
-		seen = append(seen, entry{ns, host, h})
+		seen.add(i, entry{ns, host})
 	}
 }
 

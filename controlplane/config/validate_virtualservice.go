@@ -29,7 +29,8 @@ func validateVirtualService(c *checker, cfg *model.Config) {
 	if delegate {
 		c.delegate(vs)
 	}
-	c.virtualHosts(vs.GetHosts(), sidecars)
+	hosts := newHostSet(vs.GetHosts())
+	c.virtualHosts(vs.GetHosts(), hosts, sidecars)
 	c.gatewayNames(vs.GetGateways(), "spec.gateways")
 	c.exportTo(cfg.Namespace, vs.GetExportTo(), "spec.exportTo")
 	if len(vs.GetHttp()) == 0 && len(vs.GetTcp()) == 0 && len(vs.GetTls()) == 0 {
@@ -46,7 +47,7 @@ func validateVirtualService(c *checker, cfg *model.Config) {
 		}
 	}
 	for i, r := range vs.GetTls() {
-		c.tlsRoute(r, vs.GetHosts(), index("spec.tls", i))
+		c.tlsRoute(r, hosts, index("spec.tls", i))
 	}
 	for i, r := range vs.GetTcp() {
 		c.tcpRoute(r, index("spec.tcp", i))
@@ -68,7 +69,13 @@ func (c *checker) delegate(vs *networkingv1alpha3.VirtualService) {
 }
 
 // virtualHosts checks the hosts of a virtual service against each other.
-func (c *checker) virtualHosts(hosts []string, sidecars bool) {
+func (c *checker) virtualHosts(hosts []string, set *hostSet, sidecars bool) {
+	if sidecars && slices.Contains(hosts, "*") {
+		// It is refused below, and says nothing about the others.
+		set = newHostSet(hosts)
+		delete(set.wildcards, "")
+	}
+	overlaps := set.overlaps(hosts)
 	for i, h := range hosts {
 		path := index("spec.hosts", i)
 		if h == "*" && sidecars {
@@ -78,24 +85,10 @@ func (c *checker) virtualHosts(hosts []string, sidecars bool) {
 		if sidecars || !strings.HasPrefix(h, snatPrefix) {
 			c.fault(path, hostOrIPFault(h, anyWildcard))
 		}
-		for j, other := range hosts[:i] {
-			if other == "*" && sidecars {
-				continue // refused already
-			}
-			if hostCovers(h, other) || hostCovers(other, h) {
-				c.errorf(path, "is %s and overlaps with spec.hosts[%d], %s: remove one", quote(h), j, quote(other))
-			}
+		if j := overlaps[i]; j >= 0 {
+			c.errorf(path, "is %s and overlaps with spec.hosts[%d], %s: remove one", quote(h), j, quote(hosts[j]))
 		}
 	}
-}
-
-// hostCovers reports whether host, perhaps a wildcard, includes another.
-func hostCovers(host, other string) bool {
-	host, other = strings.ToLower(host), strings.ToLower(other)
-	if suffix, ok := strings.CutPrefix(host, "*"); ok {
-		return strings.HasSuffix(strings.TrimPrefix(other, "*"), suffix)
-	}
-	return host == other
 }
 
 // gatewayNames checks the gateways that routes are for.
@@ -126,7 +119,7 @@ func (c *checker) claimMatches(r *networkingv1alpha3.HTTPRoute, path string) {
 		}{{"headers", m.GetHeaders()}, {"withoutHeaders", m.GetWithoutHeaders()}} {
 			for name := range sorted(f.matches) {
 				if isClaim(name) {
-					c.errorf(index(path+".match", i)+"."+f.name+"["+name+"]",
+					c.errorf(keyed(index(path+".match", i)+"."+f.name, name),
 						"matches a claim of a token, which only gateways can: name the gateways in spec.gateways, without mesh, or remove it")
 				}
 			}

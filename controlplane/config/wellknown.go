@@ -67,7 +67,7 @@ func (b *builder) value(n *yaml.Node, path string) *structpb.Value {
 		return structpb.NewNullValue()
 	case n.Kind == yaml.MappingNode:
 		fields := make(map[string]*structpb.Value, len(n.Content)/2)
-		pairs(n, func(key, value *yaml.Node) { fields[key.Value] = b.value(value, path+"."+key.Value) })
+		pairs(n, func(key, value *yaml.Node) { fields[key.Value] = b.value(value, path+"."+clip(key.Value, maxKeyText)) })
 		return structpb.NewStructValue(&structpb.Struct{Fields: fields})
 	case n.Kind == yaml.SequenceNode:
 		list := &structpb.ListValue{}

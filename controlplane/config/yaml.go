@@ -72,10 +72,18 @@ func (c chunk) blank() bool {
 	return true
 }
 
+// parseWork is the state that the chunks of one file share.
+type parseWork struct {
+	// search is what is left for the search for broken lines, in bytes.
+	search int
+	// unlisted counts faults that are not listed.
+	unlisted int
+}
+
 // parse gives the documents of a chunk. Line numbers in the nodes are those
 // of the whole file, aliases and merge keys are resolved, and keys are
 // unique.
-func (c chunk) parse() ([]*yaml.Node, []fault) {
+func (c chunk) parse(w *parseWork) ([]*yaml.Node, []fault) {
 	if c.blank() {
 		return nil, nil
 	}
@@ -87,6 +95,7 @@ func (c chunk) parse() ([]*yaml.Node, []fault) {
 		r := &resolver{base: c.base, sizes: map[*yaml.Node]int{}}
 		r.resolve(root, 0)
 		faults = append(faults, r.faults...)
+		w.unlisted += r.unlisted
 		if len(r.faults) == 0 && !isNull(root) {
 			docs = append(docs, root)
 		}
@@ -103,7 +112,7 @@ func (c chunk) parse() ([]*yaml.Node, []fault) {
 			return docs, faults
 		}
 		if err != nil {
-			return docs, append(faults, c.syntaxFault(err))
+			return docs, append(faults, c.syntaxFault(err, w))
 		}
 		if len(doc.Content) > 0 {
 			add(doc.Content[0])
@@ -115,14 +124,14 @@ var syntaxLine = regexp.MustCompile("^line ([0-9]+): (.*)$")
 
 // syntaxFault rewrites an error of the YAML parser, whose line is often that
 // of the mapping around the mistake.
-func (c chunk) syntaxFault(err error) fault {
+func (c chunk) syntaxFault(err error, w *parseWork) fault {
 	line, text := 1, strings.TrimPrefix(err.Error(), "yaml: ")
 	if m := syntaxLine.FindStringSubmatch(text); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
 			line, text = n, m[2]
 		}
 	}
-	if n := c.brokenLine(); n > 0 {
+	if n := c.brokenLine(w); n > 0 {
 		line = n
 	}
 	if strings.Contains(text, "cannot start any token") {
@@ -131,17 +140,18 @@ func (c chunk) syntaxFault(err error) fault {
 	return fault{line: c.base + line, text: "this is not YAML: " + text}
 }
 
-// mostSearched bounds the search for a broken line, which parses the text
-// once for each line.
-const mostSearched = 300
+// mostSearched bounds the search for the broken lines of a file, which parses a
+// document once for each of its lines; in bytes.
+const mostSearched = 2 << 20
 
-// brokenLine gives the line behind the longest part that is YAML, 0 when the
-// text is too long for the search.
-func (c chunk) brokenLine() int {
+// brokenLine returns the line behind the longest part that is YAML, 0 when
+// there is not enough left of w.search to find it.
+func (c chunk) brokenLine(w *parseWork) int {
 	lines := bytes.SplitAfter(c.text, []byte("\n"))
-	if len(lines) > mostSearched {
+	if len(lines)*len(c.text) > w.search {
 		return 0
 	}
+	w.search -= len(lines) * len(c.text)
 	end := len(c.text)
 	for n := len(lines); n > 0; n-- {
 		end -= len(lines[n-1])
@@ -167,9 +177,15 @@ type resolver struct {
 	sizes   map[*yaml.Node]int
 	aliased int
 	stopped bool
+	// unlisted counts the faults that came after maxListed.
+	unlisted int
 }
 
 func (r *resolver) errorf(n *yaml.Node, format string, args ...any) {
+	if len(r.faults) >= maxListed {
+		r.unlisted++
+		return
+	}
 	r.faults = append(r.faults, fault{line: n.Line, text: fmt.Sprintf(format, args...)})
 }
 
@@ -286,7 +302,7 @@ func shape(n *yaml.Node) string {
 	}
 	switch n.ShortTag() {
 	case "!!int", "!!float":
-		return "the number " + n.Value
+		return "the number " + clip(n.Value, maxKeyText)
 	case "!!bool":
 		return "the boolean " + n.Value
 	case "!!null":
@@ -298,8 +314,12 @@ func shape(n *yaml.Node) string {
 // quote gives a value as messages show it: in quotes, and not too long.
 func quote(s string) string {
 	const most = 80
-	if r := []rune(s); len(r) > most {
-		s = string(r[:most]) + "…"
+	runes := 0
+	for i := range s {
+		if runes++; runes > most {
+			s = s[:i] + "…"
+			break
+		}
 	}
 	return strconv.Quote(s)
 }
