@@ -94,6 +94,10 @@ bench: build envoy ## measure and print the table of sizes and times
 attack: build envoy ## attack the programs and write the table of docs/SECURITY.md
 	@go run ./e2e/attack --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --write docs/SECURITY.md $(ATTACKFLAGS)
 
+.PHONY: vulncheck
+vulncheck: ## look for known vulnerabilities in what the programs call
+	@scripts/vulncheck
+
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \

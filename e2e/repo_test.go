@@ -307,8 +307,8 @@ func TestDocuments(t *testing.T) {
 
 // topLevel is everything that may stand at the top of the tree.
 var topLevel = strings.Fields(`
-	.ci .git .gitignore ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md bin bootstrap certs changes cmd
-	controlplane docs e2e envoy examples go.mod go.sum internal requirements-envoy.txt scripts sds status xdsproxy`)
+	.ci .git .gitignore ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
+	changes cmd controlplane docs e2e envoy examples go.mod go.sum internal requirements-envoy.txt scripts sds status xdsproxy`)
 
 func TestTopLevel(t *testing.T) {
 	t.Parallel()
