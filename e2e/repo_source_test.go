@@ -85,6 +85,54 @@ var allowedVariables = map[string]string{
 	"cmd/outrigger-control/main.go version": "set by the linker",
 }
 
+// bareServers are the files outside of internal/connlimit that make servers
+// without its limits, and why.
+var bareServers = map[string]string{
+	"status/server.go":  "has limits of its own",
+	"xdsproxy/debug.go": "has limits of its own",
+	"xdsproxy/proxy.go": "a socket of its own user only",
+	"sds/server.go":     "a socket of its own user and group only",
+}
+
+// serverProblem says what is wrong with an expression that makes a server.
+func serverProblem(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.CompositeLit:
+		if sel, ok := n.Type.(*ast.SelectorExpr); ok && selector(sel) == "http.Server" {
+			return "http.Server"
+		}
+	case *ast.SelectorExpr:
+		switch name := selector(n); name {
+		case "grpc.NewServer", "http.ListenAndServe", "http.ListenAndServeTLS", "http.Serve", "http.ServeTLS":
+			return name
+		}
+	}
+	return ""
+}
+
+// TestServers finds servers without limits.
+func TestServers(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if s.isTest() || below(s.path, "examples", "e2e", "internal/connlimit") || strings.HasSuffix(filepath.Dir(s.path), "test") {
+			continue
+		}
+		found := false
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if problem := serverProblem(n); problem != "" {
+				found = true
+				if bareServers[s.path] == "" {
+					t.Errorf("%s:%d: %s: make the server with internal/connlimit, which has limits", s.path, s.line(n), problem)
+				}
+			}
+			return true
+		})
+		if !found && bareServers[s.path] != "" {
+			t.Errorf("%s makes no server any more: take it out of the list", s.path)
+		}
+	}
+}
+
 var envFile = regexp.MustCompile(`^cmd/[^/]+/env\.go$`)
 
 // TestSource holds what must not be written.

@@ -26,6 +26,7 @@ import (
 //   - what the agent's binary may hold, and its size (TestAgentIsSmall);
 //   - the environment is read in cmd/*/env.go only; no init(), no state in
 //     package variables, no end of the process outside main (TestSource, repo_source_test.go);
+//   - servers have limits (TestServers, there too);
 //   - the head, the length and the functions of a file (TestFiles, there too);
 //   - each package has its doc.go, and ARCHITECTURE.md names it (TestPackages);
 //   - docs/METRICS.md lists every metric (TestMetrics);

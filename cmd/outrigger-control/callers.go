@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 // callerEnvironment is the part of the environment about who may call.
@@ -141,4 +143,16 @@ func (r *tokenRule) allow(hosts []string) {
 		fetch.AllowLoopback = fetch.AllowLoopback || name == "localhost" || ip != nil && ip.IsLoopback()
 		fetch.AllowedHosts = append(fetch.AllowedHosts, host)
 	}
+}
+
+// trusting marks the connections of callers that have proved who they are.
+type trusting struct{ authn.Authenticator }
+
+// Authenticate implements authn.Authenticator.
+func (t trusting) Authenticate(ctx context.Context) (*authn.Caller, error) {
+	caller, err := t.Authenticator.Authenticate(ctx)
+	if err == nil {
+		connlimit.Trust(ctx)
+	}
+	return caller, err
 }

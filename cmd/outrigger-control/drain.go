@@ -153,6 +153,10 @@ type connAddress struct {
 	conn *connection
 }
 
+// Unwrap returns the address as the listener below knows it; see
+// connlimit.OfAddr.
+func (a connAddress) Unwrap() net.Addr { return a.Addr }
+
 // RemoteAddr implements net.Conn.
 func (c *connection) RemoteAddr() net.Addr { return c.address }
 

@@ -44,6 +44,7 @@ type environment struct {
 	keepaliveInterval time.Duration
 	keepaliveTimeout  time.Duration
 	gogc              string
+	perAddress        int // connections of one
 }
 
 // variable is one row of the table of environment variables, which is also
@@ -111,7 +112,7 @@ func variables() []variable {
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables())
+	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables())
 }
 
 // readEnvironment reads every variable of the table.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -112,7 +113,7 @@ func TestMeshConfigOfCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving := &httptest.Server{Listener: l, Config: newHTTPServer(api)}
+	serving := &httptest.Server{Listener: l, Config: &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}}
 	serving.Start()
 	t.Cleanup(func() {
 		serving.CloseClientConnections() // of watches

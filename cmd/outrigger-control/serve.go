@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -22,10 +20,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 func absolute(dir string) (string, error) {
@@ -60,33 +58,23 @@ func serverNames(f flags, env environment) (names []string, ips []net.IP) {
 	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
 }
 
-// Connections of peers that never say who they are cost memory and a file each.
-const (
-	handshakeTimeout = 30 * time.Second // many come at once after a start
-	idleTimeout      = 5 * time.Minute  // without a stream or call
-)
-
-// newGRPCServer makes a server for ADS. Streams and message sizes have the
-// limits of the machine, not a number. The drain ends its streams.
-func newGRPCServer(f flags, env environment, tlsConfig *tls.Config, d *drain) *grpc.Server {
-	opts := []grpc.ServerOption{
+// newGRPCServer makes a server for ADS. The drain ends its streams.
+func (s *server) newGRPCServer(f flags, env environment, creds credentials.TransportCredentials, d *drain, opts ...grpc.ServerOption) *grpc.Server {
+	return s.limits.grpcServer(f, env, creds, append(
+		opts,
 		grpc.StreamInterceptor(d.intercept),
 		grpc.UnaryInterceptor(d.interceptCall),
 		grpc.ForceServerCodecV2(discovery.Codec()),
-		grpc.MaxRecvMsgSize(64 << 20),  // a reconnecting delta proxy names all it has
-		grpc.ReadBufferSize(1 << 10),   // of each connection; most requests are answers, and small
-		grpc.WriteBufferSize(16 << 10), // of each connection that is being written to: in a push that is all of them
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: env.keepaliveInterval, Timeout: env.keepaliveTimeout, MaxConnectionIdle: idleTimeout,
-			MaxConnectionAge: f.maxAge, MaxConnectionAgeGrace: 10 * time.Second, // 0 means no end
-		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: env.keepaliveInterval / 2, PermitWithoutStream: true}),
-	}
-	if tlsConfig != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(tlsConfig)))
-	}
-	return grpc.NewServer(opts...)
+		grpc.ReadBufferSize(1<<10),   // of each connection; most requests are answers, and small
+		grpc.WriteBufferSize(16<<10), // of each connection that is being written to: in a push that is all of them
+	)...)
+}
+
+// useConnection marks the connection of a stream as in use, where nobody is asked
+// who they are.
+func useConnection(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	connlimit.UseOf(ss.Context())
+	return handle(srv, ss)
 }
 
 func newRegistry() *prometheus.Registry {
@@ -101,9 +89,9 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 	if f.monitoringAddr == "" {
 		monitor = health
 	} else {
-		s.monitoring = newHTTPServer(monitor)
+		s.monitoring = s.limits.httpServer(monitor)
 	}
-	s.http = newHTTPServer(health)
+	s.http = s.limits.httpServer(health)
 	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if s.stopping.Load() {
 			http.Error(w, "shutting down", http.StatusServiceUnavailable)
@@ -144,10 +132,6 @@ func fromLoopback(next http.HandlerFunc) http.Handler {
 		}
 		next(w, r)
 	})
-}
-
-func newHTTPServer(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second}
 }
 
 // bind opens every port, or none.
@@ -194,9 +178,9 @@ func (l *listeners) String() string {
 }
 
 // serveGRPC runs a server that may be off, until it is stopped.
-func serveGRPC(g *errgroup.Group, server *grpc.Server, l net.Listener) {
+func (s *server) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l net.Listener) {
 	if server != nil {
-		g.Go(func() error { return server.Serve(tracked{l}) })
+		g.Go(func() error { return server.Serve(tracked{s.limits.grpcListener(port, l)}) })
 	}
 }
 
@@ -214,10 +198,11 @@ func (s *server) drain() {
 }
 
 // serveHTTP runs a server that may be off, until ctx ends.
-func serveHTTP(ctx context.Context, g *errgroup.Group, server *http.Server, l net.Listener) {
+func (s *server) serveHTTP(ctx context.Context, g *errgroup.Group, port string, server *http.Server, l net.Listener) {
 	if server == nil {
 		return
 	}
+	l = s.limits.httpListener(port, l)
 	g.Go(func() error {
 		serve := server.Serve
 		if server.TLSConfig != nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/cmd/footprint"
@@ -86,6 +88,7 @@ type server struct {
 	validator     *http.ServeMux
 	webhookConfig *kube.Webhook
 	listeners     listeners
+	limits        *limits
 }
 
 // listeners are bound before anything runs: a port in use is an exit, not a
@@ -99,11 +102,12 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err := f.check(); err != nil {
 		return nil, err
 	}
+	reg := newRegistry()
 	for _, name := range f.ineffects {
 		log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
 	}
-	reg := newRegistry()
-	s := &server{log: log, domain: f.domain, healthOn: env.status.health, shutdown: f.shutdown}
+	log = limitLog(log, reg)
+	s := &server{log: log, domain: f.domain, healthOn: env.status.health, shutdown: f.shutdown, limits: newLimits(log, env, reg)}
 	var err error
 	if s.kube, err = s.connect(f, env, reg); err != nil {
 		return nil, err
@@ -212,11 +216,11 @@ func (s *server) run(until context.Context) error {
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}
-	serveGRPC(g, s.secure, s.listeners.secure)
-	serveGRPC(g, s.plaintext, s.listeners.plaintext)
-	serveHTTP(ctx, g, s.http, s.listeners.http)
-	serveHTTP(ctx, g, s.webhooks, s.listeners.webhooks)
-	serveHTTP(ctx, g, s.monitoring, s.listeners.monitoring)
+	s.serveGRPC(g, "secure", s.secure, s.listeners.secure)
+	s.serveGRPC(g, "plaintext", s.plaintext, s.listeners.plaintext)
+	s.serveHTTP(ctx, g, "http", s.http, s.listeners.http)
+	s.serveHTTP(ctx, g, "webhooks", s.webhooks, s.listeners.webhooks)
+	s.serveHTTP(ctx, g, "monitoring", s.monitoring, s.listeners.monitoring)
 	s.log.Info("serving", "component", "control", "address", s.listeners.String())
 	return g.Wait()
 }
@@ -286,7 +290,7 @@ func (s *server) logProblems(next *snapshot.Mesh) {
 // the TLS one only.
 func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *prometheus.Registry) error {
 	if f.grpcAddr != "" {
-		s.plaintext = newGRPCServer(f, env, nil, &s.drains.plaintext)
+		s.plaintext = s.newGRPCServer(f, env, insecure.NewCredentials(), &s.drains.plaintext, grpc.ChainStreamInterceptor(useConnection))
 		s.discovery.Register(s.plaintext, nil)
 	}
 	if f.secureGRPCAddr == "" {
@@ -309,12 +313,13 @@ func (s *server) newGRPC(ctx context.Context, f flags, env environment, reg *pro
 	if err != nil {
 		return err
 	}
+	auth = trusting{auth}
 	s.auth = auth
 	tlsConfig, err := s.newTLS(f, env)
 	if err != nil {
 		return err
 	}
-	s.secure = newGRPCServer(f, env, tlsConfig, &s.drains.secure)
+	s.secure = s.newGRPCServer(f, env, credentials.NewTLS(tlsConfig), &s.drains.secure)
 	s.discovery.Register(s.secure, auth)
 	if err := s.registerCertificates(s.secure, env, auth, reg); err != nil {
 		return err

@@ -6,7 +6,6 @@ package main
 import (
 	"crypto/tls"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,8 +31,7 @@ func (s *server) newWebhooks(f flags, env environment, reg prometheus.Registerer
 		if err != nil {
 			return err
 		}
-		s.webhooks = newHTTPServer(s.validator)
-		s.webhooks.ReadTimeout = 10 * time.Second // the API server waits no longer
+		s.webhooks = s.limits.httpServer(s.validator)
 		s.webhooks.TLSConfig = withoutClients(cfg)
 	}
 	if !env.kube.webhook {
@@ -51,7 +49,7 @@ func (s *server) newWebhooks(f flags, env environment, reg prometheus.Registerer
 func withoutClients(cfg *tls.Config) *tls.Config {
 	apply := func(c *tls.Config) {
 		c.ClientAuth, c.ClientCAs = tls.NoClientCert, nil
-		c.NextProtos = []string{"h2", "http/1.1"}
+		c.NextProtos = []string{"http/1.1"} // one request at a time: its limits are those of the other ports
 	}
 	out := cfg.Clone()
 	apply(out)

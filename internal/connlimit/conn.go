@@ -10,7 +10,10 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // The classes of connections, as indexes.
@@ -30,6 +33,9 @@ type Conn struct {
 	address  net.Addr
 	source   netip.Prefix
 	reserved bool
+	budget   atomic.Pointer[rate.Limiter] // nil without Config.Work
+	trusted  atomic.Bool
+	closed   chan struct{}
 
 	// These are guarded by the listener's mu. waiting is nil while it is in use;
 	// unused is nil without Config.Unused, and once it was in use.
@@ -49,11 +55,12 @@ type Addr struct {
 }
 
 func (l *Listener) wrap(raw net.Conn) *Conn {
-	c := &Conn{Conn: raw, listener: l}
+	c := &Conn{Conn: raw, listener: l, closed: make(chan struct{})}
 	var ip netip.Addr
 	c.source, ip = sourceOf(raw.RemoteAddr())
 	c.reserved = ip.IsValid() && l.cfg.Reserved(ip)
 	c.address = Addr{raw.RemoteAddr(), c}
+	c.budget.Store(l.firstBudget(c))
 	return c
 }
 
@@ -80,12 +87,19 @@ func Of(conn net.Conn) *Conn {
 	return nil
 }
 
-// OfAddr returns the connection whose peer has an address, or nil.
+// OfAddr returns the connection whose peer has an address, or nil. An address that
+// wraps another one has a method Unwrap.
 func OfAddr(addr net.Addr) *Conn {
-	if a, ok := addr.(Addr); ok {
-		return a.Conn
+	for {
+		switch a := addr.(type) {
+		case Addr:
+			return a.Conn
+		case interface{ Unwrap() net.Addr }:
+			addr = a.Unwrap()
+		default:
+			return nil
+		}
 	}
-	return nil
 }
 
 // RemoteAddr implements net.Conn. The address is an [Addr].

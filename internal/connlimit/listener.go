@@ -22,11 +22,12 @@ const (
 	ReasonEvicted = "evicted" // another one needed its place
 	ReasonUnused  = "unused"  // nobody used it for Config.Unused
 	ReasonStalled = "stalled" // its peer did not read for Config.Stall
+	ReasonFlood   = "flood"   // its peer sent more frames than Config.Work
 )
 
 // Reasons returns all reasons, so that counters can begin with zero.
 func Reasons() []string {
-	return []string{ReasonTotal, ReasonSource, ReasonRate, ReasonEvicted, ReasonUnused, ReasonStalled}
+	return []string{ReasonTotal, ReasonSource, ReasonRate, ReasonEvicted, ReasonUnused, ReasonStalled, ReasonFlood}
 }
 
 // maxSources bounds the sources whose rate is remembered.
@@ -55,6 +56,9 @@ type Config struct {
 	Unused time.Duration
 	// Stall is how long a write may wait for the peer to read.
 	Stall time.Duration
+	// Work is the budget of what a peer sends a gRPC server; see [DefaultWork]. The
+	// connections of a source share one until they are trusted.
+	Work ratelimit.Limit
 	// OnClose is called with the reason for each connection that a limit closes. It
 	// must be quick, and may be called concurrently.
 	OnClose func(reason string)
@@ -71,7 +75,8 @@ func Loopback(source netip.Addr) bool {
 type Listener struct {
 	net.Listener
 	cfg   Config
-	rates *ratelimit.Keyed[netip.Prefix]
+	rates *ratelimit.Keyed[netip.Prefix] // of new connections
+	work  *ratelimit.Keyed[netip.Prefix] // of frames
 
 	mu       sync.Mutex // guards the fields below
 	open     int
@@ -91,7 +96,7 @@ func Listen(l net.Listener, cfg Config) *Listener {
 		cfg.OnClose = func(string) {}
 	}
 	return &Listener{
-		Listener: l, cfg: cfg, rates: ratelimit.NewKeyed[netip.Prefix](maxSources),
+		Listener: l, cfg: cfg, rates: ratelimit.NewKeyed[netip.Prefix](maxSources), work: ratelimit.NewKeyed[netip.Prefix](maxSources),
 		sources: map[netip.Prefix]int{}, waiting: [2]*list.List{list.New(), list.New()},
 	}
 }
@@ -182,6 +187,7 @@ func (l *Listener) release(c *Conn) {
 		return
 	}
 	c.released = true
+	close(c.closed)
 	c.stopUnused()
 	l.open--
 	if !c.reserved {

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
+)
+
+// The limits of the ports. docs/SECURITY.md has the same table for operators.
+const (
+	// A token or a chain of certificates fits; HPACK without end does not.
+	headerBytes = 64 << 10
+	// The first request of a delta proxy names all it has: 100,000 names are 10 MB.
+	// It is read once the caller has proved who it is.
+	messageBytes = 16 << 20
+	// An agent needs five; a node proxy asks for the certificates of its pods.
+	streamsPerConnection = 100
+	// The least that gRPC takes. A stream holds as much of a message that nobody
+	// reads yet.
+	streamWindow = 64 << 10
+	// Many proxies come at once after a start, and wait for a processor.
+	handshakeTimeout = 30 * time.Second
+	// A peer that shakes hands and then neither calls nor proves who it is costs
+	// memory and a file.
+	unusedTimeout = 60 * time.Second
+	// Agents that have their certificate need the connection again in hours.
+	idleTimeout = 5 * time.Minute
+	// Calls that are under way when a connection is too old.
+	ageGrace = 10 * time.Second
+	// Machines behind one translated address are few; a proxy has two or three.
+	connectionsPerAddress = 512
+	// Connections that a restart of 10,000 proxies needs; the rest of the files is
+	// for stores, logs and HTTP.
+	maxConnections = 65536
+	// Operators, kubelets, Prometheus, replicas, the API server: few, and each has
+	// few connections.
+	httpConnections           = 512
+	httpConnectionsPerAddress = 64
+	// Those of this machine that nobody else can use up.
+	httpReserve = 32
+	// Requests have no body but those of the API server, which waits 10 s at most.
+	readTimeout = 10 * time.Second
+	// A slow reader of metrics holds their text in memory.
+	stallTimeout = 10 * time.Second
+	// A profile takes 30 s, a dump of a large mesh some seconds.
+	writeTimeout    = 2 * time.Minute
+	httpIdleTimeout = 90 * time.Second
+)
+
+// newConnections limits how often an address connects: a handshake of TLS costs
+// about a millisecond.
+func newConnections() ratelimit.Limit {
+	return ratelimit.Limit{PerSecond: 100, Burst: connectionsPerAddress}
+}
+
+// limitVariables are the rows of the table about limits.
+func limitVariables() []variable {
+	return []variable{
+		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(connectionsPerAddress), "connections that one address (of IPv6, one /64 network) may have to each gRPC port; more are for proxies that share an address behind a translation. Addresses of this machine have no limit", func(e *environment, s string) error {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a number of connections: write for example %d", s, connectionsPerAddress)
+			}
+			e.perAddress = n
+			return nil
+		}},
+	}
+}
+
+// limits makes the listeners and servers of all ports.
+type limits struct {
+	log        *slog.Logger
+	closed     *prometheus.CounterVec
+	perAddress int
+	files      int // that the process may have open
+}
+
+func newLimits(log *slog.Logger, env environment, reg prometheus.Registerer) *limits {
+	l := &limits{
+		log: log, perAddress: env.perAddress, files: openFiles(),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outrigger_control_connections_closed_total", Help: "Connections that a limit closed, by port and limit.",
+		}, []string{"port", "reason"}),
+	}
+	reg.MustRegister(l.closed)
+	return l
+}
+
+// openFiles returns how many files the process may have open.
+func openFiles() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // what every system grants
+	}
+	return int(min(limit.Cur, 1<<20))
+}
+
+// grpcListener limits the connections of a gRPC port.
+func (l *limits) grpcListener(port string, raw net.Listener) net.Listener {
+	return connlimit.Listen(raw, connlimit.Config{
+		Total: min(maxConnections, l.files/3), PerSource: l.perAddress, Rate: newConnections(), Reserved: connlimit.Loopback,
+		Evict: true, Unused: unusedTimeout, Work: connlimit.DefaultWork, OnClose: l.count(port),
+	})
+}
+
+// httpListener limits the connections of an HTTP port.
+func (l *limits) httpListener(port string, raw net.Listener) net.Listener {
+	return connlimit.Listen(raw, connlimit.Config{
+		Total: httpConnections, PerSource: httpConnectionsPerAddress, Rate: newConnections(), Reserved: connlimit.Loopback, Reserve: httpReserve,
+		Evict: true, Stall: stallTimeout, OnClose: l.count(port),
+	})
+}
+
+// count returns a function that counts the connections that a limit closes.
+func (l *limits) count(port string) func(reason string) {
+	for _, reason := range connlimit.Reasons() {
+		l.closed.WithLabelValues(port, reason)
+	}
+	return func(reason string) { l.closed.WithLabelValues(port, reason).Inc() }
+}
+
+// grpcServer makes a server for ADS.
+func (l *limits) grpcServer(f flags, env environment, creds credentials.TransportCredentials, opts ...grpc.ServerOption) *grpc.Server {
+	return connlimit.NewGRPCServer(creds, connlimit.GRPC{
+		HeaderBytes: headerBytes, MessageBytes: messageBytes, Streams: streamsPerConnection, Window: streamWindow,
+		Handshake: handshakeTimeout, Idle: idleTimeout,
+		Keepalive: env.keepaliveInterval, Answer: env.keepaliveTimeout, PingEvery: env.keepaliveInterval / 2,
+		Age: f.maxAge, Grace: ageGrace, // no age means no end
+	}, opts...)
+}
+
+// httpServer makes a server for people, probes, other replicas or the API server.
+func (l *limits) httpServer(h http.Handler) *http.Server {
+	s := connlimit.NewHTTPServer(h, connlimit.HTTP{
+		HeaderBytes: headerBytes, Header: readTimeout, Read: readTimeout, Write: writeTimeout, Idle: httpIdleTimeout,
+	})
+	s.ErrorLog = slog.NewLogLogger(l.log.Handler(), slog.LevelDebug) // strangers can cause what it says
+	return s
+}
+
+// limitLog limits what peers can have the program log.
+func limitLog(log *slog.Logger, reg prometheus.Registerer) *slog.Logger {
+	suppressed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "outrigger_control_log_lines_suppressed_total", Help: "Lines that were not written to the log because there were too many of their kind.",
+	})
+	reg.MustRegister(suppressed)
+	return slog.New(lograte.NewHandler(lograte.Config{Next: log.Handler(), Suppressed: suppressed.Inc}))
+}
