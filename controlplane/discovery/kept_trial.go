@@ -193,9 +193,12 @@ func compareItems(a, b item) int {
 	return cmp.Or(cmp.Compare(a.typ, b.typ), strings.Compare(a.name, b.name))
 }
 
-// mayTry reports whether a stream can be a canary: it owes no answer, and did
-// not reject what others take, unless all did.
+// mayTry reports whether a stream can be a canary: it stays, owes no answer, and
+// did not reject what others take, unless all did.
 func (s *stream) mayTry() bool {
+	if s.leaving.Load() {
+		return false
+	}
 	for _, typeURL := range generate.Types {
 		if sub := s.subs[typeURL]; sub != nil && sub.waiting {
 			return false
@@ -261,7 +264,8 @@ func typeOf(sub *subscription) string {
 }
 
 // took notes what a proxy has of a type after it took a response; some of base
-// it may have but in words.
+// it may have but in words. What it came back with and is gone since is known by
+// its hash alone: that is not good for others, who would get nothing in its place.
 func (sc *scope) took(i int, sub *subscription, spared bool) {
 	switch {
 	case spared || sc.acked[i] == sub.base || sub.sequence < sc.ackedAt[i]:
@@ -270,7 +274,7 @@ func (sc *scope) took(i int, sub *subscription, spared bool) {
 	case sc.ackedPart[i] != sub.base:
 		part := &generate.Set{}
 		for _, res := range sub.base.Resources {
-			if sub.state(res.Name) == wantOf(res) {
+			if sub.state(res.Name) == wantOf(res) && len(res.Any) > 0 {
 				part.Resources = append(part.Resources, res)
 			}
 		}
@@ -278,9 +282,9 @@ func (sc *scope) took(i int, sub *subscription, spared bool) {
 	}
 }
 
-// whole reports whether the subscriber has all of base.
+// whole reports whether the subscriber has all of base, which is what others have.
 func (s *subscription) whole() bool {
-	return len(s.over) == 0 && (s.wildcard || len(s.names.list) >= len(s.base.Resources) && s.covers(s.base))
+	return len(s.over) == 0 && !s.own && (s.wildcard || len(s.names.list) >= len(s.base.Resources) && s.covers(s.base))
 }
 
 func (s *subscription) covers(set *generate.Set) bool {
