@@ -45,8 +45,8 @@
 //
 // A panic while one proxy is served ends nobody else's stream: what cannot be
 // generated is not sent, and the proxy keeps what it has until a snapshot comes that
-// can. A proxy that is to go to another replica ([Server.Shed]) has answered all
-// that it was sent when its stream ends. A clock that is set stops nothing: times
+// can. A proxy that is to go to another replica ([Server.Shed]) gets the snapshot
+// that it is getting in whole, and no newer one, before its stream ends. A clock that is set stops nothing: times
 // are compared by the monotonic clock alone.
 //
 // The package reads no configuration and builds no snapshot. Goroutines: Run

@@ -5,10 +5,12 @@ package discovery
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -95,6 +97,9 @@ func TestGeneratorPanics(t *testing.T) {
 						h.push()
 						other.wantAck(fmt.Sprint("cds a=2.", i))
 						other.wantAck(fmt.Sprint("lds l=2.", i))
+						until(t, "the push is tried for the faulty proxy", func() bool {
+							return testutil.ToFloat64(h.server.metrics.panics.WithLabelValues(shortType(typeURL))) > float64(i)
+						})
 					}
 					bad.quiet()
 					newcomer := h.connect(t, delta)
@@ -203,15 +208,81 @@ func TestShed(t *testing.T) {
 		h.push()
 		p.quiet() // it owes an answer, and its stream is there
 		p.ack(generate.TypeCluster)
-		if p.delta {
-			p.wantAck("cds a=2") // what is newest is sent before the end
-		} else {
-			p.wantAck("cds a=2 b=1")
-		}
-		for range p.got { // until it ends
+		for m := range p.got { // until it ends
+			_, line := p.describe(m)
+			t.Errorf("a proxy that leaves is sent %s of a newer snapshot", line)
 		}
 		if err, _ := p.err.Load().(error); status.Code(err) != codes.Unavailable {
 			t.Errorf("the stream ended with %v, want Unavailable", err)
+		}
+	})
+}
+
+// A proxy leaves in the middle of a stream of pushes, though a newer snapshot is
+// there whenever it answers, and with the whole of one snapshot: the listeners
+// that wait for its clusters come before the end.
+func TestShedUnderSteadyPushes(t *testing.T) {
+	each(t, func(t *testing.T, h *harness, p *peer) {
+		version := 1
+		newer := func() {
+			version++
+			h.set(generate.TypeCluster, map[string]string{"a": fmt.Sprint("a=", version)})
+			h.set(generate.TypeListener, map[string]string{"l": fmt.Sprint("l=", version)})
+			h.push()
+		}
+		newer()
+		p.subscribe(generate.TypeCluster)
+		p.wantAck("cds a=2")
+		p.subscribe(generate.TypeListener)
+		p.wantAck("lds l=2")
+		newer()
+		p.want("cds a=3")
+		newer()
+		if !h.server.Shed() {
+			t.Fatal("nobody is there")
+		}
+		has := map[string]string{}
+		newer()
+		p.ack(generate.TypeCluster)
+		for m := range p.got { // until it ends
+			typeURL, line := p.describe(m)
+			has[typeURL] = line
+			if newer(); version > 20 {
+				t.Fatal("the stream goes on and on")
+			}
+			p.ack(typeURL)
+		}
+		cluster, listener := has[generate.TypeCluster], has[generate.TypeListener]
+		if cluster == "" {
+			cluster = "cds a=3" // the last one was answered
+		}
+		if strings.TrimPrefix(cluster, "cds a=") != strings.TrimPrefix(listener, "lds l=") {
+			t.Errorf("it leaves with %q and %q, want those of one snapshot", cluster, listener)
+		}
+		if err, _ := p.err.Load().(error); status.Code(err) != codes.Unavailable {
+			t.Errorf("the stream ended with %v, want Unavailable", err)
+		}
+	})
+}
+
+// A proxy that does not answer leaves, too.
+func TestShedOfSilentProxy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Config{Generator: &table{}, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Push(&snapshot.Mesh{}, model.Change{All: true})
+		st := &stream{
+			server: s, proxy: &model.Proxy{}, wake: make(chan struct{}, 1), sendMsg: func(any) error { return nil }, log: slog.New(slog.DiscardHandler),
+			subs: map[string]*subscription{generate.TypeCluster: {typeURL: generate.TypeCluster, waiting: true}},
+		}
+		st.leaving.Store(true)
+		st.notify()
+		began := time.Now()
+		if err := st.loop(t.Context(), nil, nil); !Moved(err) || time.Since(began) != leaveTime {
+			t.Errorf("it left after %s with %v, want after %s with %v", time.Since(began), err, leaveTime, errMoved)
 		}
 	})
 }

@@ -128,8 +128,13 @@ func (s *stream) view() *model.Proxy {
 }
 
 // take takes the newest snapshot. The labels of the proxy are looked at with it,
-// so that all that is made of one snapshot is made of the same labels.
+// so that all that is made of one snapshot is made of the same labels. A stream
+// that leaves keeps the snapshot that it has: while new ones come all the time, a
+// proxy owes an answer all the time.
 func (s *stream) take() {
+	if s.mesh != nil && s.leaving.Load() {
+		return
+	}
 	s.mesh = s.server.mesh.Load()
 	if s.labels.at == s.mesh {
 		return

@@ -212,6 +212,9 @@ func (s *Server) Run(ctx context.Context) error {
 			st.notify() // objects are the same for all who take them
 			return
 		}
+		if st.leaving.Load() {
+			return // it gets no newer snapshot
+		}
 		mesh, proxy := s.mesh.Load(), st.relabelled()
 		s.metrics.waited.Observe(time.Since(mesh.since).Seconds())
 		s.made(mesh.Mesh, proxy)

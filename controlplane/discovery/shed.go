@@ -4,12 +4,18 @@
 package discovery
 
 import (
+	"time"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
 // errMoved ends the stream of a proxy that is to come to another replica.
 var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: connect again")
+
+// leaveTime is how long a proxy that is to go has to answer what it was sent. Its
+// stream ends after it, whatever the proxy still asks for or does not answer.
+const leaveTime = 30 * time.Second
 
 // Load is how many proxies this server serves.
 func (s *Server) Load() int {
@@ -34,8 +40,9 @@ func (s *Server) load() (all, leaving int) {
 }
 
 // Shed has one proxy, whichever, connect again, so that it comes to another
-// replica: its stream ends when it has answered all that it was sent. It reports
-// false if there is none, or if one in twenty is about to go already.
+// replica: it is sent the rest of the snapshot that it is getting and no newer one,
+// and its stream ends when it has answered that, or after 30 s. It reports false if
+// there is none, or if one in twenty is about to go already.
 func (s *Server) Shed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,6 +56,18 @@ func (s *Server) Shed() bool {
 		}
 	}
 	return false
+}
+
+// leave returns errMoved if a stream that leaves owes no answer, else the timer after
+// which it ends in any case. Overdue is that timer, nil before there is one.
+func (s *stream) leave(overdue <-chan time.Time) (<-chan time.Time, error) {
+	if !s.waiting() && !s.given.open {
+		return nil, errMoved
+	}
+	if overdue == nil {
+		overdue = time.After(leaveTime)
+	}
+	return overdue, nil
 }
 
 // Moved reports whether a stream ended with this error because of [Server.Shed].

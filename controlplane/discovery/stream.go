@@ -36,8 +36,7 @@ type stream struct {
 	verbose bool // the log takes each message
 	subs    map[string]*subscription
 	nonces  uint64
-	// mesh is the snapshot that the loop works with: all types of one round
-	// come from the same one.
+	// mesh is the snapshot that all types of one round come from.
 	mesh   *published
 	labels labels
 	// pushed is when the push began that was worked off last.
@@ -50,8 +49,7 @@ type stream struct {
 	extensions extensionView
 	// named is true once the proxy asked for names: workers prepare them.
 	named atomic.Bool
-	// leaving is true once the proxy is to go to another replica, as soon as it
-	// owes no answer.
+	// leaving is true once the proxy is to go to another replica, see Shed.
 	leaving atomic.Bool
 	// progress is for questions of people; questions bounds those of this
 	// stream, and is nil before the first.
@@ -67,9 +65,8 @@ type stream struct {
 	// claimed are the routes that the proxy came back with.
 	claimed map[string]string
 	// refused are types that it asked for in vain.
-	refused map[string]struct{}
-	// number and connected are of the stream for people.
-	number    uint64
+	refused   map[string]struct{}
+	number    uint64 // for people, as is connected
 	connected time.Time
 }
 
@@ -90,6 +87,7 @@ func (s *stream) notify() {
 // secret, and what becomes of its right to secrets. It ends with ctx, too, and
 // with the error of a send.
 func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-chan error) error {
+	var overdue <-chan time.Time // nil before it leaves
 	for {
 		s.ask(ctx)
 		var err error
@@ -111,9 +109,11 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 			err = s.lookAgain()
 		case <-s.extensions.again:
 			err = s.lookAgainForPlugins()
+		case <-overdue:
+			return errMoved
 		}
-		if err == nil && s.leaving.Load() && !s.waiting() && !s.given.open {
-			err = errMoved
+		if err == nil && s.leaving.Load() {
+			overdue, err = s.leave(overdue)
 		}
 		if err != nil {
 			return err
