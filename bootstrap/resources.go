@@ -70,8 +70,8 @@ func clusters(pc *meshv1alpha1.ProxyConfig, addrs addresses) []any {
 	// path.Join would drop the "./" of a relative path; Envoy takes either.
 	xdsSocket := path.Join(pc.GetConfigPath(), XDSSocketName)
 	return []any{
-		staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetProxyAdminPort())), false),
-		staticCluster(AgentCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false),
+		limited(staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetProxyAdminPort())), false), maxStatsReaders, maxStatsWaiting),
+		limited(staticCluster(AgentCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false), maxReadinessConnections, maxReadinessWaiting),
 		staticCluster(SDSCluster, "1s", object{"pipe": object{"path": SDSSocket}}, true),
 		staticCluster(XDSCluster, "1s", object{"pipe": object{"path": xdsSocket}}, true),
 	}
@@ -101,6 +101,52 @@ func staticCluster(name, connectTimeout string, address object, http2 bool) obje
 	return cluster
 }
 
+// Limits of what others can cost through the plaintext ports 15021 and 15090. There
+// is no limit on their connections: with one, whoever holds that many would keep the
+// kubelet out. Instead each of them is cheap and ends soon if nothing happens on it.
+const (
+	// maxStatsReaders bounds the answers with metrics that Envoy holds in memory, as
+	// its admin port makes each of them as a whole. Other scrapes wait for a place.
+	maxStatsReaders, maxStatsWaiting = 16, 1024
+	// maxReadinessConnections bounds the connections to the agent. Requests beyond
+	// it wait, which takes a moment only: the agent answers at once.
+	maxReadinessConnections, maxReadinessWaiting = 32, 65536
+
+	publicBuffer     = 16 << 10 // bytes that are read ahead, or wait to be read
+	publicHeadersKB  = 8
+	publicStreams    = 16 // of one HTTP/2 connection
+	publicHeaderTime = "5s"
+	publicTime       = "10s" // for a whole request
+	publicStall      = "15s" // without progress
+	publicIdle       = "20s" // without a request
+)
+
+// limited bounds the requests that a cluster has open and waiting. Requests of the
+// ports that ask for a certificate have a priority, and so limits, of their own.
+func limited(cluster object, connections, waiting int) object {
+	cluster["circuit_breakers"] = object{"thresholds": []any{
+		object{"priority": "DEFAULT", "max_connections": connections, "max_pending_requests": waiting},
+		object{"priority": "HIGH", "max_connections": connections, "max_pending_requests": waiting},
+	}}
+	cluster["per_connection_buffer_limit_bytes"] = publicBuffer
+	return cluster
+}
+
+// public bounds what peers without a certificate cost a listener.
+func public(listener object) object {
+	listener["per_connection_buffer_limit_bytes"] = publicBuffer
+	manager := listener["filter_chains"].([]any)[0].(object)["filters"].([]any)[0].(object)["typed_config"].(object)
+	manager["common_http_protocol_options"] = object{"idle_timeout": publicIdle}
+	manager["http2_protocol_options"] = object{
+		"max_concurrent_streams": publicStreams, "initial_stream_window_size": 65536, "initial_connection_window_size": 65536,
+	}
+	manager["max_request_headers_kb"] = publicHeadersKB
+	manager["request_headers_timeout"] = publicHeaderTime
+	manager["request_timeout"] = publicTime
+	manager["stream_idle_timeout"] = publicStall
+	return listener
+}
+
 func listeners(in Input, addrs addresses) []any {
 	m := in.Metadata
 	metrics := addrs.listen
@@ -108,8 +154,8 @@ func listeners(in Input, addrs addresses) []any {
 		metrics = func(port int) object { return socketAddress(addrs.local, port) }
 	}
 	all := []any{
-		staticListener("prometheus", metrics(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", prefixRoute("/stats/prometheus", PrometheusCluster)),
-		staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", prefixRoute("/healthz/ready", AgentCluster)),
+		public(staticListener("prometheus", metrics(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", prefixRoute("/stats/prometheus", PrometheusCluster))),
+		public(staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", prefixRoute("/healthz/ready", AgentCluster))),
 	}
 	if port := in.Metrics.SecurePort; port != 0 {
 		all = append(all, mutual(staticListener("secure_metrics", addrs.listen(port), "secure_stats", exactRoute("/stats/prometheus", PrometheusCluster))))
@@ -130,7 +176,7 @@ func prefixRoute(prefix, cluster string) object {
 // scraper uses for this host says nothing to the agent, which refuses names that
 // are not its own.
 func exactRoute(path, cluster string) object {
-	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "timeout": "0s", "host_rewrite_literal": "localhost"}}
+	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "priority": "HIGH", "timeout": "0s", "host_rewrite_literal": "localhost"}}
 }
 
 // staticListener serves routes.

@@ -50,8 +50,9 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }
 		c.Loopback.Drain = proxy.Drain
 		if cfg.env.scrape.mergeEnvoy {
-			// Through Envoy's own listener, as everybody else sees it.
-			c.EnvoyMetricsURL = "http://" + cfg.address(cfg.env.prometheusPort) + "/stats/prometheus"
+			// Through the admin port: whoever fills ENVOY_PROMETHEUS_PORT does not
+			// keep Envoy's metrics from those who ask the agent.
+			c.EnvoyMetricsURL = "http://" + cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())) + "/stats/prometheus"
 		}
 	}
 	return status.New(c)
