@@ -16,7 +16,7 @@
 //	path                                        method  who       answer
 //	/healthz/ready                              any     anybody   200 or 503, a sentence
 //	/stats/prometheus, /metrics                 any     anybody   200, in the format that was asked for;
-//	                                                              503 while 32 others are at it;
+//	                                                              503 while too many others are at it;
 //	                                                              MetricsLocalOnly: loopback only
 //	/app-health/<container>/{livez,readyz,startupz}
 //	                                            GET     anybody   what the application answered

@@ -71,16 +71,17 @@ func (s HookSources) allows(peer string) bool {
 		return false
 	}
 	ip := address.Addr().Unmap().WithZone("")
-	return !ip.IsLoopback() && (s.isNode(ip, os.ReadFile) || slices.Contains(ownAddresses(), ip) ||
+	return !ip.IsLoopback() && (s.isNode(ip, gateways(os.ReadFile)) || slices.Contains(ownAddresses(), ip) ||
 		slices.ContainsFunc(s.More, func(p netip.Prefix) bool { return p.Contains(ip) }))
 }
 
-// isNode reports whether an address is one that the node has, as far as that is known.
-func (s HookSources) isNode(ip netip.Addr, read func(string) ([]byte, error)) bool {
+// isNode reports whether an address is one that the node has, as far as that is
+// known, given the gateways of the default routes.
+func (s HookSources) isNode(ip netip.Addr, gateways []netip.Addr) bool {
 	if ip == s.HostIP.Unmap() {
 		return true
 	}
-	for _, gateway := range gateways(read) {
+	for _, gateway := range gateways {
 		if ip == gateway || s.AfterGateway && ip == gateway.Next() {
 			return true
 		}

@@ -92,7 +92,7 @@ func TestHookSources(t *testing.T) {
 
 func TestHookSourcesOfOVN(t *testing.T) {
 	t.Parallel()
-	routes := routeTable(t, "10.128.2.1")
+	routes := gateways(routeTable(t, "10.128.2.1"))
 	for peer, want := range map[string][2]bool{ // without and with AfterGateway
 		"10.128.2.1": {true, true}, "10.128.2.2": {false, true}, "10.128.2.3": {false, false},
 		"fd00::1": {true, true}, "fd00::2": {false, true}, "10.9.9.9": {false, false}, "192.0.2.7": {true, true},

@@ -24,10 +24,6 @@ const (
 	// scrapeMargin is left of the scraper's time, at most a tenth of it: a scrape
 	// without one part that hangs is worth more than none at all.
 	scrapeMargin = 500 * time.Millisecond
-	// maxScrapes is how many scrapes there are at once, so that many who read
-	// slowly cost no more memory than that. The others wait for a moment.
-	maxScrapes = 32
-	scrapeWait = 2 * time.Second
 	// writeGrace is added for a scraper that reads slowly.
 	writeGrace = 5 * time.Second
 )
@@ -39,16 +35,24 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	s.metrics.scrapes.Inc()
 	limit := scrapeTime(r.Header.Get(timeoutHeader))
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	controller := http.NewResponseController(w)
 	// A writer that cannot have a deadline is one of a test.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + writeGrace))
-	if !s.enter(ctx, min(limit/2, scrapeWait)) {
+	_ = controller.SetWriteDeadline(time.Now().Add(limit + writeGrace))
+	source, ip := sourceOf(r.RemoteAddr)
+	place := &scrapeSlot{source: source, exempt: s.node.has(ip), end: func() {
+		cancel()
+		_ = controller.SetWriteDeadline(time.Now()) // as above
+	}}
+	waiting, stop := context.WithTimeout(ctx, min(limit/2, scrapeWait))
+	entered := s.scrapes.enter(waiting, place)
+	if stop(); !entered {
 		cancel()
 		s.metrics.failures.WithLabelValues("agent").Inc()
 		w.Header().Set("Retry-After", "1")
-		answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%d others are reading the metrics: try again", maxScrapes))
+		answer(w, http.StatusServiceUnavailable, "too many scrapes are under way: try again")
 		return
 	}
-	defer func() { <-s.scrapes }()
+	defer s.scrapes.leave(place)
 
 	format := exposition.Negotiate(r.Header)
 	fetch := fetcher{client: newScrapeClient(), accept: format.Accept(), asked: r, stall: limit / 4}
@@ -72,7 +76,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		s.cfg.Logger.Warn("the agent's own metrics are not complete", "err", err)
 	}
 	for _, p := range inOrder(parts, time.Now().Add(limit/2)) {
-		if err := s.hand(merger, p); err != nil {
+		if err := s.hand(ctx, merger, p); err != nil {
 			// The answer must not look whole: its connection is cut.
 			panic(http.ErrAbortHandler)
 		}
@@ -80,19 +84,6 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if merger.Close() == nil {
 		_ = end() // a scraper that has gone needs no answer
 	}
-}
-
-// enter waits for a place among those who scrape, for so long.
-func (s *Server) enter(ctx context.Context, within time.Duration) bool {
-	timer := time.NewTimer(within)
-	defer timer.Stop()
-	select {
-	case s.scrapes <- struct{}{}:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
 }
 
 // inOrder returns the parts in their order, but those behind that do not
@@ -130,7 +121,7 @@ func (s *Server) writeOwn(merger *exposition.Merger) error {
 }
 
 // hand writes a part. The error says that nothing more can be written.
-func (s *Server) hand(merger *exposition.Merger, p *part) error {
+func (s *Server) hand(ctx context.Context, merger *exposition.Merger, p *part) error {
 	<-p.done
 	err := p.err
 	if err == nil {
@@ -140,8 +131,8 @@ func (s *Server) hand(merger *exposition.Merger, p *part) error {
 		p.source.failing.Store(false)
 		return nil
 	}
-	if errors.Is(err, exposition.ErrGone) {
-		return err
+	if errors.Is(err, exposition.ErrGone) || errors.Is(ctx.Err(), context.Canceled) {
+		return err // the scraper has gone, or was cut off
 	}
 	s.metrics.failures.WithLabelValues(p.source.kind).Inc()
 	if !p.source.failing.Swap(true) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 	readBodyTimeout   = time.Second
 	idleTimeout       = 2 * time.Minute
 	shutdownTimeout   = 2 * time.Second
-	maxHeaderBytes    = 64 << 10
+	maxHeaderBytes    = 32 << 10
 )
 
 // Config is what a Server needs.
@@ -79,8 +81,9 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	ready   *readiness
-	sources []*source     // Envoy first
-	scrapes chan struct{} // holds one for each scrape under way
+	node    *knownNode
+	sources []*source // Envoy first
+	scrapes scrapeSlots
 }
 
 // New checks the configuration. It starts nothing.
@@ -104,7 +107,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m, scrapes: make(chan struct{}, maxScrapes)}
+	s := &Server{cfg: cfg, metrics: m, node: newKnownNode(cfg.HookSources, cfg.Listener.Addr())}
 	begin := time.Now()
 	s.ready = &readiness{ask: cfg.Ready, first: func() { m.startup.Set(time.Since(begin).Seconds()) }}
 	if cfg.EnvoyMetricsURL != "" {
@@ -118,23 +121,22 @@ func New(cfg Config) (*Server, error) {
 
 // Run serves until ctx is done, then lets requests in flight finish for a moment.
 func (s *Server) Run(ctx context.Context) error {
-	conns := &crowd{waiting: map[net.Conn]time.Time{}}
 	server := &http.Server{
 		Handler:           s.handler(),
-		ConnState:         conns.note,
+		ConnState:         connlimit.ConnState,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 		// There is no timeout for writing: profiles and scrapes take as long as
-		// they were asked to. Handlers bound themselves.
+		// they were asked to. The listener ends connections on which nothing is read.
 	}
 	if s.cfg.Probers.hooks() && s.cfg.HookSources.guesses() {
 		s.cfg.Logger.Warn("the address of the node is not known: lifecycle hooks run for the default gateway and this network namespace only; set HOST_IP to the node's address, or OUTRIGGER_HOOK_SOURCES")
 	}
 	s.cfg.Logger.Info("status port is served", "address", s.cfg.Listener.Addr().String())
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(s.cfg.Listener) }()
+	served, listener := make(chan error, 1), s.limit()
+	go func() { served <- server.Serve(listener) }()
 	select {
 	case err := <-served:
 		_ = server.Close() // connections that are open end with it
@@ -208,6 +210,7 @@ type metrics struct {
 	scrapes  prometheus.Counter
 	failures *prometheus.CounterVec
 	startup  prometheus.Gauge
+	closed   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -221,11 +224,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		startup: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "istio_agent_startup_duration_seconds", Help: "Time from the agent's start to the first time it was ready.",
 		}),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outrigger_agent_status_connections_closed_total", Help: "Connections of the status port that a limit closed, by reason.",
+		}, []string{"reason"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.scrapes, m.failures, m.startup} {
+	for _, c := range []prometheus.Collector{m.scrapes, m.failures, m.startup, m.closed} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of the status port: %w", err)
 		}

@@ -42,6 +42,7 @@ type Conn struct {
 	waiting  *list.Element
 	unused   *time.Timer
 	released bool
+	place    *list.Element // in a list of the listener's all; nil without Config.Fair
 
 	deadlines sync.Mutex // guards the field below, and the order of deadlines
 	deadline  time.Time  // that the server wants for writes
@@ -61,6 +62,9 @@ func (l *Listener) wrap(raw net.Conn) *Conn {
 	c.reserved = ip.IsValid() && l.cfg.Reserved(ip)
 	c.address = Addr{raw.RemoteAddr(), c}
 	c.budget.Store(l.firstBudget(c))
+	if tcp, ok := raw.(*net.TCPConn); ok && l.cfg.SendBuffer > 0 {
+		_ = tcp.SetWriteBuffer(l.cfg.SendBuffer) // the kernel's own size does, too
+	}
 	return c
 }
 

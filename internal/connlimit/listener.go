@@ -52,6 +52,13 @@ type Config struct {
 	// connection of a reserved source is closed only for another one of them.
 	// If all are in use, and without Evict, the new one is closed.
 	Evict bool
+	// Fair makes room among connections that are in use too, for servers whose
+	// requests may be cut off, and replaces Evict. If a source has more than Fair
+	// connections, one of the source that has the most is closed: the one that has
+	// waited the longest or, if all are in use, the oldest. A source that would then
+	// have the most itself gets no room. If no source has more, the oldest of all is
+	// closed. A reserved source always gets room, if need be that of another one.
+	Fair int
 	// Unused is how long a new connection may stay before it is in use.
 	Unused time.Duration
 	// Stall is how long a write may wait for the peer to read.
@@ -59,6 +66,9 @@ type Config struct {
 	// Work is the budget of what a peer sends a gRPC server; see [DefaultWork]. The
 	// connections of a source share one until they are trusted.
 	Work ratelimit.Limit
+	// SendBuffer is how many bytes the kernel holds of what a peer has not read. It
+	// counts as memory of the process's control group.
+	SendBuffer int
 	// OnClose is called with the reason for each connection that a limit closes. It
 	// must be quick, and may be called concurrently.
 	OnClose func(reason string)
@@ -85,6 +95,8 @@ type Listener struct {
 	// waiting are the connections that are not in use, the one that has waited the
 	// longest in front: those of ordinary sources, and of reserved ones.
 	waiting [2]*list.List // of *Conn
+	// all are all connections in the order of their arrival; empty without Config.Fair.
+	all [2]*list.List
 }
 
 // Listen returns a listener that accepts the connections of l within limits.
@@ -97,7 +109,7 @@ func Listen(l net.Listener, cfg Config) *Listener {
 	}
 	return &Listener{
 		Listener: l, cfg: cfg, rates: ratelimit.NewKeyed[netip.Prefix](maxSources), work: ratelimit.NewKeyed[netip.Prefix](maxSources),
-		sources: map[netip.Prefix]int{}, waiting: [2]*list.List{list.New(), list.New()},
+		sources: map[netip.Prefix]int{}, waiting: [2]*list.List{list.New(), list.New()}, all: [2]*list.List{list.New(), list.New()},
 	}
 }
 
@@ -137,7 +149,7 @@ func (l *Listener) admit(c *Conn) (reason string, evicted *Conn) {
 		return ReasonSource, nil
 	}
 	if l.full(c.reserved) {
-		if evicted = l.victim(c.reserved); evicted == nil {
+		if evicted = l.victim(c); evicted == nil {
 			return ReasonTotal, nil
 		}
 		l.release(evicted)
@@ -150,6 +162,9 @@ func (l *Listener) admit(c *Conn) (reason string, evicted *Conn) {
 		}
 	}
 	c.waiting = l.waiting[c.class()].PushBack(c)
+	if l.cfg.Fair > 0 {
+		c.place = l.all[c.class()].PushBack(c)
+	}
 	if l.cfg.Unused > 0 {
 		c.unused = time.AfterFunc(l.cfg.Unused, func() { c.end(ReasonUnused) })
 	}
@@ -166,18 +181,48 @@ func (l *Listener) full(reserved bool) bool {
 }
 
 // victim returns the connection that makes room for a new one. The caller holds mu.
-func (l *Listener) victim(reserved bool) *Conn {
-	if !l.cfg.Evict {
+func (l *Listener) victim(c *Conn) *Conn {
+	var front *list.Element
+	switch {
+	case l.cfg.Fair > 0:
+		front = l.unfair(c)
+	case l.cfg.Evict:
+		front = l.waiting[ordinary].Front()
+	default:
 		return nil
 	}
-	front := l.waiting[ordinary].Front()
-	if front == nil && reserved {
-		front = l.waiting[exempt].Front()
+	if front == nil && c.reserved {
+		if front = l.waiting[exempt].Front(); front == nil {
+			front = l.all[exempt].Front()
+		}
 	}
 	if front == nil {
 		return nil
 	}
 	return front.Value.(*Conn)
+}
+
+// unfair returns the ordinary connection that Config.Fair closes for c, nil if there is
+// none. The caller holds mu.
+func (l *Listener) unfair(c *Conn) *list.Element {
+	most := 0
+	for _, n := range l.sources {
+		most = max(most, n)
+	}
+	if most <= l.cfg.Fair {
+		return l.all[ordinary].Front()
+	}
+	if !c.reserved && l.sources[c.source] >= most {
+		return nil
+	}
+	for _, candidates := range []*list.List{l.waiting[ordinary], l.all[ordinary]} {
+		for e := candidates.Front(); e != nil; e = e.Next() {
+			if l.sources[e.Value.(*Conn).source] == most {
+				return e
+			}
+		}
+	}
+	return nil
 }
 
 // release takes a connection out of the counts, once, and stops its timer. The
@@ -201,6 +246,10 @@ func (l *Listener) release(c *Conn) {
 	if c.waiting != nil {
 		l.waiting[c.class()].Remove(c.waiting)
 		c.waiting = nil
+	}
+	if c.place != nil {
+		l.all[c.class()].Remove(c.place)
+		c.place = nil
 	}
 }
 

@@ -194,6 +194,48 @@ func TestEvict(t *testing.T) {
 	})
 }
 
+func TestFair(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{Total: 6, Reserve: 1, Reserved: Loopback, Fair: 1})
+		many := []*Conn{w.want("10.0.0.1", true), w.want("10.0.0.1", true), w.want("10.0.0.1", true)}
+		two := []*Conn{w.want("10.0.0.2", true), w.want("10.0.0.2", true)}
+		for _, c := range append(many, two...) {
+			c.Use()
+		}
+		w.want("10.0.0.1", false) // it has the most already
+		many[1].Wait()
+		single := w.want("10.0.0.3", true) // instead of the one that waits
+		if isOpen(many[1]) || !isOpen(many[0]) || !isOpen(many[2]) {
+			t.Errorf("of the source with the most, open are %v, %v, %v", isOpen(many[0]), isOpen(many[1]), isOpen(many[2]))
+		}
+		w.want("10.0.0.4", true) // instead of the oldest, as all of the sources with the most are in use
+		if isOpen(many[0]) || !isOpen(single) {
+			t.Error("another one than the oldest of the source with the most was closed")
+		}
+		w.want("10.0.0.2", false)
+		w.want("10.0.0.5", true) // instead of one of two
+		if isOpen(two[0]) || !isOpen(two[1]) {
+			t.Error("the oldest of the source with two is open")
+		}
+		w.want("10.0.0.4", true) // no source has more than one: instead of the oldest of all
+		if isOpen(many[2]) || !isOpen(two[1]) {
+			t.Error("another one than the oldest of all was closed")
+		}
+		w.want("127.0.0.1", true) // the reserve
+		w.want("127.0.0.1", true) // instead of an ordinary one
+		if w.listener.Open() != 6 || w.closed[ReasonEvicted] != 5 || w.closed[ReasonTotal] != 2 || w.listener.all[ordinary].Len() != 4 {
+			t.Errorf("%d are open, counted are %v, %d ordinary", w.listener.Open(), w.closed, w.listener.all[ordinary].Len())
+		}
+		for range 10 {
+			w.want("127.0.0.1", true).Use() // instead of the ordinary ones, then of older ones
+		}
+		if w.listener.Open() != 6 || w.listener.all[ordinary].Len() != 0 {
+			t.Errorf("%d are open, %d ordinary", w.listener.Open(), w.listener.all[ordinary].Len())
+		}
+	})
+}
+
 func TestUnused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

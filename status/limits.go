@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+)
+
+const (
+	// maxConns is how many connections there are at once, reservedConns how many of
+	// them only the kubelet and this machine's Envoy may have, maxConnsPerSource how
+	// many one other source may have, and fairConns how many each may have even if
+	// others must close some for it.
+	maxConns          = 512
+	reservedConns     = 128
+	maxConnsPerSource = 64
+	fairConns         = 8
+	// stallTime is how long a peer may read nothing of what it asked for.
+	stallTime = 10 * time.Second
+	// sendBuffer is how many bytes of an answer the kernel holds.
+	sendBuffer = 64 << 10
+	// gatewayAge is how long the gateways of the routes are remembered.
+	gatewayAge = 10 * time.Second
+)
+
+// limit returns the server's listener with limits, within which strangers cannot
+// keep the kubelet out: it has a reserve where its address is known, and where it is
+// not, it takes the place of a peer that has more connections.
+func (s *Server) limit() net.Listener {
+	return connlimit.Listen(s.cfg.Listener, connlimit.Config{
+		Total: maxConns, Reserve: reservedConns, Reserved: s.node.has, PerSource: maxConnsPerSource, Fair: fairConns, Stall: stallTime, SendBuffer: sendBuffer,
+		OnClose: func(reason string) { s.metrics.closed.WithLabelValues(reason).Inc() },
+	})
+}
+
+// knownNode knows from where the kubelet and this machine's Envoy connect.
+type knownNode struct {
+	sources HookSources
+	own     netip.Addr
+
+	mu       sync.Mutex // guards what follows
+	gateways []netip.Addr
+	read     time.Time
+}
+
+// newKnownNode returns what is known of the node, given where the server listens.
+func newKnownNode(sources HookSources, listens net.Addr) *knownNode {
+	node := &knownNode{sources: sources}
+	if tcp, ok := listens.(*net.TCPAddr); ok && !tcp.IP.IsUnspecified() {
+		node.own = tcp.AddrPort().Addr().Unmap() // Envoy may connect from where it connects to
+	}
+	return node
+}
+
+// has reports whether an address is one of them.
+func (n *knownNode) has(ip netip.Addr) bool {
+	switch ip {
+	case netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(), n.own:
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.read.IsZero() || time.Since(n.read) > gatewayAge {
+		n.gateways, n.read = gateways(os.ReadFile), time.Now()
+	}
+	return n.sources.isNode(ip, n.gateways)
+}
+
+const (
+	// maxScrapes is how many scrapes there are at once, and maxScrapesPerSource how
+	// many of one source but this machine, so that they cost little memory and little
+	// of Envoy's main thread. The others wait for a moment.
+	maxScrapes          = 16
+	maxScrapesPerSource = 4
+	scrapeWait          = 2 * time.Second
+	// scrapeTurn is how long a scrape may go on when others wait whose sources would
+	// have as many as its own.
+	scrapeTurn = 5 * time.Second
+)
+
+// scrapeSlots are the scrapes under way.
+type scrapeSlots struct {
+	mu      sync.Mutex    // guards what follows
+	running []*scrapeSlot // the oldest first
+	left    chan struct{} // closed when one ends; nil when nobody waits
+}
+
+// scrapeSlot is one of them.
+type scrapeSlot struct {
+	source netip.Prefix
+	exempt bool   // from maxScrapesPerSource
+	end    func() // cuts it off
+	begun  time.Time
+	ending bool // end was called
+}
+
+// enter waits for a place, until ctx ends. When all are taken, it cuts off the
+// oldest scrape of the source that has the most. If the source of mine would then
+// have as many, the other one has its turn first.
+func (s *scrapeSlots) enter(ctx context.Context, mine *scrapeSlot) (ok bool) {
+	for {
+		wait := s.try(mine)
+		if wait == nil {
+			return true
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// try takes a place, or returns a channel that is closed when to try again.
+func (s *scrapeSlots) try(mine *scrapeSlot) (wait <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts, most, ending := map[netip.Prefix]int{}, 0, 0
+	for _, other := range s.running {
+		if other.ending {
+			ending++
+			continue
+		}
+		counts[other.source]++
+		most = max(most, counts[other.source])
+	}
+	own := counts[mine.source]
+	switch {
+	case own >= maxScrapesPerSource && !mine.exempt:
+	case len(s.running) < maxScrapes:
+		mine.begun = time.Now()
+		s.running = append(s.running, mine)
+		return nil
+	case ending == 0 && own < most:
+		i := slices.IndexFunc(s.running, func(other *scrapeSlot) bool { return counts[other.source] == most })
+		if oldest := s.running[i]; own+1 < most || time.Since(oldest.begun) > scrapeTurn {
+			oldest.ending = true
+			oldest.end()
+		}
+	}
+	if s.left == nil {
+		s.left = make(chan struct{})
+	}
+	return s.left
+}
+
+// leave frees the place of a scrape.
+func (s *scrapeSlots) leave(mine *scrapeSlot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = slices.DeleteFunc(s.running, func(other *scrapeSlot) bool { return other == mine })
+	if s.left != nil {
+		close(s.left)
+		s.left = nil
+	}
+}
+
+// sourceOf returns the address of a peer, and the network that counts as one
+// source: the address itself, or a /64 network of IPv6.
+func sourceOf(peer string) (source netip.Prefix, ip netip.Addr) {
+	address, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return netip.Prefix{}, netip.Addr{}
+	}
+	ip = address.Addr().Unmap().WithZone("")
+	source, _ = ip.Prefix(min(ip.BitLen(), 64)) // the length is one that both families have
+	return source, ip
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package status
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// dialFrom connects from an address of this machine.
+func dialFrom(t *testing.T, source, address string) *net.TCPConn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // it may be closed
+	return conn.(*net.TCPConn)
+}
+
+// getFrom returns the answer to a request from an address, on a connection of its own.
+func getFrom(t *testing.T, source, url string) (int, string, error) {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+	transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
+	resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Minute}).Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// TestStrangersKeepNobodyOut: while strangers hold more connections than there are,
+// whatever they do with them, every probe is answered: of the kubelet at an address
+// that is known, and at one that is not. The tests are not parallel: each of them
+// opens more than a thousand files.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	app := upstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })
+	probers, err := ParseProbers(`{"` + livez + `": {"httpGet": {"port": ` + portOfAddr(t, app.URL) + `}, "timeoutSeconds": 120}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const metrics, ready = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "GET /healthz/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+	big := upstream(t, text("# TYPE big_total counter\n"+strings.Repeat("big_total{text=\"as much as the kernel holds, and more\"} 1\n", 100_000)))
+	s, address := serve(t, func(cfg *Config) {
+		cfg.Probers, cfg.EnvoyMetricsURL = probers, big.URL
+		cfg.HookSources.HostIP = netip.MustParseAddr("127.3.0.1")
+	})
+	for _, c := range []struct{ name, send string }{
+		{"silent", ""},
+		{"idle", ready},
+		{"slow headers", "GET /healthz/ready HTTP/1.1\r\nX-A: " + strings.Repeat("a", 10_000)},
+		{"slow bodies", "POST /healthz/ready HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\na"},
+		{"chunks", "POST /healthz/ready HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\na"},
+		{"metrics unread", strings.Repeat(metrics, 20)},
+		{"answers unread", strings.Repeat(ready, 1000)},
+	} {
+		for name, sources := range map[string]int{"one stranger": 1, "several": 40, "many": 1100} {
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				for i := range 1100 {
+					conn := dialFrom(t, fmt.Sprintf("127.2.%d.%d", i%sources/200, 1+i%sources%200), address)
+					_ = conn.SetReadBuffer(2048) // so that little is on its way
+					go func() { _, _ = io.WriteString(conn, c.send) }()
+				}
+				for range 3 {
+					for _, kubelet := range []string{"127.3.0.1", "127.3.0.2"} {
+						for path, want := range map[string]string{"/healthz/ready": "ready", livez: "fine"} {
+							code, body, err := getFrom(t, kubelet, "http://"+address+path)
+							if err != nil || code != http.StatusOK || !strings.Contains(body, want) {
+								t.Errorf("%s from %s: %d %q, %v", path, kubelet, code, body, err)
+							}
+						}
+					}
+				}
+				s.scrapes.mu.Lock()
+				defer s.scrapes.mu.Unlock()
+				if n := len(s.scrapes.running); n > maxScrapes {
+					t.Errorf("%d scrapes are under way", n)
+				}
+			})
+		}
+	}
+}
+
+// TestScrapesAreShared: strangers who have all places for scrapes, and read nothing,
+// do not keep another scraper out; one of them does not get more than its share.
+func TestScrapesAreShared(t *testing.T) {
+	t.Parallel()
+	var hold sync.RWMutex
+	hold.Lock()
+	begun := make(chan struct{}, 2*maxScrapes)
+	reg, address := serveMerged(t, text(envoyText), func(w http.ResponseWriter, r *http.Request) {
+		if !hold.TryRLock() {
+			begun <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		hold.RUnlock()
+		text(appText)(w, r)
+	})
+	var conns []*net.TCPConn
+	for i := range maxScrapes {
+		conn := dialFrom(t, fmt.Sprintf("127.2.0.%d", 1+i/maxScrapesPerSource), address)
+		if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+		<-begun
+	}
+	code, body, err := getFrom(t, "127.2.0.1", "http://"+address+"/metrics")
+	if err != nil || code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "too many scrapes") {
+		t.Errorf("one scrape more of the same source: %d %q, %v", code, body, err)
+	}
+	if n := failuresOf(t, reg); n != 1 {
+		t.Errorf("%v failures are counted, want 1", n)
+	}
+	hold.Unlock()
+	for _, scraper := range []string{"127.2.0.9", "127.0.0.1"} {
+		code, body, err = getFrom(t, scraper, "http://"+address+"/metrics")
+		if err != nil || code != http.StatusOK || !strings.Contains(body, "app_requests_total") || !strings.Contains(body, "envoy_server_live") {
+			t.Errorf("a scrape from %s: %d %q, %v", scraper, code, body, err)
+		}
+	}
+	if n := failuresOf(t, reg); n != 1 {
+		t.Errorf("%v failures are counted, want still 1: that a scrape was cut off is none", n)
+	}
+	for _, conn := range conns {
+		_ = conn.Close() // as clients that give up
+	}
+}
+
+// TestScrapeSlots holds the rules without a network.
+func TestScrapeSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s scrapeSlots
+		var cut []string
+		enter := func(source string, exempt bool) *scrapeSlot {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var mine *scrapeSlot
+			mine = &scrapeSlot{source: netip.MustParsePrefix(source), exempt: exempt, end: func() {
+				cut = append(cut, source)
+				go s.leave(mine)
+			}}
+			if !s.enter(ctx, mine) {
+				return nil
+			}
+			return mine
+		}
+		first := enter("10.0.0.1/32", false)
+		for range maxScrapesPerSource - 1 {
+			enter("10.0.0.1/32", false)
+		}
+		if enter("10.0.0.1/32", false) != nil {
+			t.Error("a source has more than its share")
+		}
+		s.leave(first)
+		if enter("10.0.0.1/32", false) == nil {
+			t.Error("the place that was left is not free")
+		}
+		for range maxScrapes - maxScrapesPerSource {
+			if enter("127.0.0.1/32", true) == nil {
+				t.Error("this machine has a share")
+			}
+		}
+		if enter("127.0.0.1/32", true) != nil || len(cut) != 0 {
+			t.Errorf("who has the most got another place; cut off were %v", cut)
+		}
+		if enter("10.0.0.2/32", false) == nil || strings.Join(cut, " ") != "127.0.0.1/32" {
+			t.Errorf("cut off were %v, want one of the source that has the most", cut)
+		}
+		if len(s.running) != maxScrapes {
+			t.Errorf("%d are running, want %d", len(s.running), maxScrapes)
+		}
+		// With one for each source, whoever comes waits for its turn.
+		s.running, cut = nil, nil
+		for i := range maxScrapes {
+			enter(fmt.Sprintf("10.0.1.%d/32", i), false)
+		}
+		if enter("10.0.2.1/32", false) != nil || len(cut) != 0 {
+			t.Errorf("cut off before its turn ended: %v", cut)
+		}
+		time.Sleep(scrapeTurn)
+		if enter("10.0.2.2/32", false) == nil || strings.Join(cut, " ") != "10.0.1.0/32" {
+			t.Errorf("cut off were %v, want the oldest", cut)
+		}
+	})
+}
