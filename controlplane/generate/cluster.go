@@ -106,9 +106,9 @@ func (g *Generator) clusters(s *scope) *Set {
 // outboundClusters gives the clusters of all services that a scope sees.
 func (g *Generator) outboundClusters(s *scope) *part {
 	v := g.view(s)
-	from := sources{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config}
+	from := sources{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config, s.mesh.Denied}
 	if v.passthrough {
-		from[5] = s.mesh.Endpoints // whether they are secured
+		from[6] = s.mesh.Endpoints // whether they are secured
 	}
 	return g.outbound.get(s.outbound, s.mesh.Sequence, from, func(prev *part) *part {
 		p := &part{resources: make([]*Resource, 0, len(v.clusters)+1)}

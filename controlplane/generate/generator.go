@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -34,6 +35,7 @@ type Generator struct {
 	outgoing memo[plannedKey, *[]madeListener]
 	gateways memo[routerKey, *gateway.Merged]
 	sets     memo[setKey, *Set]
+	denied   memo[struct{}, *parts.Denied]
 	empty    *Set
 }
 
@@ -97,6 +99,16 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.extensions(s)
 	}
 	return g.empty
+}
+
+// deniedIn returns what refuses the peers that a snapshot denies; nil for none.
+func (g *Generator) deniedIn(mesh *snapshot.Mesh) *parts.Denied {
+	if mesh.Denied.Len() == 0 {
+		return nil
+	}
+	return g.denied.get(struct{}{}, mesh.Sequence, sources{mesh.Denied, mesh.Config}, func(*parts.Denied) *parts.Denied {
+		return parts.NewDenied(mesh.Denied, mesh.Config)
+	})
 }
 
 // view gives what the proxies of the scope see.

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -105,7 +106,7 @@ func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 		change(s.proxy)
 	}
 	s.put(t, snapshot.Input{})
-	runEnvoy(t, binary, s.bootstrap(t), s.address+":"+s.ports["HTTP"])
+	runEnvoy(t, binary, s.bootstrap(t), s.address+":"+s.ports["HTTP"], "--drain-time-s", "1")
 	return s
 }
 
@@ -202,7 +203,8 @@ func (s *guarded) serveFar(t *testing.T) string {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "far")
 	}))
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"istio", "http/1.1"}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that are meant to be refused
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return portOf(t, server.Listener.Addr())

@@ -23,7 +23,7 @@ func (g *Generator) listeners(s *scope) *Set {
 		key.outbound, key.route = s.outbound, s.routeKey()
 		key.inbound.own = out.own
 	}
-	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config}, func(prev *Set) *Set {
+	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *Set) *Set {
 		own := in.listeners()
 		if s.intercepts() {
 			own = append(own, s.virtualOutbound())

@@ -16,7 +16,7 @@ const (
 
 // sources are the parts of a snapshot that a result was made of, compared by
 // pointer.
-type sources [6]any
+type sources [7]any
 
 // memo remembers one result for each key and builds it anew when its sources
 // changed. It is safe for concurrent use; concurrent callers of one key wait

@@ -35,7 +35,7 @@ func (g *Generator) proxyless(s *scope, typeURL string) *Set {
 	case TypeListener:
 		servers := serversOf(s)
 		key.route, key.inbound = s.routeKey(), serversKey(servers)
-		return g.sets.get(key, mesh.Sequence, sources{v, mesh.VirtualServices, mesh.Config}, func(prev *Set) *Set {
+		return g.sets.get(key, mesh.Sequence, sources{v, mesh.VirtualServices, mesh.Config, mesh.Denied}, func(prev *Set) *Set {
 			p := g.proxylessListeners(s)
 			g.serverListeners(p, s, servers)
 			return newSet(prev, p.resources, p.problems)
@@ -45,7 +45,7 @@ func (g *Generator) proxyless(s *scope, typeURL string) *Set {
 		from := sources{v, mesh.VirtualServices, mesh.DestinationRules, mesh.Config}
 		return g.sets.get(key, mesh.Sequence, from, func(prev *Set) *Set { return g.proxylessRoutes(s, prev) })
 	case TypeCluster:
-		from := sources{v, mesh.Accounts, mesh.NamedEndpoints, mesh.Config}
+		from := sources{v, mesh.Accounts, mesh.NamedEndpoints, mesh.Config, mesh.Denied}
 		return g.sets.get(key, mesh.Sequence, from, func(prev *Set) *Set { return g.proxylessClusters(s, prev) })
 	case TypeEndpoint:
 		at := viewpointOf(s)

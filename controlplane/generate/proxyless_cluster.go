@@ -122,7 +122,7 @@ func (src proxylessSource) build(c *clusterv3.Cluster) *clusterv3.Cluster {
 		}
 		c.TransportSocket = parts.TLSSocket(&tlsv3.UpstreamTlsContext{
 			Sni:              cmp.Or(p.TLS.GetSni(), parts.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)),
-			CommonTlsContext: proxylessTLS(names),
+			CommonTlsContext: proxylessTLS(parts.Accepted(names, src.Denied, src.Config)),
 		})
 	}
 	return c

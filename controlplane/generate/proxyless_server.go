@@ -86,7 +86,7 @@ func serversKey(servers []server) inboundKey {
 // serverListeners adds the listeners of servers.
 func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 	for _, at := range servers {
-		l := serverListener(at)
+		l := serverListener(at, g.deniedIn(s.mesh))
 		r, err := g.table.put(TypeListener, l.GetName(), l)
 		if err != nil {
 			p.problems = append(p.problems, parts.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
@@ -98,13 +98,17 @@ func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 
 // serverListener takes what comes for a server. The library compares the address
 // with its own, byte by byte, and hands every request to the application.
-func serverListener(at server) *listenerv3.Listener {
+func serverListener(at server, denied *parts.Denied) *listenerv3.Listener {
+	filters := []*hcmv3.HttpFilter{routerFilter()}
+	if at.secure {
+		filters = append(denied.HTTPFilters(), filters...)
+	}
 	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{{
 		Name: "envoy.filters.network.http_connection_manager",
 		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: parts.Pack(&hcmv3.HttpConnectionManager{
 			StatPrefix:     "inbound_" + parts.HostPort(at.host, at.port),
 			RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
-			HttpFilters:    []*hcmv3.HttpFilter{routerFilter()},
+			HttpFilters:    filters,
 		})},
 	}}}
 	if at.secure {

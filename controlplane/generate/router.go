@@ -133,6 +133,9 @@ func (g *Generator) routerSet(r *router, typeURL string, build func(prev *Set) *
 		key.settings = r.settings.String()
 	}
 	from := sources{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
+	if typeURL == TypeListener {
+		from[5] = r.mesh.Denied
+	}
 	return g.sets.get(key, r.mesh.Sequence, from, build)
 }
 
@@ -145,6 +148,7 @@ func (g *Generator) routerListeners(r *router) *Set {
 				out.problems = append(out.problems, parts.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))
 				continue
 			}
+			g.deniedIn(r.mesh).Guard(l)
 			g.putOrKeep(out, prev, TypeListener, l.GetName(), l)
 		}
 		return newSet(prev, out.resources, out.problems)

@@ -117,7 +117,7 @@ func (c clusterRef) policy() cluster.Policy { return cluster.PolicyOf(c.rule, c.
 func (c clusterRef) source(s *scope) cluster.Source {
 	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
-		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Viewer: s.viewer,
+		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Denied: s.mesh.Denied, Viewer: s.viewer,
 	}
 	if !c.found.ByName() {
 		src.Viewer = cluster.Viewer{Dialled: s.viewer.Dialled} // shared by all kinds of proxies

@@ -81,7 +81,7 @@ type plannedKey struct {
 // planned makes the listeners of a plan.
 func (g *Generator) planned(s *scope, p *plan) []madeListener {
 	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.plugins.Key, s.settings.String()}
-	return *g.outgoing.get(key, s.mesh.Sequence, sources{s.mesh.Config}, func(*[]madeListener) *[]madeListener {
+	return *g.outgoing.get(key, s.mesh.Sequence, sources{s.mesh.Config, s.mesh.Denied}, func(*[]madeListener) *[]madeListener {
 		out := make([]madeListener, 0, len(p.listeners))
 		for _, l := range p.listeners {
 			out = append(out, g.madeOf(s, s.outboundListener(l)))
@@ -94,6 +94,7 @@ func (g *Generator) planned(s *scope, p *plan) []madeListener {
 func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
 	m := madeListener{sockets: socketsOf(l)}
 	if m.err = parts.ApplyListener(l, s.settings, false); m.err == nil {
+		g.deniedIn(s.mesh).Guard(l)
 		m.resource, m.err = g.table.put(TypeListener, l.GetName(), l)
 	}
 	return m

@@ -177,7 +177,7 @@ func freePorts(t *testing.T, address string, n int) (ports []string) {
 }
 
 // runEnvoy runs Envoy until the test ends, and waits until it listens.
-func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string) {
+func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, args ...string) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "envoy.json")
@@ -189,7 +189,7 @@ func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, binary, "-c", path, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+	cmd := exec.CommandContext(ctx, binary, append([]string{"-c", path, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		cancel()

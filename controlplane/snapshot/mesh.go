@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
@@ -35,6 +36,9 @@ type Input struct {
 	// Roots is the bundle of the certificate authority, as PEM; empty means
 	// that there is none. It is kept, not copied.
 	Roots []byte
+	// Denied are the identities and certificates that the mesh refuses; nil means
+	// none.
+	Denied *denylist.List
 	// Unhealthy are the WorkloadEntry objects that are out of service. Who
 	// alters the set names the objects in the change of the next Build.
 	Unhealthy map[model.Key]struct{}
@@ -73,6 +77,9 @@ type Mesh struct {
 	WasmPlugins         *WasmPlugins
 	// Trust are the roots that proxies trust.
 	Trust *Trust
+	// Denied are the identities and certificates that proxies refuse; nil if there
+	// are none.
+	Denied *denylist.List
 
 	// Problems is what the authors of the objects must hear of.
 	Problems []model.Problem
@@ -135,8 +142,21 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
 	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
 	m.Trust = newTrust(old.Trust, in.Roots)
+	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)
 	return m
+}
+
+// denied returns the list of a snapshot: that of the one before if it is the same,
+// nil if it is empty.
+func denied(prev *Mesh, list *denylist.List) *denylist.List {
+	switch {
+	case list.Len() == 0:
+		return nil
+	case prev != nil && prev.Denied.Version() == list.Version():
+		return prev.Denied
+	}
+	return list
 }
 
 // ResolveHost gives the full name of a host that an object in the namespace

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -29,6 +30,7 @@ type Source struct {
 	Rule     *snapshot.DestinationRule // may be nil
 	Accounts *snapshot.AccountSet
 	Config   *meshv1alpha1.MeshConfig
+	Denied   *denylist.List // identities of servers that are not accepted; may be nil
 	Viewer   Viewer
 	// Secured is true if all endpoints of a service that wants the address that
 	// was dialled are known to speak mutual TLS of the mesh. Endpoints that Envoy

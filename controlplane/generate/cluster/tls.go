@@ -88,7 +88,7 @@ func meshTLS(src Source, p Policy) *corev3.TransportSocket {
 	if len(names) == 0 {
 		names = parts.Identities(src.Config, src.Service, src.Accounts)
 	}
-	return parts.UpstreamTLS(src.Config, sni, names, meshALPN(src, p))
+	return parts.UpstreamTLS(src.Config, sni, parts.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
 }
 
 func meshALPN(src Source, p Policy) []string {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+func denyList(t *testing.T, text string) *denylist.List {
+	t.Helper()
+	list, err := denylist.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// eventually asks until the answer is as it should be.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not so after 2 minutes", what)
+		}
+	}
+}
+
+// TestEnvoyDenies denies peers of a running Envoy: their connections end, new ones
+// are refused, and all others are served.
+func TestEnvoyDenies(t *testing.T) {
+	t.Parallel()
+	s := startGuarded(t, nil)
+	one, _, _ := s.identity(t, "spiffe://cluster.local/ns/ok/sa/fine")
+	other, _, _ := s.identity(t, "spiffe://cluster.local/ns/ok/sa/fine")
+	exact, _, _ := s.identity(t, "spiffe://cluster.local/ns/evil/sa/mallory")
+	near, _, _ := s.identity(t, "spiffe://cluster.local/ns/evil/sa/mallory2")
+	whole, _, _ := s.identity(t, "spiffe://cluster.local/ns/old/sa/any")
+	calls := func(port string, who string) error {
+		alpn := map[string]string{"HTTP": "http/1.1", "TCP": "istio", "ANY": "istio-http/1.1"}[port]
+		client, scheme := s.client(nil), "http"
+		switch who {
+		case "one":
+			client, scheme = s.client(&one, alpn), "https"
+		case "other":
+			client, scheme = s.client(&other, alpn), "https"
+		case "exact":
+			client, scheme = s.client(&exact, alpn), "https"
+		case "near":
+			client, scheme = s.client(&near, alpn), "https"
+		case "whole":
+			client, scheme = s.client(&whole, alpn), "https"
+		}
+		_, err := s.ask(t, client, scheme, port, "")
+		return err
+	}
+	out := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: s.address + ":" + s.ports["PROXY"]})}}
+	far := func() int {
+		status, _ := get(t, out, "http://far.default/", "")
+		return status
+	}
+	ports := []string{"HTTP", "TCP", "ANY"}
+	everybody := []string{"one", "other", "exact", "near", "whole", "plaintext"}
+	for _, port := range ports {
+		for _, who := range everybody {
+			if err := calls(port, who); err != nil {
+				t.Fatalf("%s at %s, before anybody is denied: %v", who, port, err)
+			}
+		}
+	}
+	if status := far(); status != http.StatusOK {
+		t.Fatalf("the other workload answers with %d", status)
+	}
+	held := s.client(&exact, "http/1.1")
+	held.Transport.(*http.Transport).DisableKeepAlives = false
+	if _, err := s.ask(t, held, "https", "HTTP", ""); err != nil {
+		t.Fatal(err)
+	}
+
+	s.put(t, snapshot.Input{Denied: denyList(t, fmt.Sprintf(
+		"spiffe://cluster.local/ns/evil/sa/mallory\nspiffe://cluster.local/ns/old/sa/*\nspiffe://cluster.local/ns/default/sa/far\nserial %X\n", one.Leaf.SerialNumber))})
+	for _, port := range ports {
+		for _, who := range []string{"one", "exact", "whole"} {
+			eventually(t, who+" is refused at "+port, func() bool { return calls(port, who) != nil })
+		}
+		for _, who := range []string{"other", "near", "plaintext"} {
+			if err := calls(port, who); err != nil {
+				t.Errorf("%s at %s is not denied: %v", who, port, err)
+			}
+		}
+	}
+	eventually(t, "a connection from before ends", func() bool {
+		_, err := s.ask(t, held, "https", "HTTP", "")
+		return err != nil
+	})
+	eventually(t, "the other workload is not accepted", func() bool { return far() == http.StatusServiceUnavailable })
+
+	s.put(t, snapshot.Input{Denied: denyList(t, "# nobody\n")})
+	for _, port := range ports {
+		for _, who := range everybody {
+			eventually(t, who+" is served again at "+port, func() bool { return calls(port, who) == nil })
+		}
+	}
+	eventually(t, "the other workload is accepted again", func() bool { return far() == http.StatusOK })
+}
+
+// TestDenied generates each case with a list and without: Envoy takes both, a list
+// is at the front of every chain that verifies clients, and an empty one changes
+// nothing.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	list := denyList(t, "spiffe://cluster.local/ns/evil/sa/mallory\nspiffe://old.example/ns/old/sa/*\nserial ab\n")
+	guarded := 0
+	for _, c := range testCases(t) {
+		g, in := New(Config{}), c.input()
+		in.Denied = list
+		before, mesh := generateAll(g, c.build(), c.proxy), snapshot.Build(nil, in, model.Change{All: true})
+		for _, r := range g.Generate(mesh, c.proxy, TypeListener).Resources {
+			l := unpack(t, r).(*listenerv3.Listener)
+			for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+				verifies := chain.GetTransportSocket() != nil && len(chain.GetFilters()) > 0 && verified(t, chain)
+				denies := len(chain.GetFilters()) > 2 && chain.GetFilters()[1].GetName() == "envoy.filters.network.rbac"
+				if verifies != denies {
+					t.Errorf("%s: listener %s, chain %s: it verifies clients: %t, it looks at the list: %t", c.name, l.GetName(), chain.GetName(), verifies, denies)
+				}
+				if denies {
+					guarded++
+				}
+			}
+		}
+		validate(t, binary, mesh, c.proxy)
+		in.Denied = denyList(t, "# nobody\n")
+		for i, set := range generateAll(g, snapshot.Build(mesh, in, model.Change{All: true}), c.proxy) {
+			if set.Version != before[i].Version {
+				t.Errorf("%s: an empty list changes %s", c.name, Types[i])
+			}
+		}
+	}
+	if guarded < 10 {
+		t.Errorf("%d chains look at the list: the cases show nothing", guarded)
+	}
+}
+
+// verified reports whether a chain demands or takes certificates of clients.
+func verified(t *testing.T, chain *listenerv3.FilterChain) bool {
+	t.Helper()
+	context := &tlsv3.DownstreamTlsContext{}
+	if !chain.GetTransportSocket().GetTypedConfig().MessageIs(context) {
+		return false
+	}
+	if err := chain.GetTransportSocket().GetTypedConfig().UnmarshalTo(context); err != nil {
+		t.Fatal(err)
+	}
+	return context.GetCommonTlsContext().GetCombinedValidationContext() != nil
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	setstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	statev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
+)
+
+// Prefixed matches values that begin with a text.
+func Prefixed(text string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: text}}
+}
+
+// Peer is the principal of connections whose certificate carries a matching URI.
+func Peer(uri *matcherv3.StringMatcher) *rbacv3.Principal {
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: uri}}}
+}
+
+// AnyRequest is the policy that holds for everything that one of the principals
+// does.
+func AnyRequest(principals []*rbacv3.Principal) *rbacv3.Policy {
+	return &rbacv3.Policy{Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_Any{Any: true}}}, Principals: principals}
+}
+
+// NetworkRBAC is the network filter that applies rules to connections. Its
+// counters begin with the prefix.
+func NetworkRBAC(prefix string, rules *rbacv3.RBAC) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: "envoy.filters.network.rbac", ConfigType: &listenerv3.Filter_TypedConfig{
+		TypedConfig: Pack(&networkrbacv3.RBAC{StatPrefix: prefix, Rules: rules}),
+	}}
+}
+
+// peerSerial is where a connection keeps the serial number of its peer's
+// certificate.
+const peerSerial = "outrigger.peer_serial"
+
+// rememberSerial is the network filter that keeps the serial number. Envoy 1.36
+// does not know it and goes on without.
+func rememberSerial() *listenerv3.Filter {
+	return &listenerv3.Filter{Name: "envoy.filters.network.set_filter_state", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(&statev3.Config{
+		OnDownstreamTlsHandshake: []*setstatev3.FilterStateValue{{
+			Key:        &setstatev3.FilterStateValue_ObjectKey{ObjectKey: peerSerial},
+			FactoryKey: "envoy.string",
+			Value: &setstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+					Specifier: &corev3.DataSource_InlineString{InlineString: "%DOWNSTREAM_PEER_SERIAL%"},
+				}},
+			}},
+		}},
+	})}}
+}
+
+// Denied refuses the peers of a deny list. A nil Denied refuses nobody.
+type Denied struct {
+	filters []*listenerv3.Filter // of connections with a verified certificate
+	http    *hcmv3.HttpFilter    // for servers that have no network filters; nil without identities
+}
+
+// NewDenied returns what refuses the entries of a list; nil if it has none.
+func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
+	if list.Len() == 0 {
+		return nil
+	}
+	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
+	var principals []*rbacv3.Principal
+	exact, prefixes := list.Patterns(TrustDomains(mesh))
+	for _, uri := range exact {
+		principals = append(principals, Peer(Exactly(uri)))
+	}
+	for _, prefix := range prefixes {
+		principals = append(principals, Peer(Prefixed(prefix)))
+	}
+	d := &Denied{}
+	if len(principals) > 0 {
+		rules.Policies["identities"] = AnyRequest(principals)
+		d.http = &hcmv3.HttpFilter{Name: "envoy.filters.http.rbac", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&httprbacv3.RBAC{
+			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": AnyRequest(principals)}},
+		})}}
+	}
+	if serials := list.Serials(); len(serials) > 0 {
+		var principals []*rbacv3.Principal
+		for _, serial := range serials {
+			principals = append(principals, &rbacv3.Principal{Identifier: &rbacv3.Principal_FilterState{FilterState: &matcherv3.FilterStateMatcher{
+				Key: peerSerial, Matcher: &matcherv3.FilterStateMatcher_StringMatch{StringMatch: Exactly(serial)},
+			}}})
+		}
+		rules.Policies["serials"] = AnyRequest(principals)
+		d.filters = append(d.filters, rememberSerial())
+	}
+	d.filters = append(d.filters, NetworkRBAC("denied.", rules))
+	return d
+}
+
+// Guard has a listener refuse denied peers: each chain that verifies the
+// certificates of its clients looks at the list before anything else.
+func (d *Denied) Guard(l *listenerv3.Listener) {
+	if d == nil {
+		return
+	}
+	chains := l.GetFilterChains()
+	if chain := l.GetDefaultFilterChain(); chain != nil {
+		chains = append(chains[:len(chains):len(chains)], chain)
+	}
+	for _, chain := range chains {
+		if verifiesClients(chain) {
+			chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // chains may share theirs
+		}
+	}
+}
+
+func verifiesClients(chain *listenerv3.FilterChain) bool {
+	context := &tlsv3.DownstreamTlsContext{}
+	config := chain.GetTransportSocket().GetTypedConfig()
+	if !config.MessageIs(context) || config.UnmarshalTo(context) != nil {
+		return false
+	}
+	return context.GetCommonTlsContext().GetValidationContextType() != nil
+}
+
+// HTTPFilters are those that refuse requests of denied identities, for servers
+// that have no network filters.
+func (d *Denied) HTTPFilters() []*hcmv3.HttpFilter {
+	if d == nil || d.http == nil {
+		return nil
+	}
+	return []*hcmv3.HttpFilter{d.http}
+}
+
+// nobody is a name that no certificate of a mesh carries: a trust domain has no
+// slash at its end.
+const nobody = "spiffe://denied.invalid//"
+
+// Accepted are the names of a server without those that are denied. Where none is
+// left nobody is accepted; no names to begin with accept everybody of the mesh.
+func Accepted(names []string, list *denylist.List, mesh *meshv1alpha1.MeshConfig) []string {
+	if list.Len() == 0 || len(names) == 0 {
+		return names
+	}
+	domains := TrustDomains(mesh)
+	var out []string
+	for _, name := range names {
+		if id, err := certs.ParseID(name); err != nil || !list.Denies(id, domains) {
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		return []string{nobody}
+	}
+	return out
+}
