@@ -154,6 +154,7 @@ func (s *server) registerCertificates(to *grpc.Server, env environment, auth aut
 	cfg := ca.ServiceConfig{
 		Authority: s.authority, Authenticate: auth.Authenticate,
 		DefaultTTL: env.ca.defaultTTL, MaxTTL: env.ca.maxTTL,
+		Denied:      s.deniedIdentity,
 		Nodes:       ca.NodeAccounts{Trusted: env.ca.nodeAccounts},
 		CallerLimit: limit(env.ca.callerRate), TotalLimit: limit(env.ca.identityRate),
 		Logger: s.log.With("component", "ca"), Registerer: reg,

@@ -84,7 +84,7 @@ func (s *server) newAuthenticator(f flags, env environment, reg prometheus.Regis
 		methods = append(methods, token)
 	}
 	if s.kube == nil {
-		return authn.Any(methods...), nil
+		return authn.Any(s.exceptDenied(methods)...), nil
 	}
 	review, err := authn.NewKubernetes(authn.KubernetesConfig{
 		TrustDomain: s.mesh.GetTrustDomain(), Audiences: env.callers.kubeAudiences, AllowUnbound: !env.callers.needsAudience,
@@ -99,7 +99,17 @@ func (s *server) newAuthenticator(f flags, env environment, reg prometheus.Regis
 	if err != nil {
 		return nil, err
 	}
-	return authn.Any(append(methods, review)...), nil
+	return authn.Any(s.exceptDenied(append(methods, review))...), nil
+}
+
+// exceptDenied has each method refuse callers on the deny list. One whose
+// certificate is denied can still prove its identity in another way.
+func (s *server) exceptDenied(methods []authn.Authenticator) []authn.Authenticator {
+	out := make([]authn.Authenticator, 0, len(methods))
+	for _, m := range methods {
+		out = append(out, authn.Except(m, s.denied))
+	}
+	return out
 }
 
 // tokenRule is one issuer, and the variable that names it.

@@ -39,6 +39,7 @@ type environment struct {
 	register          registerEnvironment
 	mcpReaders        []string
 	sharedMesh        string
+	denyList          string
 	replicas          []string
 	debugHTTP         bool
 	keepaliveInterval time.Duration
@@ -112,7 +113,7 @@ func variables() []variable {
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables())
+	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables(), denyVariables())
 }
 
 // readEnvironment reads every variable of the table.

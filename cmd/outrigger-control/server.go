@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/autoregister"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
@@ -43,6 +44,7 @@ type server struct {
 	networks  *meshv1alpha1.MeshNetworks
 	follower  *meshFollower
 	domain    string
+	denyList  *denylist.Follower // nil if nobody is denied
 	store     *config.Aggregate
 	debounce  *push.Debouncer
 	discovery *discovery.Server
@@ -115,6 +117,9 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	if err := s.newMesh(ctx, f, env, reg); err != nil {
 		return nil, err
 	}
+	if err := s.newDenyList(env.denyList, reg); err != nil {
+		return nil, err
+	}
 	if s.store, err = s.openStores(f, env, reg); err != nil {
 		return nil, err
 	}
@@ -138,7 +143,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	}
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(env.generate), Workers: env.pushWorkers, CanaryPush: env.canaryPush, NoVHDS: !env.vhds, Secrets: secrets,
-		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, MCP: s.newMCP(env),
+		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, MCP: s.newMCP(env),
 		Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
@@ -186,6 +191,9 @@ func (s *server) run(until context.Context) error {
 	g.Go(func() error { return s.conversion.run(ctx) }) // reads namespaces and conversions, feeds changes and the stores
 	g.Go(func() error { return s.firstBuild(ctx) })     // reads the loaded store, feeds the first change
 	g.Go(func() error { return s.status.Run(ctx) })     // reads events, problems and what proxies have acknowledged, feeds the stores
+	if s.denyList != nil {
+		g.Go(func() error { return s.denyList.Run(ctx) }) // reads the deny list, feeds changes
+	}
 	if s.authority != nil {
 		g.Go(func() error { return s.authority.Run(ctx) }) // reads plugged-in files and the store, feeds signing and handshakes
 		g.Go(func() error { return s.followRoots(ctx) })   // reads the authority's roots, feeds changes
@@ -253,7 +261,7 @@ func (s *server) build(change model.Change) {
 	if s.healthOn && change.Touches(model.WorkloadEntry) {
 		s.health.Update(s.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: s.list, Get: s.get, Mesh: s.mesh, Networks: s.networks, Domain: s.domain, Unhealthy: s.health.Unhealthy()}
+	in := snapshot.Input{List: s.list, Get: s.get, Mesh: s.mesh, Networks: s.networks, Domain: s.domain, Denied: s.denyList.List(), Unhealthy: s.health.Unhealthy()}
 	if s.authority != nil {
 		in.Roots = s.authority.RootPEM()
 	}

@@ -87,6 +87,7 @@ func TestServerRefuses(t *testing.T) {
 		"no own certificate":         {args: []string{"--tlsCertFile", "/nowhere/crt", "--tlsKeyFile", "/nowhere/key"}, says: "/nowhere/crt"},
 		"custom without files":       {env: map[string]string{"PILOT_CERT_PROVIDER": "custom"}, says: "--tlsCertFile"},
 		"insecure suite":             {args: []string{"--tls-cipher-suites", "NULL"}, says: `"NULL"`},
+		"no deny list":               {env: map[string]string{"OUTRIGGER_DENY_LIST": "/nowhere/deny"}, says: "OUTRIGGER_DENY_LIST: deny list /nowhere/deny"},
 		"a bundle that is elsewhere": {args: []string{"--meshConfig", mesh}, says: `names the bundle "https://x/bundle"`},
 	} {
 		_, err := makeServer(t, tc.args, tc.env)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 )
@@ -24,6 +25,7 @@ type Caller struct {
 	Method  string   // what proved it: one of the constants below
 	Cluster string   // the cluster whose API server knows the caller; empty for other methods
 	Pod     Pod      // empty if the proof names none
+	Serial  *big.Int // number of the certificate that proved it; nil for other methods
 }
 
 // Pod is the pod in which a caller runs, as far as its token tells.
@@ -72,6 +74,29 @@ func (a anyOf) Authenticate(ctx context.Context) (*Caller, error) {
 		unavailable = unavailable || errors.Is(err, ErrUnavailable)
 	}
 	return nil, &refusal{reason: reasons, unavailable: unavailable}
+}
+
+// Except returns an Authenticator that refuses callers of another one for which
+// denied returns an error.
+func Except(method Authenticator, denied func(*Caller) error) Authenticator {
+	return except{method, denied}
+}
+
+type except struct {
+	method Authenticator
+	denied func(*Caller) error
+}
+
+// Authenticate implements Authenticator.
+func (e except) Authenticate(ctx context.Context) (*Caller, error) {
+	caller, err := e.method.Authenticate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.denied(caller); err != nil {
+		return nil, refuse("%s: %s", caller.Method, err.Error())
+	}
+	return caller, nil
 }
 
 // refusal is an error with a reason that may be shown to the caller.

@@ -75,5 +75,5 @@ func (c *ClientCertificate) caller(state *tls.ConnectionState, now time.Time) (*
 		return nil, refuse("client certificate: it is of trust domain %q, this mesh is %q", id.TrustDomain, c.trustDomain)
 	}
 	id.TrustDomain = c.trustDomain
-	return &Caller{ID: id, Method: MethodClientCertificate}, nil
+	return &Caller{ID: id, Method: MethodClientCertificate, Serial: leaf.SerialNumber}, nil
 }

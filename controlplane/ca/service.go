@@ -44,6 +44,7 @@ type ServiceConfig struct {
 	Authenticate func(ctx context.Context) (*authn.Caller, error) // tells who is calling
 	DefaultTTL   time.Duration                                    // life of a certificate if the caller names none; zero means 24 h
 	MaxTTL       time.Duration                                    // a request for more is refused; zero means that of the authority
+	Denied       func(id certs.ID) error                          // tells why an identity gets no certificate; nil means that all do
 	Nodes        NodeAccounts                                     // who may ask for others
 	Remote       RemoteSigner                                     // signs requests that name a signer; nil means that they are refused
 	RemoteName   string                                           // signer for requests that name none; empty means the authority
@@ -207,6 +208,11 @@ func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string
 	}
 	if err := s.cfg.Nodes.MayImpersonate(ctx, caller, id); err != nil {
 		return certs.ID{}, "", err
+	}
+	if s.cfg.Denied != nil {
+		if err := s.cfg.Denied(id); err != nil {
+			return certs.ID{}, "", err
+		}
 	}
 	return id, "asked for a workload on the node of " + account, nil
 }

@@ -76,6 +76,9 @@ type Config struct {
 	OnGone func(proxy *model.Proxy)
 	// Presence is who hears of proxies that come, and knows their labels.
 	Presence PresenceConfig
+	// Denied tells why a caller is served no more; nil serves all. It is asked
+	// again with every push and request, and must not wait.
+	Denied func(caller *authn.Caller) error
 	// OnProgress hears that [Server.Distribution] may have changed; nil for
 	// nobody. It must not wait.
 	OnProgress func()
@@ -102,6 +105,7 @@ type Server struct {
 	presence PresenceConfig
 	// onProgress may be nil.
 	onProgress func()
+	denied     func(caller *authn.Caller) error // may be nil
 	// secretRetry is when a refused proxy is looked at again.
 	secretRetry time.Duration
 	// admission has a token for each proxy that is let in at a time.
@@ -142,7 +146,7 @@ func New(cfg Config) (*Server, error) {
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
-		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.admission = make(chan struct{}, cfg.Workers)

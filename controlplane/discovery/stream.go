@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
@@ -97,12 +99,16 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 		case err := <-ended:
 			return err
 		case q := <-requests:
-			s.take()
-			err = s.handle(q)
+			if err = s.denied(); err == nil {
+				s.take()
+				err = s.handle(q)
+			}
 			q.free()
 		case <-s.wake:
-			s.take()
-			err = s.push()
+			if err = s.denied(); err == nil {
+				s.take()
+				err = s.push()
+			}
 		case no := <-s.secrets.access.answers:
 			err = s.answered(no)
 		case <-s.secrets.again:
@@ -119,6 +125,19 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 			return err
 		}
 	}
+}
+
+// denied returns the error that ends the stream of a caller that is served no
+// more.
+func (s *stream) denied() error {
+	if s.server.denied == nil || s.caller == nil {
+		return nil
+	}
+	if err := s.server.denied(s.caller); err != nil {
+		s.log.Warn("ended a stream of a caller that is denied", "identity", s.caller.ID.String(), "err", err)
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	return nil
 }
 
 // maxRefused bounds the types of a stream that are remembered, and logged, as not
