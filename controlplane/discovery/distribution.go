@@ -26,7 +26,9 @@ type Distribution struct {
 
 // ProxyStanding is how far one proxy is.
 type ProxyStanding struct {
-	ID string
+	ID string // as the proxy says
+	// Identity is the proven one; empty on a port that asks for none.
+	Identity string
 	// Settled is the sequence of the newest snapshot of which nothing is on its
 	// way to the proxy: it has answered all that differs for it.
 	Settled uint64
@@ -41,7 +43,8 @@ type Rejection struct {
 	Type        string // short: cds, eds, lds or rds
 	After, UpTo uint64
 	Reason      string // Envoy's words
-	// By is the proxy that rejected it for others, empty for this one.
+	// By is the proxy of the same identity that rejected it for others, empty for
+	// this one.
 	By string
 }
 
@@ -51,9 +54,9 @@ func (r Rejection) covers(sequence uint64) bool { return r.After < sequence && s
 // Connected is the sum of the others.
 type Progress struct {
 	Connected, Acknowledged, Behind, Rejected int
-	// Proxy and Rejection are those of the first proxy that rejected it.
-	Proxy     string
-	Rejection Rejection
+	// Proxy, Identity and Rejection are those of the first proxy that rejected it.
+	Proxy, Identity string
+	Rejection       Rejection
 }
 
 // NewDistribution puts proxies in order. It keeps the slice.
@@ -84,7 +87,7 @@ func (d *Distribution) Of(sequence uint64) Progress {
 			continue
 		}
 		if p.Rejected++; p.Rejected == 1 {
-			p.Proxy, p.Rejection = cmp.Or(proxy.Rejections[r].By, proxy.ID), proxy.Rejections[r]
+			p.Proxy, p.Identity, p.Rejection = cmp.Or(proxy.Rejections[r].By, proxy.ID), proxy.Identity, proxy.Rejections[r]
 		}
 		if proxy.Settled < sequence {
 			p.Behind--
@@ -114,7 +117,7 @@ func (s *Server) Distribution() *Distribution {
 	proxies := make([]ProxyStanding, 0, len(s.streams))
 	for st := range s.streams {
 		if p, follows := st.standing.get(); follows {
-			p.ID = st.proxy.ID
+			p.ID, p.Identity = st.proxy.ID, st.identity()
 			p.Rejections = append(p.Rejections, s.kept.rejections(st)...)
 			proxies = append(proxies, p)
 		}

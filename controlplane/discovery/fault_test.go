@@ -44,7 +44,7 @@ func withFaults(t *testing.T, delta, canaries bool) (h *harness, g *faultyTable,
 	t.Helper()
 	g = &faultyTable{table: &table{}, proxy: "bad"}
 	h = &harness{table: g.table}
-	h.serve(t, Config{Generator: g, Workers: 2, CanaryPush: canaries}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.serve(t, Config{Generator: g, Workers: 2, CanaryPush: canaries}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
 	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
 	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
 	h.set(generate.TypeNameTable, map[string]string{"n": "n=1"})

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -141,6 +142,13 @@ func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, serv
 
 // push publishes what the table holds.
 func (h *harness) push() { h.server.Push(h.freeze(), model.Change{All: true}) }
+
+// shopCaller proves the identity that shopNode has.
+var shopCaller = proven("default", "shop")
+
+func proven(namespace, account string) fixed {
+	return fixed{caller: &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}}}
+}
 
 func shopNode(t *testing.T, meta map[string]any) *corev3.Node {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 )
 
@@ -22,8 +23,12 @@ import (
 //
 //   - A scope are the proxies for which the generator makes the same sets of all
 //     types. A circle are the scopes whose proxies count for each other: those of
-//     one namespace that run the same program in the same version. The word of a
-//     proxy harms nobody outside its circle.
+//     one proven identity that run the same program in the same version. A stream
+//     whose caller is not proven, as on the plaintext port, has a circle of its
+//     own. The word of a proxy harms nobody outside its circle.
+//   - A rejection never withholds a change of what protects (see generate.Guard):
+//     where the last good version would protect in another way, what was made is
+//     given to all, and the proxy that rejects it speaks for itself alone.
 //   - A resource is known by type, name and hash. When a scope comes to a new
 //     snapshot, each cluster, listener, route and virtual host that is new or
 //     changed is put on trial. What differs only in the address of the proxy, as
@@ -67,6 +72,8 @@ type keeper struct {
 
 	mu      sync.Mutex // guards what follows, and all that it leads to
 	circles map[circleKey]*circle
+	// programs is how many circles of an identity are open to other streams.
+	programs map[certs.ID]int
 }
 
 // Times of the keeper.
@@ -80,13 +87,38 @@ const (
 	rejectedTime = 10 * time.Minute
 )
 
-// circleKey says whose word counts for whom.
-type circleKey struct{ namespace, program string }
+// circleKey says whose word counts for whom: the streams of one proven identity
+// that run the same program. The program is what the proxy says, so it can only
+// divide the streams of an identity further.
+type circleKey struct {
+	identity certs.ID // zero if the caller is not proven
+	program  string
+	stream   uint64 // number of the only stream; zero if others may join
+}
 
-// programOf is what runs at the other end.
+// maxPrograms bounds the circles of one identity. The streams of more programs
+// have circles of their own.
+const maxPrograms = 16
+
+// keyFor returns the key of the circle of a stream. The caller holds mu.
+func (k *keeper) keyFor(st *stream, program string) circleKey {
+	alone := circleKey{stream: st.number}
+	if st.caller == nil {
+		return alone
+	}
+	alone.identity = st.caller.ID
+	key := circleKey{identity: st.caller.ID, program: program}
+	if k.circles[key] == nil && k.programs[key.identity] >= maxPrograms {
+		return alone
+	}
+	return key
+}
+
+// programOf returns what runs at the other end, as its node says, in bounded
+// length.
 func programOf(n *corev3.Node) string {
 	v := n.GetUserAgentBuildVersion()
-	return strings.Join([]string{n.GetUserAgentName(), n.GetUserAgentVersion(), v.GetVersion().String()}, " ")
+	return clip(strings.Join([]string{n.GetUserAgentName(), n.GetUserAgentVersion(), v.GetVersion().String()}, " "))
 }
 
 // circle are the proxies whose word counts for each other.
@@ -162,14 +194,14 @@ type given struct {
 }
 
 func newKeeper(cfg Config, s *shared, m *metrics) *keeper {
-	return &keeper{canary: cfg.CanaryPush, patience: trialTime, shared: s, log: cfg.Logger, metrics: m, circles: map[circleKey]*circle{}}
+	return &keeper{canary: cfg.CanaryPush, patience: trialTime, shared: s, log: cfg.Logger, metrics: m, circles: map[circleKey]*circle{}, programs: map[certs.ID]int{}}
 }
 
 // join puts a stream into its circle.
 func (k *keeper) join(st *stream, program string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key := circleKey{st.proxy.Namespace, program}
+	key := k.keyFor(st, program)
 	c := k.circles[key]
 	if c == nil {
 		c = &circle{
@@ -177,6 +209,9 @@ func (k *keeper) join(st *stream, program string) {
 			variants: map[resourceKey]*variant{}, trials: map[resourceKey]*trial{}, atOnce: 1,
 		}
 		k.circles[key] = c
+		if key.stream == 0 {
+			k.programs[key.identity]++
+		}
 	}
 	c.streams[st] = struct{}{}
 	st.place.circle = c
@@ -275,11 +310,18 @@ func (k *keeper) forget(c *circle, now time.Time) {
 		}
 	}
 	c.clean()
-	if len(c.streams) == 0 && len(c.variants) == 0 {
-		if c.timer != nil {
-			c.timer.Stop()
-		}
-		delete(k.circles, c.key)
+	if len(c.streams) > 0 || len(c.variants) > 0 && c.key.stream == 0 || k.circles[c.key] != c {
+		return
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	delete(k.circles, c.key)
+	if c.key.stream != 0 {
+		return
+	}
+	if k.programs[c.key.identity]--; k.programs[c.key.identity] == 0 {
+		delete(k.programs, c.key.identity)
 	}
 }
 
@@ -320,9 +362,11 @@ func (c *circle) clean() {
 type RejectedResource struct {
 	// Type is short: cds, eds, lds, rds or vhds.
 	Type, Name string
-	// Namespace is that of the proxies for which it is held back; Proxy the one
-	// that rejected it, with Reason, Envoy's words.
-	Namespace, Proxy, Reason string
+	// Identity is the proven identity of the proxies for which it is held back,
+	// empty for a proxy on a port that asks for none; Namespace is that of the
+	// proxy. Proxy is the node id of the one that rejected it, as it says, and
+	// Reason its words.
+	Identity, Namespace, Proxy, Reason string
 	// The snapshots with sequences above After, up to UpTo, brought it.
 	After, UpTo uint64
 	Since       time.Time
@@ -349,7 +393,7 @@ func (k *keeper) rejected() []RejectedResource {
 				seen[key] = true
 				t := h.variant.trial
 				out = append(out, RejectedResource{
-					Type: shortType(generate.Types[it.typ]), Name: it.name, Namespace: c.key.namespace, Proxy: t.proxy,
+					Type: shortType(generate.Types[it.typ]), Name: it.name, Identity: t.identity, Namespace: t.namespace, Proxy: t.proxy,
 					Reason: t.reason, After: t.after, UpTo: t.upTo, Since: t.since, LastGood: c.good(it, h.good) != nil,
 				})
 			}

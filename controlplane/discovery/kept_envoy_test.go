@@ -114,7 +114,7 @@ func startCanaryMesh(t *testing.T, binary, api string, base int) *canaryMesh {
 	}
 	m.patience(30 * time.Second) // several Envoys share the machine
 	s := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
-	m.server.Register(s, nil)
+	m.server.Register(s, shopCaller)
 	l, err := net.Listen("tcp", m.ip(0)+":0")
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func (m *canaryMesh) counts(t *testing.T, stat string) []int {
 
 // The resources of the test, in JSON.
 const (
-	canaryListener = `{"name":"{{ip}}_8080","address":{"socket_address":{"address":"{{ip}}","port_value":8080}},"filter_chains":[{%s"filters":[{"name":"http","typed_config":{
+	canaryListener = `{"name":"{{ip}}_8080","address":{"socket_address":{"address":"{{ip}}","port_value":8080}},%s"filter_chains":[{"filters":[{"name":"http","typed_config":{
 		"@type":"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager","stat_prefix":"x",
 		"rds":{"route_config_name":"main","config_source":{"ads":{},"resource_api_version":"V3"}},
 		"http_filters":[{"name":"router","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}`
@@ -291,7 +291,7 @@ const (
 // canaryTexts are the resources with an answer, more clusters, and with one of
 // them in a version that Envoy rejects.
 func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]string {
-	match, chain := `"prefix":"/"`, ""
+	match, logs := `"prefix":"/"`, ""
 	all := map[string]string{}
 	for _, name := range append(clusters, "main") {
 		all[name] = fmt.Sprintf(canaryCluster, name, "")
@@ -300,15 +300,17 @@ func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]s
 	case "route":
 		match = `"safe_regex":{"regex":"("}`
 	case "listener":
-		chain = `"filter_chain_match":{"transport_protocol":"` + "raw_buffer" + `","source_prefix_ranges":[{"address_prefix":"nonsense","prefix_len":8}]},`
+		logs = `"access_log":[{"name":"nobody.knows.it"}],`
 	case "cluster":
+		all["main"] = fmt.Sprintf(canaryCluster, "main", `,"load_balancing_policy":{"policies":[{"typed_extension_config":{"name":"nobody.knows.it","typed_config":{"@type":"type.googleapis.com/google.protobuf.Empty"}}}]}`)
+	case "protection":
 		all["main"] = fmt.Sprintf(canaryCluster, "main", `,"transport_socket":{"name":"nobody.knows.it"}`)
 	case "message":
 		all["main"] = fmt.Sprintf(canaryCluster, "main", `,"lb_policy":"LEAST_REQUEST","least_request_lb_config":{"choice_count":1}`)
 	}
 	return map[string]map[string]string{
 		generate.TypeCluster:  all,
-		generate.TypeListener: {"{{ip}}_8080": fmt.Sprintf(canaryListener, chain)},
+		generate.TypeListener: {"{{ip}}_8080": fmt.Sprintf(canaryListener, logs)},
 		generate.TypeRoute:    {"main": fmt.Sprintf(canaryRoute, match, answer)},
 	}
 }
@@ -320,6 +322,7 @@ func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]s
 //   - what changed beside reaches all
 //   - an Envoy that comes later gets the last good ones
 //   - the next good change reaches all
+//   - a bad change of what protects reaches all, and they keep what they had
 func TestEnvoyCanary(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -367,6 +370,19 @@ func TestEnvoyCanary(t *testing.T) {
 				m.serve(t, next)
 				until(t, "nothing is rejected", func() bool { return len(m.server.Rejected()) == 0 })
 			}
+			before := m.counts(t, `cds\.update_rejected`)
+			m.change(canaryTexts("5", "protection", clusters...))
+			until(t, "all reject a change of what protects", func() bool {
+				return !slices.ContainsFunc(m.envoys, func(e *loaded) bool {
+					i := slices.Index(m.envoys, e)
+					return m.counts(t, `cds\.update_rejected`)[i] == before[i]
+				})
+			})
+			if got := m.server.Rejected(); len(got) > 0 {
+				t.Errorf("it is withheld: %+v", got)
+			}
+			m.change(canaryTexts("6", "", clusters...))
+			m.serve(t, "6")
 			for _, e := range m.envoys {
 				if text := e.failed.Load(); text != nil {
 					t.Errorf("a request to %s failed: %s", e.address, *text)

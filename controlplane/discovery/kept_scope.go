@@ -300,9 +300,12 @@ func (sc *scope) makeView(key viewKey) view {
 		if t.claim != nil && t.claim == key.by {
 			continue
 		}
+		good := sc.circle.good(it, h.good)
+		if t.state != trying && protects(sc.made[it.typ].Get(it.name), good) {
+			continue // a rejection withholds nothing that protects
+		}
 		out.open = out.open || t.reason == ""
 		out.undecided = out.undecided || t.state != rejected
-		good := sc.circle.good(it, h.good)
 		if good == nil && h.unknown && key.returned {
 			if out.spared == nil {
 				out.spared = map[resourceKey]bool{}

@@ -21,7 +21,7 @@ import (
 func startEmpty(t *testing.T, canaries bool) *harness {
 	t.Helper()
 	h := &harness{table: &table{}}
-	h.serve(t, Config{Generator: h.table, Workers: 2, CanaryPush: canaries, Registerer: prometheus.NewRegistry()}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.serve(t, Config{Generator: h.table, Workers: 2, CanaryPush: canaries, Registerer: prometheus.NewRegistry()}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
 	h.patience(time.Minute)
 	return h
 }

@@ -43,12 +43,13 @@ type trial struct {
 	claim *claim
 	// The snapshots with sequences above after, up to upTo, brought it.
 	after, upTo uint64
-	// What follows is of a rejection: Envoy's words, the proxy's id and stream.
-	reason  string
-	proxy   string
-	by      *stream
-	since   time.Time
-	against []string // ids of those that rejected it, at most two
+	// What follows is of a rejection: Envoy's words, the proxy's id, proven
+	// identity, namespace and stream.
+	reason                     string
+	proxy, identity, namespace string
+	by                         *stream
+	since                      time.Time
+	against                    []string // ids of those that rejected it, at most two
 	// unused is since when it is made for nobody.
 	unused time.Time
 }
@@ -306,7 +307,7 @@ func (c *circle) overrule(st *stream, i int, taken []*generate.Resource) {
 		if v.by != nil && v.by.place.circle == c {
 			v.by.place.odd = true
 		}
-		c.keeper.log.Info("a resource that a proxy rejected is taken by another", "type_url", generate.Types[i], "resource", res.Name, "proxy", st.proxy.ID)
+		c.keeper.log.Info("a resource that a proxy rejected is taken by another", "type_url", generate.Types[i], "resource", res.Name, "proxy", st.proxy.ID, "identity", st.identity())
 		v.take(c.keeper.patience)
 		decided = true
 	}

@@ -35,6 +35,14 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 	}
 	suspects := slices.DeleteFunc(slices.Clone(r.update.changed), func(res *generate.Resource) bool { return c.isTaken(item{r.typ, res.Name}, res) })
 	guilty := culprits(suspects, r)
+	if guarded := c.release(st, r, suspects); len(guarded) > 0 {
+		isGuarded := func(res *generate.Resource) bool { return slices.Contains(guarded, res) }
+		named := len(guilty) > 0
+		guilty, suspects = slices.DeleteFunc(guilty, isGuarded), slices.DeleteFunc(suspects, isGuarded)
+		if named && len(guilty) == 0 {
+			suspects = nil // it says itself that the others are good
+		}
+	}
 	if r.mixed && len(guilty) == 0 {
 		return true // as expected
 	}
@@ -62,6 +70,44 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 	c.end(st.place.claim, claimRejected)
 	c.decided(true)
 	return true
+}
+
+// release returns the resources of a rejection that are not withheld from
+// others because they change what protects. Those that others wait for are given
+// to all.
+func (c *circle) release(st *stream, r nack, suspects []*generate.Resource) []*generate.Resource {
+	var guarded []*generate.Resource
+	for _, res := range suspects {
+		it := item{r.typ, res.Name}
+		if !protects(res, st.place.scope.lastGood(it, res)) {
+			continue
+		}
+		guarded = append(guarded, res)
+		if v := c.variants[resourceKey{it, res.Hash}]; v != nil {
+			v.take(c.keeper.patience)
+		}
+	}
+	if len(guarded) > 0 {
+		c.keeper.log.Warn("a proxy rejected a change of what protects; others get it all the same", "type_url", generate.Types[r.typ],
+			"resource", guarded[0].Name, "count", len(guarded), "proxy", st.proxy.ID, "identity", st.identity(), "reason", clip(r.words))
+		c.decided(true)
+	}
+	return guarded
+}
+
+// protects reports whether a resource protects in another way than what is last
+// good, nil for nothing that is known.
+func protects(res, good *generate.Resource) bool { return generate.Guard(res) != generate.Guard(good) }
+
+// lastGood returns what would be given in the place of a resource.
+func (sc *scope) lastGood(it item, res *generate.Resource) *generate.Resource {
+	if h := sc.holds[it]; h != nil && h.hash == res.Hash {
+		return sc.circle.good(it, h.good)
+	}
+	if acked := sc.acked[it.typ]; acked != nil {
+		return acked.Get(it.name)
+	}
+	return nil
 }
 
 // isHeld reports whether a resource that a stream was given is held back from it
@@ -126,9 +172,10 @@ func (c *circle) judge(st *stream, r nack, res *generate.Resource, state verdict
 		v.state = rejected
 	}
 	if v.reason == "" {
-		v.reason, v.proxy, v.by, v.since = clip(r.words), st.proxy.ID, st, time.Now()
-		c.keeper.log.Warn("a resource that a proxy rejected is held back from all of its kind", "type_url", generate.Types[r.typ],
-			"resource", res.Name, "version", versionOf(res.Hash), "proxy", st.proxy.ID, "namespace", c.key.namespace, "reason", v.reason)
+		v.reason, v.by, v.since = clip(r.words), st, time.Now()
+		v.proxy, v.identity, v.namespace = st.proxy.ID, st.identity(), st.proxy.Namespace
+		c.keeper.log.Warn("a resource that a proxy rejected is withheld from the proxies of its identity", "type_url", generate.Types[r.typ],
+			"resource", res.Name, "version", versionOf(res.Hash), "proxy", st.proxy.ID, "identity", st.identity(), "reason", v.reason)
 	}
 }
 

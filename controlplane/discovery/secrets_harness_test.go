@@ -45,16 +45,22 @@ type minted struct {
 // mint makes a self-signed certificate, which may sign others.
 func mint(t *testing.T, name string) minted {
 	t.Helper()
-	return sign(t, name, nil)
+	return sign(t, name, "", "", nil)
 }
 
 // issue makes the certificate of the service account gateway, signed by m.
 func (m minted) issue(t *testing.T, name string) minted {
 	t.Helper()
-	return sign(t, name, &m)
+	return sign(t, name, "default", "gateway", &m)
 }
 
-func sign(t *testing.T, name string, by *minted) minted {
+// issueTo makes the certificate of a service account, signed by m.
+func (m minted) issueTo(t *testing.T, namespace, account string) minted {
+	t.Helper()
+	return sign(t, account, namespace, account, &m)
+}
+
+func sign(t *testing.T, name, namespace, account string, by *minted) minted {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
@@ -73,7 +79,7 @@ func sign(t *testing.T, name string, by *minted) minted {
 	parent, signer := template, key
 	if by != nil {
 		parent, signer = by.parsed, by.signer
-		template.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/gateway"}}
+		template.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/" + namespace + "/sa/" + account}}
 		template.KeyUsage = x509.KeyUsageDigitalSignature
 	} else {
 		template.IsCA, template.SubjectKeyId = true, []byte(name)

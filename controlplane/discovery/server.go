@@ -409,6 +409,9 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 		number: s.count.Add(1), connected: time.Now(),
 	}
 	st.log = s.log.With("proxy", proxy.ID, "stream", st.id())
+	if id := st.identity(); id != "" {
+		st.log = st.log.With("identity", id)
+	}
 	st.verbose = st.log.Enabled(g.Context(), slog.LevelDebug)
 	objects.opened()
 	s.mu.Lock()
@@ -417,6 +420,15 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 	s.metrics.connected.Inc()
 	st.log.Info("proxy connected")
 	return st
+}
+
+// identity returns the proven identity of the caller; empty on a port that asks
+// for none.
+func (s *stream) identity() string {
+	if s.caller == nil {
+		return ""
+	}
+	return s.caller.ID.String()
 }
 
 // private reports whether a stream is encrypted.

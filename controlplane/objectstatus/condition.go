@@ -56,7 +56,7 @@ func distributed(p discovery.Progress) verdict {
 	case p.Connected == 0:
 		return verdict{}
 	case p.Rejected > 0:
-		text := fmt.Sprintf("rejected by %d of %s: %s says of %s: %s", p.Rejected, proxies(p.Connected), p.Proxy, strings.ToUpper(p.Rejection.Type), clip(p.Rejection.Reason))
+		text := fmt.Sprintf("rejected by %d of %s: %s says of %s: %s", p.Rejected, proxies(p.Connected), rejecting(p), strings.ToUpper(p.Rejection.Type), clip(p.Rejection.Reason))
 		if p.Behind > 0 {
 			text += fmt.Sprintf("; not yet acknowledged by %d", p.Behind)
 		}
@@ -65,6 +65,15 @@ func distributed(p discovery.Progress) verdict {
 		return verdict{isFalse, reasonBehind, fmt.Sprintf("%d of %s %s not acknowledged it yet", p.Behind, proxies(p.Connected), have(p.Behind))}
 	}
 	return verdict{isTrue, reasonAcknowledged, "in force in all proxies: acknowledged by " + connected(p.Connected)}
+}
+
+// rejecting names the proxy that rejected an object: its proven identity, and
+// what it calls itself.
+func rejecting(p discovery.Progress) string {
+	if p.Identity == "" {
+		return p.Proxy + " (identity not proven)"
+	}
+	return fmt.Sprintf("%s (%s)", p.Proxy, p.Identity)
 }
 
 func proxies(n int) string {

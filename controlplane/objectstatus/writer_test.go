@@ -86,9 +86,11 @@ func TestRejected(t *testing.T) {
 		run(s.Run, r.Run)
 		r.at(had(2, 0)...)
 		r.publish()
-		r.at(append(had(1, 1), rejects("q", 1, "no such filter \xff"))...)
+		q := rejects("q", 1, "no such filter \xff")
+		q.Identity = "spiffe://cluster.local/ns/shop/sa/q"
+		r.at(append(had(1, 1), q)...)
 		time.Sleep(2 * second)
-		s.want(t, key, reconciledType, "False Rejected 1: rejected by 1 of 2 proxies: q says of LDS: no such filter ?")
+		s.want(t, key, reconciledType, "False Rejected 1: rejected by 1 of 2 proxies: q (spiffe://cluster.local/ns/shop/sa/q) says of LDS: no such filter ?")
 		if _, missing, _ := r.Distribution(key); len(missing) != 1 || missing[0].ID != "q" {
 			t.Errorf("missing are %v, want q", missing)
 		}

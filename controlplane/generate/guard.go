@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package generate
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Guard returns a hash of the parts of a resource that protect: who is let in,
+// how a peer is verified, and what is believed of a request. It is 0 if there
+// are none, and for nil. Two versions of a resource with equal guards differ in
+// routing and tuning only.
+//
+// Of clusters these are the TLS settings. Of routes and virtual hosts these are
+// the demand for TLS and the settings of filters that are not known to be
+// harmless. Of listeners it is everything but destinations, logs, traces, limits
+// of time and harmless filters, so that a field that is new counts.
+func Guard(res *Resource) uint64 {
+	if res == nil {
+		return 0
+	}
+	var a anypb.Any
+	if proto.Unmarshal(res.Any, &a) != nil {
+		return 0 // not of this package
+	}
+	message, err := a.UnmarshalNew()
+	if err != nil {
+		return 0
+	}
+	g := &guard{digest: xxhash.New()}
+	switch m := message.(type) {
+	case *clusterv3.Cluster:
+		g.cluster(m)
+	case *listenerv3.Listener:
+		g.listener(m)
+	case *routev3.RouteConfiguration:
+		g.routes(m)
+	case *routev3.VirtualHost:
+		g.host(m)
+	}
+	if !g.wrote {
+		return 0
+	}
+	return max(1, g.digest.Sum64())
+}
+
+type guard struct {
+	digest *xxhash.Digest
+	wrote  bool
+}
+
+// add adds a message.
+func (g *guard) add(m proto.Message) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return // text that is not UTF-8, which Unmarshal has refused
+	}
+	g.text(string(b))
+}
+
+func (g *guard) text(s string) {
+	g.wrote = true
+	// A digest takes everything.
+	_, _ = g.digest.WriteString(s)
+	_, _ = g.digest.Write([]byte{0})
+}
+
+func (g *guard) cluster(c *clusterv3.Cluster) {
+	if c.GetTransportSocket() == nil && len(c.GetTransportSocketMatches()) == 0 {
+		return
+	}
+	g.add(&clusterv3.Cluster{
+		TransportSocket: c.GetTransportSocket(), TransportSocketMatches: c.GetTransportSocketMatches(),
+		TypedExtensionProtocolOptions: c.GetTypedExtensionProtocolOptions(),
+	})
+}
+
+func (g *guard) listener(l *listenerv3.Listener) {
+	l.StatPrefix, l.AccessLog = "", nil
+	for _, chain := range append(slices.Clip(l.GetFilterChains()), l.GetDefaultFilterChain()) {
+		for _, f := range chain.GetFilters() {
+			if strings.HasSuffix(f.GetTypedConfig().GetTypeUrl(), ".TcpProxy") {
+				f.ConfigType = nil // a destination
+				continue
+			}
+			h := &hcmv3.HttpConnectionManager{}
+			if f.GetTypedConfig().MessageIs(h) && f.GetTypedConfig().UnmarshalTo(h) == nil {
+				f.ConfigType = nil
+				g.manager(h)
+			}
+		}
+	}
+	g.add(l)
+}
+
+func (g *guard) manager(h *hcmv3.HttpConnectionManager) {
+	g.routes(h.GetRouteConfig())
+	h.StatPrefix, h.RouteSpecifier, h.Tracing, h.AccessLog, h.AccessLogOptions = "", nil, nil, nil, nil
+	h.StreamIdleTimeout, h.RequestTimeout, h.RequestHeadersTimeout = nil, nil, nil
+	h.DrainTimeout, h.DelayedCloseTimeout, h.CommonHttpProtocolOptions = nil, nil, nil
+	h.UpgradeConfigs, h.LocalReplyConfig = nil, nil
+	h.HttpFilters = slices.DeleteFunc(h.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return harmless(f.GetTypedConfig()) })
+	g.add(h)
+}
+
+func (g *guard) routes(c *routev3.RouteConfiguration) {
+	g.filters(c.GetTypedPerFilterConfig(), nil)
+	for _, host := range c.GetVirtualHosts() {
+		g.host(host)
+	}
+}
+
+func (g *guard) host(host *routev3.VirtualHost) {
+	scope := &routev3.VirtualHost{Domains: host.GetDomains(), RequireTls: host.GetRequireTls()}
+	if host.GetRequireTls() != routev3.VirtualHost_NONE {
+		g.add(scope)
+	}
+	g.filters(host.GetTypedPerFilterConfig(), scope)
+	for _, r := range host.GetRoutes() {
+		g.filters(r.GetTypedPerFilterConfig(), r.GetMatch())
+		for _, c := range r.GetRoute().GetWeightedClusters().GetClusters() {
+			g.filters(c.GetTypedPerFilterConfig(), r.GetMatch())
+		}
+	}
+}
+
+// filters adds the settings of filters, and where they apply.
+func (g *guard) filters(settings map[string]*anypb.Any, scope proto.Message) {
+	names := make([]string, 0, len(settings))
+	for name, s := range settings {
+		if !harmless(s) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if scope != nil {
+			g.add(scope)
+		}
+		g.text(name)
+		g.add(settings[name])
+	}
+}
+
+// harmless reports whether a filter of HTTP cannot refuse a request because of
+// who sends it.
+func harmless(settings *anypb.Any) bool {
+	switch strings.TrimPrefix(settings.GetTypeUrl(), "type.googleapis.com/envoy.extensions.filters.http.") {
+	case "router.v3.Router", "fault.v3.HTTPFault", "grpc_stats.v3.FilterConfig", "grpc_web.v3.GrpcWeb", "compressor.v3.Compressor":
+		return true
+	case "cors.v3.Cors", "cors.v3.CorsPolicy": // a browser's own protection, which needs no cooperation of the server's
+		return true
+	}
+	return false
+}
