@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
@@ -160,14 +160,14 @@ func (s *server) certificate(namespace, name string) error {
 	return nil
 }
 
-// granted lets the proxies of a Gateway have the Secrets that its listeners may
-// refer to.
-func (s *server) granted(_ *snapshot.Mesh, proxy *model.Proxy, ref credentials.Reference) bool {
-	if s.conversion == nil || proxy.Role != node.Router || ref.Scheme != credentials.SchemeGateway {
+// granted lets the service account of a Gateway have the Secrets that its
+// listeners may refer to.
+func (s *server) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
+	if s.conversion == nil || ref.Scheme != credentials.SchemeGateway {
 		return false
 	}
 	result := s.conversion.view.Result()
-	return result != nil && result.Grants(proxy.Namespace, proxy.Labels[gatewayapi.NameLabel], ref.Namespace, ref.Name)
+	return result != nil && result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
 }
 
 // list gives the objects of a kind, stored and converted.

@@ -4,12 +4,23 @@
 package main
 
 import (
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -84,6 +95,47 @@ func TestGatewayAPIFromFiles(t *testing.T) {
 	}
 	if made := s.list(model.VirtualService); len(made) != 1 || s.get(made[0].Key) != made[0] {
 		t.Errorf("the VirtualServices are %v, want one, of the listener that is served", made)
+	}
+}
+
+// The Secrets of a Gateway are for its service account, whoever says to be its
+// workload.
+func TestGatewayAccount(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secrets, objects := filepath.Join(dir, "secrets"), filepath.Join(dir, "objects")
+	for _, d := range []string{secrets, objects} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := certs.MarshalKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encode := base64.StdEncoding.EncodeToString
+	write(t, map[string][]byte{
+		filepath.Join(objects, "edge.yaml"): []byte(gatewayAPIFile),
+		filepath.Join(secrets, "edge.yaml"): []byte(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: edge, namespace: shop}\ndata: {tls.crt: %s, tls.key: %s}\n",
+			encode(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), encode(private))),
+	})
+	s := serve(t, []string{"--configDir", objects}, map[string]string{"OUTRIGGER_CREDENTIALS": "fs://" + secrets, "OUTRIGGER_CREDENTIAL_READERS": "other/account"})
+	ref := credentials.Reference{Scheme: credentials.SchemeGateway, Namespace: "shop", Name: "edge"}
+	as := func(namespace, account string) bool {
+		return s.granted(nil, &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}}, ref)
+	}
+	waitUntil(t, "the account of the Gateway may have its Secret", func() bool { return as("shop", "edge-istio") })
+	if as("shop", "nobody") || as("shop", "edge") || as("other", "edge-istio") {
+		t.Error("another account may have the Secret of the Gateway")
 	}
 }
 

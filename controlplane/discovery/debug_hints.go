@@ -86,7 +86,7 @@ func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*stream) []
 					continue
 				}
 				asked[what] = true
-				if err := d.credential(name, st.proxy); err != nil {
+				if err := d.credential(name, st); err != nil {
 					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s get no credential %q: %v", i, st.proxy.Namespace, name, err))
 				}
 			}
@@ -108,16 +108,16 @@ func credentialNames(tls *networkingv1alpha3.ServerTLSSettings) []string {
 
 // credential says why a proxy is not given a certificate; nil if it is, as far as
 // the Secret decides.
-func (d debugger) credential(name string, proxy *model.Proxy) error {
-	ref, err := credentials.ParseReference(name, proxy.Namespace)
+func (d debugger) credential(name string, st *stream) error {
+	ref, err := credentials.ParseReference(name, st.proxy.Namespace)
 	if err != nil {
 		return err
 	}
 	granted := func(r credentials.Reference) bool {
 		allows := d.secrets.cfg.Granted
-		return allows != nil && allows(d.mesh, proxy, r)
+		return allows != nil && st.secure && allows(d.mesh, st.caller, r)
 	}
-	if err := ref.CheckNamespace(proxy.Namespace, granted); err != nil {
+	if err := ref.CheckNamespace(st.proxy.Namespace, granted); err != nil {
 		return err
 	}
 	source := d.secrets.cfg.Source

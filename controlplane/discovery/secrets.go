@@ -11,7 +11,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -22,12 +21,13 @@ type SecretsConfig struct {
 	Source credentials.Source
 	// Gateway gives what kubernetes-gateway:// means; nil stands for Source.
 	Gateway credentials.Source
-	// Granted reports whether a snapshot allows a proxy a reference to another
-	// namespace than its own; nil allows none. It must be quick.
-	Granted func(*snapshot.Mesh, *model.Proxy, credentials.Reference) bool
+	// Granted reports whether a caller may have a Secret, of whatever namespace,
+	// because an object of a snapshot assigns it to the caller's identity; nil
+	// allows none. It must be quick.
+	Granted func(*snapshot.Mesh, *authn.Caller, credentials.Reference) bool
 	// Authorize decides whether a caller may read the Secrets of its namespace;
 	// nil lets each of them. It may take its time, and should remember. It is
-	// not asked for what Granted allows a gateway.
+	// not asked for what Granted allows.
 	Authorize func(ctx context.Context, caller *authn.Caller) error
 }
 

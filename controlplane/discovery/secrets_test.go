@@ -6,6 +6,8 @@ package discovery
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -197,8 +199,8 @@ func TestSecretNeedsCaller(t *testing.T) {
 func TestSecretGranted(t *testing.T) {
 	deny := func(context.Context, *authn.Caller) error { return errors.New("no") }
 	eachSecret(t, func() SecretsConfig {
-		return SecretsConfig{Authorize: deny, Granted: func(_ *snapshot.Mesh, p *model.Proxy, r credentials.Reference) bool {
-			return r.Scheme == credentials.SchemeGateway && p.ID == "gateway-1.default" && r.Namespace == "bank" && r.Name == "shop"
+		return SecretsConfig{Authorize: deny, Granted: func(_ *snapshot.Mesh, c *authn.Caller, r credentials.Reference) bool {
+			return r.Scheme == credentials.SchemeGateway && c.ID.ServiceAccount == "gateway" && r.Namespace == "bank" && r.Name == "shop"
 		}}
 	}, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("bank", "shop", mint(t, "a").pair())
@@ -209,11 +211,49 @@ func TestSecretGranted(t *testing.T) {
 	})
 }
 
+// What a proxy says of its role and labels gets it no Secret of a Gateway: only
+// the service account of the Gateway does.
+func TestSecretOfGateway(t *testing.T) {
+	t.Parallel()
+	for _, delta := range []bool{false, true} {
+		for account, gets := range map[string]bool{"edge-istio": true, "nobody": false} {
+			t.Run(fmt.Sprintf("%s, delta %t", account, delta), func(t *testing.T) {
+				t.Parallel()
+				secrets, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				secrets.SetSynced()
+				secrets.Set("default", "edge", mint(t, "own").pair())
+				secrets.Set("vault", "edge", mint(t, "granted").pair())
+				h := startIdentities(t, Config{Secrets: SecretsConfig{
+					Source: secrets, Authorize: func(context.Context, *authn.Caller) error { return errors.New("no") },
+					Granted: func(_ *snapshot.Mesh, c *authn.Caller, r credentials.Reference) bool {
+						return r.Name == "edge" && c.ID.Namespace == "default" && c.ID.ServiceAccount == "edge-istio"
+					},
+				}})
+				h.push()
+				p := h.as(t, account, delta)
+				p.node = gatewayNode(t, map[string]any{"LABELS": map[string]any{"gateway.networking.k8s.io/gateway-name": "edge"}})
+				delete(p.node.Metadata.Fields, "SERVICE_ACCOUNT")
+				p.describer = describe
+				p.subscribe(generate.TypeSecret, "kubernetes-gateway://default/edge", "kubernetes-gateway://vault/edge")
+				if gets {
+					p.wantAck("sds kubernetes-gateway://default/edge=own kubernetes-gateway://vault/edge=granted")
+				} else {
+					until(t, "the log says why", func() bool { return strings.Contains(h.logged.String(), "named by the annotation") })
+				}
+				p.quiet()
+			})
+		}
+	}
+}
+
 // A grant that comes, or goes, with a snapshot counts from then on; what the
 // proxy has it keeps.
 func TestSecretGrantComes(t *testing.T) {
 	eachSecret(t, func() SecretsConfig {
-		return SecretsConfig{Granted: func(mesh *snapshot.Mesh, _ *model.Proxy, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
+		return SecretsConfig{Granted: func(mesh *snapshot.Mesh, _ *authn.Caller, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
 	}, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("bank", "shop", mint(t, "a").pair())
 		p.subscribe(generate.TypeSecret, "kubernetes://bank/shop")

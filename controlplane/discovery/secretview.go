@@ -20,6 +20,8 @@ const (
 	accessTTL = time.Minute
 	// secretRetry is when a proxy that was refused is looked at again.
 	secretRetry = 10 * time.Second
+	// gatewayAccountAnnotation is that of a Gateway of the Gateway API.
+	gatewayAccountAnnotation = "gateway.istio.io/service-account"
 	// maxRefusalLines bounds what one look logs of a proxy.
 	maxRefusalLines = 8
 )
@@ -154,20 +156,18 @@ func (s *stream) asksOwn() bool {
 		return false
 	}
 	for _, r := range s.secrets.refs {
-		if r.err == nil && !s.grantedToGateway(r.ref) && r.ref.CheckNamespace(s.proxy.Namespace, s.granted) == nil {
+		if r.err == nil && r.ref.Namespace == s.proxy.Namespace && !s.granted(r.ref) {
 			return true
 		}
 	}
 	return false
 }
 
+// granted reports whether the proven identity may have a Secret without the
+// right to read those of its namespace.
 func (s *stream) granted(ref credentials.Reference) bool {
 	granted := s.server.secrets.cfg.Granted
-	return granted != nil && granted(s.mesh.Mesh, s.view(), ref)
-}
-
-func (s *stream) grantedToGateway(ref credentials.Reference) bool {
-	return ref.Scheme == credentials.SchemeGateway && s.granted(ref)
+	return granted != nil && s.secure && granted(s.mesh.Mesh, s.caller, ref)
 }
 
 // makeSecrets brings the set up to date, and tells what it lacks.
@@ -215,10 +215,10 @@ func (s *stream) secret(r secretRef) (*generate.Resource, refusal) {
 		return nil, refusal{refusedName, r.err.Error()}
 	}
 	if err := r.ref.CheckNamespace(s.proxy.Namespace, s.granted); err != nil {
-		return nil, refusal{refusedNamespace, err.Error()}
+		return nil, refusal{refusedNamespace, err.Error() + s.cure(r.ref)}
 	}
-	if err := s.secrets.access.err; err != nil && !s.grantedToGateway(r.ref) {
-		return nil, refusal{refusedUnauthorized, err.Error()}
+	if err := s.secrets.access.err; err != nil && !s.granted(r.ref) {
+		return nil, refusal{refusedUnauthorized, err.Error() + s.cure(r.ref)}
 	}
 	res, err := s.server.secrets.get(r.name, r.ref)
 	switch {
@@ -230,6 +230,15 @@ func (s *stream) secret(r secretRef) (*generate.Resource, refusal) {
 		return nil, refusal{refusedMissing, err.Error()}
 	}
 	return nil, refusal{refusedBroken, err.Error()}
+}
+
+// cure returns what else would let the caller have a Secret of a Gateway.
+func (s *stream) cure(ref credentials.Reference) string {
+	if ref.Scheme != credentials.SchemeGateway {
+		return ""
+	}
+	return fmt.Sprintf("; a listener of a Gateway whose service account is %s/%s may refer to it: that account is called <gateway>-<class>, or named by the annotation %s of the Gateway",
+		s.caller.ID.Namespace, s.caller.ID.ServiceAccount, gatewayAccountAnnotation)
 }
 
 // tellRefusals logs and counts what was not refused before for the same reason.

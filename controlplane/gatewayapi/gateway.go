@@ -29,6 +29,12 @@ type gateway struct {
 	message string
 }
 
+// account returns the service account of the workloads of a Gateway, which is in
+// its namespace.
+func (g *gateway) account() string {
+	return cmp.Or(g.Annotations[AccountAnnotation], g.Name+"-"+string(g.spec.GatewayClassName))
+}
+
 // listener is one of its listeners.
 type listener struct {
 	gatewayv1.Listener
@@ -282,7 +288,7 @@ func (c *converter) certificates(l *listener) {
 				continue
 			}
 			l.credentials = append(l.credentials, "kubernetes-gateway://"+to.namespace+"/"+to.name)
-			of := name{l.of.Namespace, l.of.Name}
+			of := name{l.of.Namespace, l.of.account()}
 			if c.result.credentials[of] == nil {
 				c.result.credentials[of] = map[name]bool{}
 			}

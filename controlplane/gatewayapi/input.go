@@ -21,6 +21,10 @@ const (
 	// Gateways; MeshController signs what is said of routes at Services.
 	Controller     = "istio.io/gateway-controller"
 	MeshController = "istio.io/mesh-controller"
+	// AccountAnnotation names the service account of the workloads of a Gateway.
+	// Without it the account is called like the Gateway and its class, with a
+	// hyphen between.
+	AccountAnnotation = "gateway.istio.io/service-account"
 	// NameLabel is on the workloads that are a Gateway, in its namespace.
 	NameLabel = "gateway.networking.k8s.io/gateway-name"
 
@@ -78,14 +82,15 @@ type Result struct {
 	// whether labels of namespaces were asked for.
 	services, secrets   map[name]bool
 	entries, namespaces bool
-	// credentials are the Secrets of each Gateway.
+	// credentials are the Secrets of the Gateways of each service account.
 	credentials map[name]map[name]bool
 }
 
-// Grants reports whether a Gateway may have a Secret: one that a listener refers
-// to, in its own namespace or with a ReferenceGrant.
-func (r *Result) Grants(gatewayNamespace, gateway, secretNamespace, secret string) bool {
-	return r.credentials[name{gatewayNamespace, gateway}][name{secretNamespace, secret}]
+// Grants reports whether the workloads of a service account may have a Secret: a
+// listener of a Gateway of that account refers to it, in the namespace of the
+// Gateway or with a ReferenceGrant.
+func (r *Result) Grants(namespace, account, secretNamespace, secret string) bool {
+	return r.credentials[name{namespace, account}][name{secretNamespace, secret}]
 }
 
 // name names an object of a kind that is known.

@@ -5,6 +5,7 @@ package gatewayapi
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -85,7 +86,8 @@ func TestBlame(t *testing.T) {
 	}
 }
 
-// A Gateway may have the Secrets of its listeners, and no others.
+// The service account of a Gateway may have the Secrets of its listeners, and no
+// others; nobody else may.
 func TestResultGrants(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/attach.yaml")
@@ -96,12 +98,19 @@ func TestResultGrants(t *testing.T) {
 	for secret, want := range map[name]bool{
 		{"vault", "tls"}: true, {"money", "tls"}: false, {"infra", "bad-tls"}: false, {"vault", "other"}: false,
 	} {
-		if got := r.Grants("infra", "edge", secret.namespace, secret.name); got != want {
-			t.Errorf("infra/edge may have %v: %t", secret, got)
+		if got := r.Grants("infra", "edge-istio", secret.namespace, secret.name); got != want {
+			t.Errorf("infra/edge-istio may have %v: %t", secret, got)
 		}
 	}
-	if r.Grants("other", "edge", "vault", "tls") || r.Grants("infra", "", "vault", "tls") {
-		t.Error("another proxy may have the Secret")
+	for _, account := range []name{{"other", "edge-istio"}, {"infra", ""}, {"infra", "edge"}, {"infra", "nobody"}} {
+		if r.Grants(account.namespace, account.name, "vault", "tls") {
+			t.Errorf("%v may have the Secret", account)
+		}
+	}
+	named := strings.Replace(string(text), "metadata: {name: edge, namespace: infra}\nspec:\n  gatewayClassName",
+		"metadata: {name: edge, namespace: infra, annotations: {"+AccountAnnotation+": front}}\nspec:\n  gatewayClassName", 1)
+	if r = Convert(input(t, named)); !r.Grants("infra", "front", "vault", "tls") || r.Grants("infra", "edge-istio", "vault", "tls") {
+		t.Error("the annotation does not decide")
 	}
 }
 

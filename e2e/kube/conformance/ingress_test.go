@@ -134,5 +134,5 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: secret-reader, namespace: istio-system}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: secret-reader}
-subjects: [{kind: ServiceAccount, name: gateway, namespace: istio-system}]
+subjects: [{kind: ServiceAccount, name: ingress, namespace: istio-system}]
 `

@@ -203,15 +203,16 @@ func (w *world) gateway(ctx context.Context, g *gatewayv1.Gateway, event watch.E
 	if _, err := services.UpdateStatus(ctx, s, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	return w.agent(ctx, id, g.Namespace, g.Name, address, `{"`+gatewayapi.NameLabel+`":"`+g.Name+`"}`)
+	return w.agent(ctx, id, g.Namespace, name, address, `{"`+gatewayapi.NameLabel+`":"`+g.Name+`"}`)
 }
 
-// agent runs the agent and Envoy of a gateway, with some labels.
+// agent runs the agent and Envoy of a gateway, with some labels, as the service
+// account of its name.
 func (w *world) agent(ctx context.Context, id, namespace, name, address, labels string) error {
-	if err := w.cluster.CreateServiceAccount(ctx, namespace, "gateway"); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := w.cluster.CreateServiceAccount(ctx, namespace, name); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	token, err := w.cluster.Token(ctx, namespace, "gateway", kube.TokenOptions{Audiences: []string{"istio-ca"}})
+	token, err := w.cluster.Token(ctx, namespace, name, kube.TokenOptions{Audiences: []string{"istio-ca"}})
 	if err != nil {
 		return err
 	}
@@ -228,7 +229,7 @@ func (w *world) agent(ctx context.Context, id, namespace, name, address, labels 
 	}
 	w.run(id, dir, []string{
 		"JWT_POLICY=third-party-jwt", "PILOT_CERT_PROVIDER=istiod", "CA_ADDR=" + control + ":15012",
-		"POD_NAME=" + name, "POD_NAMESPACE=" + namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=gateway", "TRUST_DOMAIN=cluster.local",
+		"POD_NAME=" + name, "POD_NAMESPACE=" + namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=" + name, "TRUST_DOMAIN=cluster.local",
 		`PROXY_CONFIG={"discoveryAddress":"` + control + `:15012","binaryPath":"` + envoy + `","concurrency":1}`,
 		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address, "ISTIO_METAJSON_LABELS=" + labels,
 	}, "outrigger-agent", "proxy", "router", "--domain", namespace+".svc.cluster.local")
