@@ -59,6 +59,17 @@ test: build envoy kube ## run all tests, with the real Envoy and kube-apiserver
 	cd e2e/kube/prober && go test -count=1 ./...
 	cd e2e/kube/conformance && go test -count=1 -parallel 6 ./...
 
+# Each supported version of Envoy: what it is given, and the mesh with it.
+ENVOYS ?= $(BIN)/envoys
+.PHONY: test-envoys
+test-envoys: build ## test with every supported version of Envoy
+	for version in $$(scripts/get-envoy --versions); do \
+	  scripts/get-envoy $(ENVOYS)/$$version $$version; \
+	  echo "Envoy $$version"; \
+	  ENVOY=$(abspath $(ENVOYS))/$$version/envoy go test -count=1 -parallel 4 -run '^Test(Golden|Override|(Real)?Envoy.*|Interception|Shop)$$' \
+	    ./bootstrap ./controlplane/generate ./controlplane/discovery ./envoy ./sds ./xdsproxy/... ./e2e; \
+	done
+
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector
 	go test -race $$(go list ./... | grep -v /e2e)

@@ -28,6 +28,7 @@ func TestGetEnvoy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		envoy, path string // what the Envoy says that ENVOY names, and the one on PATH
 		names       string // ENVOY itself
+		version     string // the one that is asked for
 		fails       bool
 		says        []string
 	}{
@@ -36,6 +37,7 @@ func TestGetEnvoy(t *testing.T) {
 		"ENVOY too old":     {envoy: old, fails: true, says: []string{"1.35.9", "1.36 or newer", "unset ENVOY"}},
 		"ENVOY no Envoy":    {envoy: "hello", fails: true, says: []string{"does not say the version"}},
 		"ENVOY nowhere":     {names: "/nowhere/envoy", fails: true, says: []string{"/nowhere/envoy"}},
+		"no such version":   {version: "1.35.0", fails: true, says: []string{"1.35.0", "1.36.2", "1.40.0"}},
 		"PATH":              {path: young, says: []string{"1.41.0"}},
 		"PATH too old":      {path: old, fails: true, says: []string{"1.35.9", "1.36 or newer", "ENVOY=/path"}},
 	} {
@@ -50,6 +52,9 @@ func TestGetEnvoy(t *testing.T) {
 			}
 			bin := t.TempDir()
 			cmd := exec.Command("../scripts/get-envoy", bin)
+			if tc.version != "" {
+				cmd.Args = append(cmd.Args, tc.version)
+			}
 			cmd.Env = append(os.Environ(), "PATH="+path, "ENVOY="+named)
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != tc.fails {

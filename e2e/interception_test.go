@@ -343,7 +343,7 @@ func (m *intercepted) agent(t *testing.T, at *machine, app, interception string)
 	cmd.Env = append(os.Environ(), "POD_NAME="+app, "POD_NAMESPACE=default", "INSTANCE_IP="+at.ip4.String(), "SERVICE_ACCOUNT="+app,
 		"ISTIO_META_INTERCEPTION_MODE="+interception, "ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIOD_SAN=istiod.istio-system.svc",
 		fmt.Sprintf(`PROXY_CONFIG={"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"1s"}`,
-			hostPort(m.control.ip4, 15012), filepath.Join(repository(t), "bin", "envoy")))
+			hostPort(m.control.ip4, 15012), envoyBinary(t)))
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: proxyID}}
 	m.run(t, at, cmd, app)

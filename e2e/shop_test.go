@@ -46,6 +46,16 @@ func repository(t *testing.T) string {
 	return dir
 }
 
+// envoyBinary returns the path of the Envoy that the tests run: the one that ENVOY
+// names, else the one of `make envoy`.
+func envoyBinary(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("ENVOY"); path != "" {
+		return path
+	}
+	return filepath.Join(repository(t), "bin", "envoy")
+}
+
 // build makes the programs and Envoy as a user does, once for all tests.
 var build = sync.OnceValue(func() error {
 	cmd := exec.Command("make", "-s", "-C", "..", "build", "envoy")

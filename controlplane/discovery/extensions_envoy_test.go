@@ -37,6 +37,7 @@ import (
 //   - another plugin comes, the first one goes, and so does the other
 func TestEnvoyPlugins(t *testing.T) {
 	t.Parallel()
+	wasmtest.NeedRuntime(t, envoyBinary(t))
 	n := 0
 	for _, agent := range []bool{false, true} {
 		for _, api := range []string{"GRPC", "DELTA_GRPC"} {

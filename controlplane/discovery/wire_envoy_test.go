@@ -240,13 +240,16 @@ func endpointsOf(t *testing.T, res *anypb.Any) string {
 // nothing of it is still warming.
 func TestEnvoyViews(t *testing.T) {
 	t.Parallel()
-	envoyBinary(t)
+	delta := viewerKinds[2]
+	if !takesVHDS(t) {
+		delta = viewerKinds[1]
+	}
 	for name, tc := range map[string]struct {
 		api, control, envoy string
 		kind                viewerKind
 	}{
 		"sotw":  {"GRPC", "127.77.171.4", "127.77.171.5", viewerKinds[0]},
-		"delta": {"DELTA_GRPC", "127.77.171.6", "127.77.171.7", viewerKinds[2]},
+		"delta": {"DELTA_GRPC", "127.77.171.6", "127.77.171.7", delta},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
 // envoyBinary finds the Envoy that the tests use, or skips the test.
@@ -66,9 +68,6 @@ var newFields = []struct {
 	{39, regexp.MustCompile(`"budgetInterval":"[0-9.]+s",?`)},
 }
 
-// noWasm is what Envoy says when it was built without a runtime for Wasm.
-const noWasm = "Envoy was compiled without support for it"
-
 // validate fails unless Envoy takes the resources of a proxy without a word
 // about deprecation.
 func validate(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
@@ -84,8 +83,8 @@ func validate(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Pro
 		t.Fatal(err)
 	}
 	out, err := exec.CommandContext(t.Context(), binary, "--mode", "validate", "-c", path, "--concurrency", "1").CombinedOutput()
-	if err != nil && strings.Contains(string(out), noWasm) {
-		t.Skip("this build of Envoy has no Wasm runtime")
+	if err != nil && bytes.Contains(config, []byte("envoy.wasm.runtime")) {
+		wasmtest.NeedRuntime(t, binary)
 	}
 	if err != nil {
 		t.Fatalf("envoy refuses the configuration: %v\n%s", err, out)

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
 const ecdsType = "type.googleapis.com/" + extensionType
@@ -37,6 +39,7 @@ const ecdsType = "type.googleapis.com/" + extensionType
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
+	wasmtest.NeedRuntime(t, binary)
 	for _, unified := range []bool{false, true} {
 		t.Run(fmt.Sprintf("unified=%t", unified), func(t *testing.T) {
 			t.Parallel()
