@@ -70,6 +70,8 @@ test-envoys: build ## test with every supported version of Envoy
 	    ./bootstrap ./controlplane/generate ./controlplane/discovery ./envoy ./sds ./xdsproxy/... ./e2e; \
 	done
 
+test-all: test-envoys
+
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector
 	go test -race $$(go list ./... | grep -v /e2e)

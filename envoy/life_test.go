@@ -6,12 +6,15 @@ package envoy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -66,9 +69,14 @@ func TestReadyEndsWithEnvoy(t *testing.T) {
 	p, out := shell(t, `echo up; exec sleep 1000`, func(c *Config) { c.Admin = admin })
 	_, result := begin(t, p)
 	eventually(t, "the start", isUp(out))
+	<-p.Started() // the output may come before
 	answer := make(chan error, 1)
 	go func() { answer <- p.Ready(t.Context()) }()
-	<-asked
+	select {
+	case <-asked:
+	case err := <-answer:
+		t.Fatalf("Ready() = %v before Envoy was asked", err)
+	}
 	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +90,40 @@ func TestReadyEndsWithEnvoy(t *testing.T) {
 	}
 	if err := <-result; err == nil {
 		t.Error("Run() = nil after a crash")
+	}
+}
+
+// An Envoy that lacks configuration is not ready; one that has been ready once
+// stays so.
+func TestReadyNeedsConfiguration(t *testing.T) {
+	t.Parallel()
+	admin := fakeAdmin(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 1\nlistener_manager.workers_started: 1\nserver.state: 0\n")
+	})
+	var lacks atomic.Pointer[error]
+	want := errors.New("no routes")
+	lacks.Store(&want)
+	p, out := shell(t, `echo up; exec sleep 1000`, func(c *Config) {
+		c.Admin = admin
+		c.Configured = func(int) error { return *lacks.Load() }
+	})
+	cancel, result := begin(t, p)
+	eventually(t, "the start", isUp(out))
+	<-p.Started() // the output may come before
+	if err := p.Ready(t.Context()); !errors.Is(err, want) {
+		t.Errorf("without configuration: %v", err)
+	}
+	lacks.Store(new(error))
+	if err := p.Ready(t.Context()); err != nil {
+		t.Errorf("with it: %v", err)
+	}
+	lacks.Store(&want)
+	if err := p.Ready(t.Context()); err != nil {
+		t.Errorf("once it was ready: %v", err)
+	}
+	cancel()
+	if err := <-result; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -121,6 +163,7 @@ func TestEndDuringDrain(t *testing.T) {
 	p, out := shell(t, obedient, func(c *Config) { c.Drain.Duration = duration })
 	cancel, result := begin(t, p)
 	eventually(t, "the start", isUp(out))
+	<-p.Started() // the output may come before
 	begun := time.Now()
 	go p.Drain(t.Context())
 	eventually(t, "the drain", p.Draining)

@@ -37,6 +37,10 @@ type Config struct {
 	Env []string
 	// Admin is asked to drain. nil: the drain is only a wait.
 	Admin *Admin
+	// Configured returns nil, or why the Envoy with a process id lacks
+	// configuration that it needs. It is asked until that Envoy has been ready
+	// once. nil: nothing is asked.
+	Configured func(pid int) error
 	// Drain says how Envoy ends.
 	Drain DrainConfig
 	// Restart says how often an Envoy that crashed is started again. Zero: never.

@@ -143,6 +143,9 @@ func (p *Process) Ready(ctx context.Context) error {
 	if err == nil {
 		err = state.Err()
 	}
+	if err == nil && p.cfg.Configured != nil && !c.ready.Load() {
+		err = p.cfg.Configured(c.process.Pid)
+	}
 	switch {
 	case closed(c.ended) && c.crash != nil:
 		return fmt.Errorf("envoy is down: %w", c.crash)

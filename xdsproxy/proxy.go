@@ -112,6 +112,8 @@ type Proxy struct {
 	// warm are the processes that have taken listeners of the control plane,
 	// which come last of what an Envoy starts with.
 	warm map[int]bool
+	// firsts is, by process and type, how Envoy took its first configuration.
+	firsts map[int]map[string]*first
 	// health is the last report, nil before the first.
 	health *health
 
@@ -155,6 +157,7 @@ func New(cfg Config) (*Proxy, error) {
 		metrics:    m,
 		current:    map[int]*stream{},
 		warm:       map[int]bool{},
+		firsts:     map[int]map[string]*first{},
 		rejected:   cfg.Rejected,
 	}
 	if cfg.Registerer != nil {
@@ -250,6 +253,9 @@ func (p *Proxy) enter(s *stream) {
 		old.end(errReplaced)
 	}
 	p.current[s.pid] = s
+	for _, f := range p.firsts[s.pid] {
+		f.nonce = "" // of a stream that has ended
+	}
 }
 
 // leave forgets a stream, unless another one has taken its place.

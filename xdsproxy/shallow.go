@@ -145,6 +145,7 @@ const (
 
 	deltaTypeURL     protowire.Number = 2
 	deltaSubscribe   protowire.Number = 3
+	deltaUnsubscribe protowire.Number = 4
 	deltaNonce       protowire.Number = 6
 	deltaErrorDetail protowire.Number = 7
 

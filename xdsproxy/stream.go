@@ -156,6 +156,7 @@ func (s *stream) look(f *frame) (r request, pass bool) {
 		return r, false
 	}
 	s.record(func(to Recording) { to.Request(f.data) })
+	s.proxy.asked(s, f.data, r)
 	if s.live && (r.rejected != "" || r.nonce != "") {
 		s.settled(r)
 	}
@@ -263,6 +264,7 @@ func (s *stream) answerOf(f *frame) []byte {
 
 // forward sends to Envoy and frees the frame.
 func (s *stream) forward(f *frame) error {
+	s.proxy.sending(s, f.data)
 	s.toDown.Lock()
 	err := s.down.SendMsg(f)
 	s.toDown.Unlock()

@@ -78,7 +78,7 @@ func (b *builder) envoy() (err error) {
 	drain := cfg.drain(b.life.now)
 	drain.MaxDuration = b.life.maxDrain
 	b.parts.envoy, err = envoy.New(envoy.Config{
-		Binary: b.parts.binary, Args: cfg.envoyArgs, Admin: admin, Drain: drain, Restart: b.life.restart,
+		Binary: b.parts.binary, Args: cfg.envoyArgs, Admin: admin, Configured: b.parts.relay.Configured, Drain: drain, Restart: b.life.restart,
 		HotRestart: hotRestart(cfg, b.life, b.parts.relay.Connected),
 		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.scope("envoy"), Registerer: b.registry,
 	})

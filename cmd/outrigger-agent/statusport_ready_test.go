@@ -9,7 +9,13 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
@@ -88,4 +94,59 @@ func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A proxy whose Envoy has rejected its first routes is not ready: it would answer
+// every request with 404. It says what was rejected and why.
+func TestProxyNotReadyWithoutItsFirstRoutes(t *testing.T) {
+	t.Parallel()
+	const listenerType, routeType = "type.googleapis.com/envoy.config.listener.v3.Listener", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	ads := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
+	manager := anyOf(t, &hcmv3.HttpConnectionManager{
+		StatPrefix:     "x",
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: ads, RouteConfigName: "first"}},
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: anyOf(t, &routerv3.Router{})},
+		}},
+	})
+	listener := &listenerv3.Listener{
+		Name: "web",
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address: "127.77.104.5", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
+		}}},
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "http", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager},
+		}}}},
+	}
+	routes := &routev3.RouteConfiguration{Name: "first", VirtualHosts: []*routev3.VirtualHost{
+		{Name: "twice", Domains: []string{"a.example.com"}}, {Name: "again", Domains: []string{"a.example.com"}},
+	}}
+	cp := newControlPlane(t)
+	cp.resources = map[string][]*discoveryv3.Resource{
+		listenerType: {{Name: "web", Version: "1", Resource: anyOf(t, listener)}},
+		routeType:    {{Name: "first", Version: "1", Resource: anyOf(t, routes)}},
+	}
+	a := startAgent(t, "127.77.104.5", `,"terminationDrainDuration":"0s"`, cp)
+	eventually(t, "the answer names the routes", func() bool {
+		code, body := a.get(15020, "/healthz/ready")
+		if code == http.StatusOK {
+			t.Fatalf("it is ready: %s", body)
+		}
+		return strings.HasPrefix(body, "envoy has rejected its first routes (RDS) and has none in force: ") && strings.Contains(body, "a.example.com")
+	})
+	if code, _ := a.get(15021, "/healthz/ready"); code != http.StatusServiceUnavailable {
+		t.Errorf("through Envoy: %d", code)
+	}
+	if code, body := a.get(15000, "/ready"); code != http.StatusOK {
+		t.Errorf("Envoy itself: %d %s", code, body)
+	}
+}
+
+func anyOf(t *testing.T, m proto.Message) *anypb.Any {
+	t.Helper()
+	a, err := anypb.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
