@@ -8,6 +8,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
+	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -232,3 +234,36 @@ func FuzzParseJWTRule(f *testing.F) {
 		}
 	})
 }
+
+// Except refuses by identity and certificate, and passes on what the method says.
+func TestExcept(t *testing.T) {
+	t.Parallel()
+	denied := func(c *authn.Caller) error {
+		if c.Serial != nil && c.Serial.Int64() == 7 {
+			return errors.New("its certificate is denied")
+		}
+		return nil
+	}
+	method := func(c *authn.Caller, err error) authn.Authenticator {
+		return authn.Except(fixed{c, err}, denied)
+	}
+	stolen := &authn.Caller{Method: authn.MethodClientCertificate, Serial: big.NewInt(7)}
+	token := &authn.Caller{Method: authn.MethodJWT}
+	if _, err := method(stolen, nil).Authenticate(t.Context()); !errors.Is(err, authn.ErrUnauthenticated) || !strings.Contains(err.Error(), "its certificate is denied") {
+		t.Errorf("a denied certificate: %v", err)
+	}
+	if c, err := authn.Any(method(stolen, nil), method(token, nil)).Authenticate(t.Context()); err != nil || c != token {
+		t.Errorf("a denied certificate with a token: %v, %v", c, err)
+	}
+	if _, err := method(nil, authn.ErrUnavailable).Authenticate(t.Context()); !errors.Is(err, authn.ErrUnavailable) {
+		t.Errorf("a method that cannot tell: %v", err)
+	}
+}
+
+// fixed is an Authenticator with one answer.
+type fixed struct {
+	caller *authn.Caller
+	err    error
+}
+
+func (f fixed) Authenticate(context.Context) (*authn.Caller, error) { return f.caller, f.err }

@@ -177,13 +177,19 @@ func TestImpersonation(t *testing.T) {
 	nodes := ca.NodeAccounts{
 		Trusted: map[string]bool{"default/node": true},
 		MayImpersonate: func(_ context.Context, c *authn.Caller, id certs.ID) error {
-			if c.ID.ServiceAccount != "node" || id.ServiceAccount != "web" {
+			if c.ID.ServiceAccount != "node" || id.ServiceAccount == "db" {
 				return refuse
 			}
 			return nil
 		},
 	}
-	a := serve(t, func(c *ca.ServiceConfig) { c.Nodes = nodes })
+	denied := func(id certs.ID) error {
+		if id.ServiceAccount == "left" {
+			return errors.New("it is denied")
+		}
+		return nil
+	}
+	a := serve(t, func(c *ca.ServiceConfig) { c.Nodes, c.Denied = nodes, denied })
 	without := serve(t, func(c *ca.ServiceConfig) { c.Nodes.Trusted = nodes.Trusted })
 	for name, tc := range map[string]struct {
 		on     *authority
@@ -193,6 +199,7 @@ func TestImpersonation(t *testing.T) {
 	}{
 		"granted":           {a, "node", "spiffe://cluster.local/ns/default/sa/web", ""},
 		"not on the node":   {a, "node", "spiffe://cluster.local/ns/default/sa/db", refuse.Error()},
+		"denied":            {a, "node", "spiffe://cluster.local/ns/default/sa/left", "it is denied"},
 		"no node account":   {a, "web", "spiffe://cluster.local/ns/default/sa/web", "no trusted node account"},
 		"no identity":       {a, "node", "web", "does not start with"},
 		"another mesh":      {a, "node", "spiffe://other.test/ns/default/sa/web", "not of trust domain"},

@@ -241,6 +241,40 @@ func TestGRPCMutualTLS(t *testing.T) {
 	misled.calls(wireID("client"))
 }
 
+// TestGRPCDenied denies a client, then a server, while they run: grpc-go's own xDS
+// server answers the client's calls with an error, and its client does not accept
+// the server.
+func TestGRPCDenied(t *testing.T) {
+	t.Parallel()
+	w, ca := newWireMesh(t, "127.77.60.12"), newWireCA(t)
+	server := wireApp{ip: "127.77.60.48", name: "server", certificates: ca.issue(t, "server")}.serve(t, w, "127.77.60.48:0")
+	w.putAll(map[model.Key]proto.Message{
+		wireKey(model.ServiceEntry, "echo"):          wireAccount(wireHost, "server", server.address),
+		wireKey(model.PeerAuthentication, "default"): wireMode(securityv1beta1.PeerAuthentication_MutualTLS_STRICT),
+		wireKey(model.DestinationRule, "echo"):       wireMutual(wireHost),
+	})
+	app := wireApp{ip: "127.77.60.49", name: "client", certificates: ca.issue(t, "client")}
+	client := app.dial(t, w, "xds:///echo:7070")
+	other := wireApp{ip: "127.77.60.50", name: "other", certificates: ca.issue(t, "other")}.dial(t, w, "xds:///echo:7070")
+	client.calls(wireID("client"))
+	other.calls(wireID("other"))
+
+	w.deny(wireID("client") + "\nserial ab\n")
+	until(t, "the client is refused", func() bool {
+		_, _, err := client.ask()
+		return status.Code(err) == codes.PermissionDenied
+	})
+	other.calls(wireID("other"))
+	if mode := server.mode(); mode != connectivity.ServingModeServing {
+		t.Errorf("the server is %s", mode)
+	}
+
+	w.deny(wireID("server") + "\n")
+	app.dial(t, w, "xds:///echo:7070").refused()
+	w.deny("# nobody\n")
+	app.dial(t, w, "xds:///echo:7070").calls(wireID("client"))
+}
+
 // TestGRPCServerModes changes what a server takes while it runs. It takes one of
 // mutual TLS and plaintext at a time, and serves all the while.
 func TestGRPCServerModes(t *testing.T) {

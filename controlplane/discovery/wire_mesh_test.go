@@ -19,6 +19,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -38,6 +39,7 @@ type wireMesh struct {
 	port int32
 	// noTLS leaves out mutual TLS, which takes an agent.
 	noTLS  bool
+	denied *denylist.List
 	server *Server
 	stop   func()
 }
@@ -106,7 +108,7 @@ func (w *wireMesh) input() snapshot.Input {
 	if w.noTLS {
 		settings.EnableAutoMtls = wrapperspb.Bool(false)
 	}
-	return snapshot.Input{Mesh: settings, List: func(kind model.Kind) (out []*model.Config) {
+	return snapshot.Input{Mesh: settings, Denied: w.denied, List: func(kind model.Kind) (out []*model.Config) {
 		for key, object := range w.objects {
 			if key.Kind == kind {
 				out = append(out, object)
@@ -151,6 +153,19 @@ func (w *wireMesh) setPort(port int32) {
 	defer w.mu.Unlock()
 	w.port = port
 	w.build(model.Change{All: true})
+}
+
+// deny changes who is refused.
+func (w *wireMesh) deny(text string) {
+	w.t.Helper()
+	list, err := denylist.Parse([]byte(text))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.denied = list
+	w.build(model.NewChange(model.Key{Kind: model.MeshConfigKind, Name: "deny-list"}))
 }
 
 func (w *wireMesh) putOne(kind model.Kind, name string, spec proto.Message) {
