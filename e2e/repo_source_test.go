@@ -88,10 +88,7 @@ var allowedVariables = map[string]string{
 // bareServers are the files outside of internal/connlimit that make servers
 // without its limits, and why.
 var bareServers = map[string]string{
-	"status/server.go":  "has limits of its own",
-	"xdsproxy/debug.go": "has limits of its own",
-	"xdsproxy/proxy.go": "a socket of its own user only",
-	"sds/server.go":     "a socket of its own user and group only",
+	"xdsproxy/debug.go": "serves gRPC and HTTP on one port, for this machine only, with limits of its own",
 }
 
 // serverProblem says what is wrong with an expression that makes a server.

@@ -13,15 +13,31 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
-// maxStreams bounds the streams of one connection; Envoy opens one for each
-// name it asks for.
-const maxStreams = 1000
+// Limits of the socket. Envoy has one connection, and opens a stream for each name
+// that it asks for; maxNames are those of one stream.
+const (
+	maxConns   = 64
+	maxStreams = 1000
+	maxNames   = 1000
+	maxRequest = 1 << 20  // bytes
+	maxName    = 16 << 10 // bytes: two paths
+	maxHeader  = 64 << 10 // bytes
+	window     = 64 << 10 // bytes of a stream that nobody has read yet
+	unused     = time.Minute
+	handshake  = 20 * time.Second
+	keepalive  = 2 * time.Hour // the kernel tells when a local peer has gone
+	pingEvery  = 15 * time.Second
+)
 
 // ServerConfig describes a Server.
 type ServerConfig struct {
@@ -55,10 +71,13 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 
 // Run serves until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
-	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true))
+	server := connlimit.NewGRPCServer(insecure.NewCredentials(), connlimit.GRPC{
+		HeaderBytes: maxHeader, MessageBytes: maxRequest, Streams: maxStreams, Window: window,
+		Handshake: handshake, Keepalive: keepalive, Answer: handshake, PingEvery: pingEvery,
+	}, grpc.ForceServerCodecV2(codec{}), grpc.WaitForHandlers(true))
 	server.RegisterService(s.description(), nil)
 	defer context.AfterFunc(ctx, server.Stop)()
-	if err := server.Serve(s.cfg.Listener); err != nil && ctx.Err() == nil {
+	if err := server.Serve(connlimit.Listen(s.cfg.Listener, connlimit.Config{Total: maxConns, Evict: true, Unused: unused})); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serving secrets on %s: %w", s.cfg.Listener.Addr(), err)
 	}
 	return nil
@@ -77,7 +96,8 @@ type request struct {
 }
 
 // fetch answers once with what is there.
-func (s *Server) fetch(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+func (s *Server) fetch(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	connlimit.UseOf(ctx)
 	var m message
 	if err := decode(&m); err != nil {
 		return nil, err
@@ -91,6 +111,9 @@ func (s *Server) fetch(_ any, _ context.Context, decode func(any) error, _ grpc.
 	}
 	sub := newSubscription()
 	req.subscribe(sub)
+	if err := sub.check(); err != nil {
+		return nil, err
+	}
 	var missing error
 	items, unknown := sub.due(func(name string) (*material, bool) {
 		m, served, err := s.once(name)
@@ -151,6 +174,7 @@ func receive(stream grpc.ServerStream, v variant, requests chan<- *request) erro
 // serve runs one stream: it sends what the client lacks whenever the client
 // asks for something or a secret changes.
 func (s *Server) serve(stream grpc.ServerStream, v variant) error {
+	connlimit.UseOf(stream.Context())
 	ctx, log := stream.Context(), s.cfg.Logger.With("stream", s.streams.Add(1))
 	requests, failed := make(chan *request), make(chan error, 1)
 	go func() { failed <- receive(stream, v, requests) }()
@@ -177,6 +201,9 @@ func (s *Server) serve(stream grpc.ServerStream, v variant) error {
 		select {
 		case req := <-requests:
 			s.apply(log, sub, req, sent)
+			if err := sub.check(); err != nil {
+				return err
+			}
 			held.keep(sub.sent)
 		case <-changed:
 		case <-filesChanged:

@@ -6,6 +6,9 @@ package sds
 import (
 	"maps"
 	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // notServed stands for the version of a name that is not served, once the
@@ -23,16 +26,24 @@ func newSubscription() *subscription { return &subscription{sent: map[string]str
 // replace makes names the whole subscription. What was sent before is not due
 // again for names that stay.
 func (s *subscription) replace(names []string) {
-	for name := range s.sent {
-		if !slices.Contains(names, name) {
-			delete(s.sent, name)
-		}
-	}
+	sent := make(map[string]string, len(names))
 	for _, name := range names {
-		if _, ok := s.sent[name]; !ok {
-			s.sent[name] = ""
+		sent[name] = s.sent[name]
+	}
+	s.sent = sent
+}
+
+// check refuses more names than a stream may have, and names that are too long.
+func (s *subscription) check() error {
+	if len(s.sent) > maxNames {
+		return status.Errorf(codes.ResourceExhausted, "%d secrets are asked for on one stream: at most %d are served", len(s.sent), maxNames)
+	}
+	for name, version := range s.sent {
+		if n := max(len(name), len(version)); n > maxName {
+			return status.Errorf(codes.InvalidArgument, "a name or version of a secret has %d bytes: at most %d are served", n, maxName)
 		}
 	}
+	return nil
 }
 
 // add subscribes to names; each of them is due, even if it was sent before,

@@ -121,16 +121,10 @@ func New(cfg Config) (*Server, error) {
 
 // Run serves until ctx is done, then lets requests in flight finish for a moment.
 func (s *Server) Run(ctx context.Context) error {
-	server := &http.Server{
-		Handler:           s.handler(),
-		ConnState:         connlimit.ConnState,
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
-		// There is no timeout for writing: profiles and scrapes take as long as
-		// they were asked to. The listener ends connections on which nothing is read.
-	}
+	// There is no timeout for writing: profiles and scrapes take as long as they were
+	// asked to. The listener ends connections on which nothing is read.
+	server := connlimit.NewHTTPServer(s.handler(), connlimit.HTTP{HeaderBytes: maxHeaderBytes, Header: readHeaderTimeout, Idle: idleTimeout})
+	server.ErrorLog = slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug)
 	if s.cfg.Probers.hooks() && s.cfg.HookSources.guesses() {
 		s.cfg.Logger.Warn("the address of the node is not known: lifecycle hooks run for the default gateway and this network namespace only; set HOST_IP to the node's address, or OUTRIGGER_HOOK_SOURCES")
 	}

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 // Limits of the debug port.
@@ -33,6 +35,8 @@ const (
 	maxDebugAsk    = 64 << 10 // bytes of a question
 	maxDebugNames  = 16
 	maxDebugHeader = 16 << 10
+	maxDebugConns  = 64
+	debugStall     = 10 * time.Second // without reading anything of an answer
 )
 
 // DebugConfig is what a [Debug] needs.
@@ -95,12 +99,14 @@ func (d *Debug) Run(ctx context.Context) error {
 			mux.ServeHTTP(w, r)
 		}),
 		Protocols: &protocols, ReadTimeout: debugRead, WriteTimeout: debugWrite, IdleTimeout: debugIdle, MaxHeaderBytes: maxDebugHeader,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxQuestions}, ConnState: connlimit.ConnState,
 		ErrorLog:    slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
+	listener := connlimit.Listen(d.listener, connlimit.Config{Total: maxDebugConns, Evict: true, Stall: debugStall})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve debug port: %w", err)
 		}
 		return nil

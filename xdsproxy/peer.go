@@ -8,6 +8,8 @@ import (
 	"net"
 
 	"google.golang.org/grpc/peer"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 // peerListener notes which process is at the other end of each connection.
@@ -38,7 +40,11 @@ type peerAddress struct {
 // those then count as one.
 func peerID(ctx context.Context) int {
 	if p, ok := peer.FromContext(ctx); ok {
-		if address, ok := p.Addr.(peerAddress); ok {
+		addr := p.Addr
+		if limited, ok := addr.(connlimit.Addr); ok {
+			addr = limited.Addr
+		}
+		if address, ok := addr.(peerAddress); ok {
 			return address.pid
 		}
 	}

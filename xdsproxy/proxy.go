@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 // The service and methods of envoy.service.discovery.v3 that are relayed.
@@ -42,10 +44,22 @@ const (
 	// defaultMaxMessage is far above what a proxy can use of one type. It
 	// keeps a length that is nonsense from being believed.
 	defaultMaxMessage = 256 << 20
-	// maxStreams is how many streams one connection may have.
-	maxStreams = 100_000
+	// maxConns is how many connections there are at once: an Envoy has one, as has
+	// each application that speaks xDS itself. maxStreams are those of a connection,
+	// of which the newest counts.
+	maxConns   = 256
+	maxStreams = 100
+	// maxRequest is the size of the largest request, which names all that Envoy has.
+	maxRequest = 64 << 20
+	// maxHeader bounds the header of a call, and what the control plane says when it
+	// ends one.
+	maxHeader = 64 << 10
 	// requestWindow is the HTTP/2 flow control window for requests, in bytes.
 	requestWindow = 1 << 20
+	// unused is how long a connection may stay without a stream, handshake how long
+	// HTTP/2 may take to begin.
+	unused    = time.Minute
+	handshake = 20 * time.Second
 )
 
 // Config is what a [Proxy] needs.
@@ -146,7 +160,7 @@ func New(cfg Config) (*Proxy, error) {
 	cfg.Upstream = cfg.Upstream.withDefaults()
 	m := newMetrics(cfg.Registerer)
 	p := &Proxy{
-		listener:   peerListener{cfg.Listener},
+		listener:   connlimit.Listen(peerListener{cfg.Listener}, connlimit.Config{Total: maxConns, Evict: true, Unused: unused}),
 		upstream:   newUpstream(cfg, m),
 		consumers:  cfg.Consumers,
 		rewriters:  cfg.Rewriters,
@@ -194,18 +208,10 @@ func (p *Proxy) Connected() error {
 // Run serves until ctx ends, and returns nil then.
 func (p *Proxy) Run(ctx context.Context) error {
 	alive := p.upstream.cfg.KeepaliveTime
-	server := grpc.NewServer(
-		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(p.maxMessage),
-		grpc.MaxSendMsgSize(p.maxMessage),
-		grpc.MaxConcurrentStreams(maxStreams),
-		// Windows of a fixed size: otherwise gRPC measures the connection with
-		// a ping after each of Envoy's requests.
-		grpc.InitialWindowSize(requestWindow),
-		grpc.InitialConnWindowSize(requestWindow),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: p.upstream.cfg.KeepaliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second, PermitWithoutStream: true}),
-	)
+	server := connlimit.NewGRPCServer(insecure.NewCredentials(), connlimit.GRPC{
+		HeaderBytes: maxHeader, MessageBytes: min(p.maxMessage, maxRequest), Streams: maxStreams, Window: requestWindow,
+		Handshake: handshake, Keepalive: alive, Answer: p.upstream.cfg.KeepaliveTimeout, PingEvery: 15 * time.Second,
+	}, grpc.ForceServerCodecV2(codec{}), grpc.MaxSendMsgSize(p.maxMessage))
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service,
 		HandlerType: (*any)(nil),
@@ -233,6 +239,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 // handler relays one downstream stream until either side ends.
 func (p *Proxy) handler(method string) grpc.StreamHandler {
 	return func(_ any, down grpc.ServerStream) error {
+		connlimit.UseOf(down.Context())
 		ctx, cancel := context.WithCancelCause(down.Context())
 		defer cancel(nil)
 		s := newStream(p, down, method, cancel)

@@ -140,6 +140,7 @@ func (u *upstream) dial(ctx context.Context, method string) (grpc.ClientStream, 
 		grpc.WithDisableServiceConfig(), // that of the name's TXT record
 		grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithDisableRetry(),
+		grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: u.cfg.KeepaliveTime, Timeout: u.cfg.KeepaliveTimeout}),

@@ -221,17 +221,17 @@ func TestKeyType(t *testing.T) {
 func TestListenUnix(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "run", "s")
-	l, err := listenUnix(path, 0o750)
+	l, err := listenUnix(t.Context(), path, ownMode, 0o750)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != socketMode {
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != ownMode {
 		t.Errorf("socket: %v, %v", info, err)
 	}
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o750 {
 		t.Errorf("directory: %v, %v", info, err)
 	}
-	if _, err := listenUnix(path, 0o750); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+	if _, err := listenUnix(t.Context(), path, ownMode, 0o750); err == nil || !strings.Contains(err.Error(), "another process serves it") {
 		t.Errorf("a socket in use: %v", err)
 	}
 	unix, ok := l.(*net.UnixListener)
@@ -240,12 +240,12 @@ func TestListenUnix(t *testing.T) {
 	}
 	unix.SetUnlinkOnClose(false)
 	_ = l.Close() // leaves a dead socket
-	l, err = listenUnix(path, 0o750)
+	l, err = listenUnix(t.Context(), path, ownMode, 0o750)
 	if err != nil {
 		t.Fatalf("a dead socket: %v", err)
 	}
 	_ = l.Close() // nothing was sent
-	if _, err := listenUnix("/"+strings.Repeat("x", maxSocketPath), 0o750); err == nil || !strings.Contains(err.Error(), "the kernel takes 107") {
+	if _, err := listenUnix(t.Context(), "/"+strings.Repeat("x", maxSocketPath), ownMode, 0o750); err == nil || !strings.Contains(err.Error(), "the kernel takes 107") {
 		t.Errorf("a long path: %v", err)
 	}
 }

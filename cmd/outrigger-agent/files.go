@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	socketMode = 0o660
+	ownMode    = 0o660
+	sharedMode = 0o666
 	// maxSocketPath is what the kernel takes for the path of a Unix socket.
 	maxSocketPath = 107
 )
@@ -64,19 +65,21 @@ func checkFiles(cfg *config) error {
 
 func (s *sockets) bind(ctx context.Context, cfg *config) (err error) {
 	dir := cfg.proxyConfig.GetConfigPath()
-	if s.xds, err = listenUnix(filepath.Join(dir, bootstrap.XDSSocketName), 0o700); err != nil {
+	mode := os.FileMode(ownMode)
+	if cfg.env.disableEnvoy {
+		mode = sharedMode // applications open it, as whatever user they run
+	}
+	if s.xds, err = listenUnix(ctx, filepath.Join(dir, bootstrap.XDSSocketName), mode, 0o700); err != nil {
 		return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
 	}
-	if cfg.env.disableEnvoy {
-		// Applications open it, as whatever user they run.
-		if err := os.Chmod(filepath.Join(dir, bootstrap.XDSSocketName), 0o666); err != nil {
-			return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
-		}
-	} else if s.external, err = sds.Probe(ctx, bootstrap.SDSSocket); err != nil {
-		return err
-	} else if !s.external {
-		if s.sds, err = listenUnix(bootstrap.SDSSocket, 0o750); err != nil {
+	if !cfg.env.disableEnvoy {
+		if s.external, err = sds.Probe(ctx, bootstrap.SDSSocket); err != nil {
 			return err
+		}
+		if !s.external {
+			if s.sds, err = listenUnix(ctx, bootstrap.SDSSocket, ownMode, 0o750); err != nil {
+				return err
+			}
 		}
 	}
 	if port := int(cfg.proxyConfig.GetStatusPort()); port > 0 {
@@ -111,8 +114,9 @@ func (s *sockets) close() {
 }
 
 // listenUnix binds a Unix socket. A socket that a dead process left is
-// removed, one that answers belongs to somebody.
-func listenUnix(path string, dirMode os.FileMode) (net.Listener, error) {
+// removed, one that answers belongs to somebody. Nobody whom the mode keeps
+// out can open it in the meantime, whatever the umask is.
+func listenUnix(ctx context.Context, path string, mode, dirMode os.FileMode) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket %s: the path has %d characters, the kernel takes %d: use a shorter or a relative one", path, len(path), maxSocketPath)
 	}
@@ -126,11 +130,15 @@ func listenUnix(path string, dirMode os.FileMode) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
-	l, err := net.Listen("unix", path)
+	// Linux gives the socket the mode of its descriptor, without what the umask takes.
+	early := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), uint32(mode)) }) // Chmod follows
+	}}
+	l, err := early.Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
-	if err := os.Chmod(path, socketMode); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		_ = l.Close() // the error that counts is the first
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}

@@ -14,6 +14,9 @@ import (
 
 	"github.com/spf13/pflag"
 	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
 // logFlags are the flags of Istio's programs about their log.
@@ -51,11 +54,26 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := slog.New(newLogHandler(outs, rules, f.asJSON))
+	log := slog.New(limitLog(newLogHandler(outs, rules, f.asJSON)))
 	if len(unknown) > 0 {
 		log.Warn("the flags of the log name scopes that do not exist here; they are ignored", "name", strings.Join(unknown, ","))
 	}
 	return log, nil
+}
+
+// What peers, Envoy and the control plane can have the agent log. Each line of the
+// agent concerns one proxy, so that few of a kind say it all.
+const (
+	linesAtOnce    = 100
+	linesPerSecond = 1
+	maxLogValue    = 4 << 10 // bytes
+)
+
+// limitLog limits the lines of each kind, and the length of their values.
+func limitLog(next slog.Handler) slog.Handler {
+	return lograte.NewHandler(lograte.Config{
+		Next: next, PerMessage: ratelimit.Limit{PerSecond: linesPerSecond, Burst: linesAtOnce}, MaxValue: maxLogValue,
+	})
 }
 
 // report writes the error that ends the agent to a log that is not read as

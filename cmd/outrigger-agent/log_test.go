@@ -254,3 +254,29 @@ func TestReport(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLogIsLimited: what a peer repeats, or says at length, does not fill the log.
+func TestLogIsLimited(t *testing.T) {
+	t.Parallel()
+	rules, _, err := (&logFlags{levels: "default:info"}).rules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	log := slog.New(limitLog(newLogHandler(&out, rules, false))).With("component", "xdsproxy")
+	long := strings.Repeat("long\n", 100_000)
+	for range 10_000 {
+		log.Warn("envoy rejected configuration and keeps what it had", "reason", long)
+	}
+	log.Error("another line")
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	// The clock goes on meanwhile: a few more than those at once may pass.
+	if n := len(lines); n < linesAtOnce || n > 20*linesAtOnce || !strings.HasSuffix(lines[n-1], "another line") {
+		t.Errorf("%d lines, the last one %q", n, lines[n-1])
+	}
+	for _, line := range lines {
+		if len(line) > 2*maxLogValue {
+			t.Fatalf("a line of %d bytes: %.200q", len(line), line)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -90,10 +91,13 @@ func TestLogRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filler := strings.Repeat("x", 10_000)
-	for i := range 250 { // 2.5 MB
-		log.Info("a long line", "count", i, "reason", filler)
+	filler := strings.Repeat("x", maxLogValue)
+	write := func() { // 3 MB, in lines of many kinds: those of one kind are limited
+		for i := range 250 {
+			log.Info(fmt.Sprint("long line ", i), "count", i, "reason", filler, "err", filler, "value", filler)
+		}
 	}
+	write()
 	rotated := func() (files []string) {
 		files, err := filepath.Glob(filepath.Join(dir, "agent*.log"))
 		if err != nil {
@@ -121,9 +125,7 @@ func TestLogRotation(t *testing.T) {
 	if next != 250 || len(rotated()) != 3 {
 		t.Errorf("%d lines in %q", next, rotated())
 	}
-	for i := range 250 {
-		log.Info("a long line", "count", i, "reason", filler)
-	}
+	write()
 	eventually(t, "old files are removed", func() bool { return len(rotated()) == 3 })
 	whole, err := os.ReadFile(filepath.Join(dir, "whole"))
 	if err != nil || bytes.Count(whole, []byte("\n")) != 500 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/status"
 	"github.com/outrigger-mesh/outrigger/status/probe"
@@ -108,6 +109,12 @@ func (b *builder) notes() []string {
 	return list
 }
 
+// maxNote is how much of what Envoy or the control plane says is in a note.
+const maxNote = 1 << 10 // bytes
+
+// short returns a text for a note.
+func short(text string) string { return oneLine(lograte.Clip(strings.TrimSpace(text), maxNote)) }
+
 // notes say what readiness does not: how old the configuration is, what was
 // rejected of it and in which words, and how long the certificate lasts.
 func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
@@ -122,15 +129,15 @@ func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
 	case s.Since.IsZero() && s.Attempts == 0:
 		add("control plane: not asked for yet")
 	case s.Since.IsZero():
-		add("control plane: not reached yet, %d attempts: %s", s.Attempts, oneLine(s.Failure))
+		add("control plane: not reached yet, %d attempts: %s", s.Attempts, short(s.Failure))
 	case s.LastResponse.IsZero():
-		add("control plane: lost %s ago, %d attempts: %s", ago(s.Since), s.Attempts, oneLine(s.Failure))
+		add("control plane: lost %s ago, %d attempts: %s", ago(s.Since), s.Attempts, short(s.Failure))
 	default:
-		add("control plane: lost %s ago, last response %s ago, %d attempts: %s", ago(s.Since), ago(s.LastResponse), s.Attempts, oneLine(s.Failure))
+		add("control plane: lost %s ago, last response %s ago, %d attempts: %s", ago(s.Since), ago(s.LastResponse), s.Attempts, short(s.Failure))
 	}
 	for _, t := range s.Types {
 		if t.Rejecting() {
-			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, oneLine(strings.TrimSpace(t.Reason)))
+			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, short(t.Reason))
 		}
 	}
 	if workload != nil {

@@ -31,6 +31,8 @@ import (
 const (
 	callTimeout = 10 * time.Second
 	dialTimeout = 5 * time.Second
+	// maxHeader bounds what the authority says when it refuses a call, in bytes.
+	maxHeader = 64 << 10
 	// idleTimeout closes a connection that is kept because the authority was
 	// busy.
 	idleTimeout = time.Minute
@@ -93,6 +95,7 @@ func New(cfg Config) (*Client, error) {
 		grpc.WithIdleTimeout(idleTimeout),
 		grpc.WithNoProxy(), // as the relay: agents reach the control plane directly
 		grpc.WithDisableRetry(),
+		grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),

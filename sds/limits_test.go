@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package sds_test
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// TestSilentPeersOfTheSocket: connections that nobody uses keep no Envoy out, and a
+// header without end does not get in.
+func TestSilentPeersOfTheSocket(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, newAuthority(t)).ready(t)
+	for range 200 {
+		conn, err := net.Dial("unix", r.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }() // it may be closed
+	}
+	request := &discoveryv3.DiscoveryRequest{ResourceNames: []string{"default"}}
+	if resp, err := r.client.FetchSecrets(t.Context(), request); err != nil || len(resp.GetResources()) != 1 {
+		t.Errorf("beside silent peers: %v, %v", resp, err)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 100_000))
+	if _, err := r.client.FetchSecrets(ctx, request); err == nil {
+		t.Error("a header of 100 kB is taken")
+	}
+	if _, err := r.client.FetchSecrets(t.Context(), request); err != nil {
+		t.Errorf("after a header that is too long: %v", err)
+	}
+}
+
+// TestTooManyNames: what a stream asks for is bounded, in number and in length.
+func TestTooManyNames(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, newAuthority(t)).ready(t)
+	many := []string{"default"}
+	for i := range 1000 {
+		many = append(many, fmt.Sprint("unknown-", i))
+	}
+	for name, c := range map[string]struct {
+		names []string
+		code  codes.Code
+	}{
+		"as many as may be": {many[:1000], codes.OK},
+		"one more":          {many, codes.ResourceExhausted},
+		"a long one":        {[]string{strings.Repeat("a", 17<<10)}, codes.InvalidArgument},
+		"a large request":   {slices.Repeat([]string{strings.Repeat("a", 1<<10)}, 1200), codes.ResourceExhausted},
+	} {
+		if _, err := r.client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{ResourceNames: c.names}); status.Code(err) != c.code {
+			t.Errorf("%s: %v, want %s", name, err, c.code)
+		}
+		s, err := r.client.DeltaSecrets(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		half := len(c.names) / 2
+		for _, part := range [][]string{c.names[:half], c.names[half:]} {
+			_ = s.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: part}) // its end tells
+		}
+		if err := s.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = s.Recv()
+		}
+		if refused := status.Code(err) == c.code; name != "a large request" && c.code != codes.OK && !refused {
+			t.Errorf("%s, delta: %v, want %s", name, err, c.code)
+		}
+	}
+}
