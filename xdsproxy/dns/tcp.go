@@ -12,11 +12,14 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
 const (
-	// maxConns bounds the TCP connections of a listener, maxPending the requests
-	// that wait for upstream on one of them; then nothing more is read from it.
+	// maxConns bounds the TCP connections of a listener: another one takes the place
+	// of the one that has waited the longest for a request. maxPending bounds the
+	// requests that wait for upstream on one of them; then nothing more is read from it.
 	maxConns   = 256
 	maxPending = 16
 	// idleTCP is how long a connection may take to send a request.
@@ -27,7 +30,9 @@ const (
 // serveTCP accepts connections.
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	conns := make(chan struct{}, maxConns)
+	l = connlimit.Listen(l, connlimit.Config{Total: maxConns, Evict: true, OnClose: func(string) {
+		s.metrics.refused.WithLabelValues(reasonOverload).Inc()
+	}})
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -43,16 +48,7 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		select {
-		case conns <- struct{}{}:
-			s.running.Go(func() {
-				defer func() { <-conns }()
-				s.serveConn(ctx, conn)
-			})
-		default:
-			s.metrics.refused.WithLabelValues(reasonOverload).Inc()
-			_ = conn.Close() // nothing was said on it
-		}
+		s.running.Go(func() { s.serveConn(ctx, conn) })
 	}
 }
 
@@ -60,6 +56,24 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 type tcpConn struct {
 	net.Conn
 	mu sync.Mutex // guards writing
+
+	using sync.Mutex // guards owed
+	owed  int        // answers
+}
+
+// owes notes one answer more, or less, that the connection waits for.
+func (c *tcpConn) owes(change int) {
+	limited := connlimit.Of(c.Conn)
+	c.using.Lock()
+	defer c.using.Unlock()
+	if c.owed += change; limited == nil {
+		return
+	}
+	if c.owed > 0 {
+		limited.Use()
+	} else {
+		limited.Wait()
+	}
 }
 
 // send writes an answer. What cannot be written ends the connection.
@@ -102,11 +116,13 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		if _, err := io.ReadFull(conn, in[:length]); err != nil {
 			return
 		}
+		c.owes(1)
 		reply, forward := s.respond(out[:0], q, in[:length], true)
 		switch {
 		case reply != nil:
 			out = reply
 			c.send(reply)
+			c.owes(-1)
 		case forward != nil:
 			pending <- struct{}{} // freed when upstream has answered or its time is over
 			owed.Add(1)
@@ -114,6 +130,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 				if reply != nil {
 					c.send(reply)
 				}
+				c.owes(-1)
 				<-pending
 				owed.Done()
 			})
