@@ -72,6 +72,8 @@ type Config struct {
 	Consumers []Consumer
 	// Rewriters change the responses of a type, by its URL.
 	Rewriters map[string]Rewriter
+	// Check refuses responses of types without a rewriter. Optional.
+	Check *Check
 	// LastGood answers when the control plane cannot be reached at a cold
 	// start. Optional.
 	LastGood *LastGood
@@ -111,6 +113,7 @@ type Proxy struct {
 	upstream   *upstream
 	consumers  []Consumer
 	rewriters  map[string]Rewriter
+	check      *Check
 	lastGood   *LastGood
 	maxMessage int
 	firstAgain time.Duration // until what was wrong is rewritten again
@@ -164,6 +167,7 @@ func New(cfg Config) (*Proxy, error) {
 		upstream:   newUpstream(cfg, m),
 		consumers:  cfg.Consumers,
 		rewriters:  cfg.Rewriters,
+		check:      cfg.Check,
 		lastGood:   cfg.LastGood,
 		maxMessage: cfg.MaxMessage,
 		firstAgain: firstAgain,

@@ -248,6 +248,10 @@ func (s *stream) receive(ctx context.Context, f *frame) error {
 			s.rewrite(ctx, rw, received{*f, r})
 			return nil // it frees the frame
 		}
+		if err := s.proxy.check.of(f.data); err != nil {
+			s.refuse(r, err)
+			break
+		}
 		return s.forward(f)
 	}
 	f.free()

@@ -81,7 +81,7 @@ func featureVariables() []variable {
 		{"WASM_HTTP_REQUEST_MAX_RETRIES", kindNumber, "5", "requests for a Wasm module before it counts as not to be had", number(func(e *environment) *int { return &e.wasm.httpAttempts })},
 		{"DOCKER_CONFIG", kindPath, "", "directory of the config.json with the credentials of registries, for Wasm modules without a pull secret of their own", text(func(e *environment) *string { return &e.wasm.dockerConfig })},
 		{"OUTRIGGER_WASM_ALLOWED_HOSTS", kindText, "", "hosts, host:port, addresses or CIDRs on loopback, link-local and metadata addresses that Wasm modules may come from, with commas between", list(func(e *environment) *[]string { return &e.wasm.allowed })},
-		{"OUTRIGGER_WASM_FILE_DIR", kindPath, "", "directory below which Wasm modules with `file:` URLs lie (default: such URLs are refused)", text(func(e *environment) *string { return &e.wasm.fileDir })},
+		{"OUTRIGGER_WASM_FILE_DIR", kindPath, "", "directory below which local files must lie that Wasm extensions have as their modules (default: they are refused)", text(func(e *environment) *string { return &e.wasm.fileDir })},
 		{"OUTRIGGER_WASM_CACHE_BYTES", kindNumber, "1073741824", "size of the cache of Wasm modules, in bytes", number(func(e *environment) *int { return &e.wasm.cacheBytes })},
 		{"PROXY_XDS_DEBUG_VIA_AGENT", kindBool, "true", "serve the debug port, for peers on this machine", boolean(func(e *environment) *bool { return &e.relay.debug })},
 		{"PROXY_XDS_DEBUG_VIA_AGENT_PORT", kindPort, "15004", "the debug port: hands requests for `/debug/…` on to the control plane", port(func(e *environment) *int { return &e.relay.debugPort })},

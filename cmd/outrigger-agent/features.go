@@ -148,6 +148,16 @@ func (b *builder) rewriters() map[string]xdsproxy.Rewriter {
 	}}
 }
 
+// fileCheck keeps Envoy from reading files as Wasm modules that lie outside of the
+// directory for them, wherever the control plane names them. Where modules are left
+// to Envoy there is no such directory.
+func (b *builder) fileCheck() *xdsproxy.Check {
+	if b.parts.wasm == nil {
+		return nil
+	}
+	return &xdsproxy.Check{Marker: wasm.Marker, Func: b.parts.wasm.Check}
+}
+
 // debugPort makes the server of the debug port.
 func (b *builder) debugPort() (err error) {
 	if b.socks.debug == nil {

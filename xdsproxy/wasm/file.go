@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 )
 
@@ -15,33 +14,14 @@ import (
 // The copy is what was checked, whatever happens to the file later.
 func (c *Cache) fetchFile(r request) (moduleKey, error) {
 	fail := func(err error) (moduleKey, error) { return moduleKey{}, &fetchError{downloadFailure, err} }
-	if c.cfg.FileDir == "" {
-		return fail(errors.New("no directory is configured that file URLs may point to"))
-	}
 	if r.url.Host != "" && r.url.Host != "localhost" {
 		return fail(fmt.Errorf("the file is on another host, %s", r.url.Host))
 	}
-	path, err := filepath.Rel(c.cfg.FileDir, r.url.Path)
-	if err != nil || !filepath.IsLocal(path) {
-		return fail(fmt.Errorf("the file is not below %s", c.cfg.FileDir))
-	}
-	root, err := os.OpenRoot(c.cfg.FileDir) // no link leads out of it
-	if err != nil {
-		return fail(err)
-	}
-	defer func() { _ = root.Close() }()                              // only read: nothing can be lost
-	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not block
+	f, err := c.openLocal(r.url.Path)
 	if err != nil {
 		return fail(err)
 	}
 	defer func() { _ = f.Close() }() // only read: nothing can be lost
-	info, err := f.Stat()
-	if err != nil {
-		return fail(err)
-	}
-	if !info.Mode().IsRegular() {
-		return fail(errors.New("it is no regular file"))
-	}
 	inner, err := c.unwrap(f)
 	if err != nil {
 		return fail(err)
@@ -51,4 +31,21 @@ func (c *Cache) fetchFile(r request) (moduleKey, error) {
 		return fail(err)
 	}
 	return c.keep(r, d)
+}
+
+// openRegular opens a regular file. A pipe without a writer does not block it.
+func openRegular(root *os.Root, path string) (*os.File, error) {
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is no regular file")
+	}
+	if err != nil {
+		_ = f.Close() // only read: nothing can be lost
+		return nil, err
+	}
+	return f, nil
 }

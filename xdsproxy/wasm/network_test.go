@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -204,6 +205,11 @@ func TestFileURL(t *testing.T) {
 			if err == nil && string(readFile(t, path)) != string(module) {
 				t.Error("the file is not the module")
 			}
+			u, err := url.Parse(tc.url)
+			if err != nil || u.Host != "" {
+				return // local code names no host
+			}
+			checkLocalCode(t, newCache(t, Config{FileDir: tc.allowed}), u.Path, tc.err)
 		})
 	}
 }

@@ -64,7 +64,8 @@ type encoding interface {
 
 // plugin is what the configuration of a Wasm filter says.
 type plugin struct {
-	local    bool // the code is no remote one
+	local    bool   // the code is no remote one
+	file     string // the local file that the code is
 	uri      string
 	sha256   string
 	timeout  time.Duration
@@ -119,7 +120,9 @@ func (p *plugin) readCode(enc encoding, code []byte) error {
 		return errMalformed
 	case local.ok:
 		p.local = true
-		return nil
+		name, err := enc.get(local.message, localFilename)
+		p.file = name.text
+		return err
 	case !remote.ok:
 		return errNoCode
 	}

@@ -172,6 +172,9 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 		return e, unmarshalFailure, err
 	}
 	if f.encoding == nil {
+		if err := c.Check(body); err != nil { // in another filter, or of another kind
+			return e, conversionFetch, err
+		}
 		c.store.forget(e.name)
 		return e, noRemoteLoad, nil
 	}
@@ -183,6 +186,10 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 	if err != nil {
 		e.failOpen, e.isPlugin = false, false // nothing that was read is to be trusted
 		return e, unmarshalFailure, err
+	}
+	if p.file != "" {
+		// What Envoy reads is a copy of what was checked.
+		p.local, p.uri = false, fileURL(p.file)
 	}
 	if p.local && len(p.hints) == 0 {
 		c.store.forget(e.name)

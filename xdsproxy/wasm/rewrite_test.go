@@ -129,10 +129,13 @@ func openStruct(t *testing.T, resource []byte, udpa bool) *wasmfilterv3.Wasm {
 
 func TestRewriteLeavesAlone(t *testing.T) {
 	t.Parallel()
-	local := pluginSpec{name: "p", url: "unused"}
+	inline := pluginSpec{name: "p"}.wasm()
+	inline.GetConfig().GetVmConfig().Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
+		Local: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: testModule("x", "y")}},
+	}}
 	cases := map[string][]byte{
 		"another filter": pack(t, "router", &routerv3.Router{SuppressEnvoyHeaders: true}),
-		"local code":     pack(t, "p", local.want("/etc/m.wasm")),
+		"inline code":    pack(t, "p", inline),
 		"struct of another filter": pack(t, "x", &xdsv3.TypedStruct{
 			TypeUrl: "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
 		}),
@@ -152,10 +155,18 @@ func TestRewriteLeavesAlone(t *testing.T) {
 func TestRewriteStripsHintsOfLocalCode(t *testing.T) {
 	t.Parallel()
 	s := pluginSpec{name: "p"}
-	w := s.want("/etc/m.wasm")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "m.wasm")
+	if err := os.WriteFile(file, testModule("x", "y"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := s.want(file)
 	withHints := proto.CloneOf(w)
 	withHints.GetConfig().GetVmConfig().EnvironmentVariables = pluginSpec{env: hints()}.wasm().GetConfig().GetVmConfig().GetEnvironmentVariables()
-	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{pack(t, "p", withHints)})[0]
+	o := newCache(t, Config{FileDir: dir}).Rewrite(t.Context(), [][]byte{pack(t, "p", withHints)})[0]
+	if o.Err != nil {
+		t.Fatal(o.Err)
+	}
 	got := &wasmfilterv3.Wasm{}
 	unpack(t, o.Resource, got)
 	env := got.GetConfig().GetVmConfig().GetEnvironmentVariables().GetKeyValues()

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"bytes"
+
+	"google.golang.org/grpc/mem"
+)
+
+// Check decides whether a response may reach Envoy.
+type Check struct {
+	// Marker is in every response that Func has to see. Others pass unread.
+	Marker string
+	// Func returns why Envoy must not get a response, given as it came.
+	Func func(response []byte) error
+}
+
+// of returns the error of the check of a response; nil is no check.
+func (c *Check) of(data mem.BufferSlice) error {
+	if c == nil || !contains(data, []byte(c.Marker)) {
+		return nil
+	}
+	return c.Func(data.Materialize())
+}
+
+// contains tells whether a message holds some bytes, which may begin in one of its
+// buffers and end in another.
+func contains(data mem.BufferSlice, marker []byte) bool {
+	var tail []byte // of what was before, shorter than the marker
+	for _, buffer := range data {
+		b := buffer.ReadOnlyData()
+		seam := append(tail, b[:min(len(b), len(marker)-1)]...)
+		if bytes.Contains(b, marker) || bytes.Contains(seam, marker) {
+			return true
+		}
+		if len(b) >= len(marker) {
+			seam = b
+		}
+		tail = bytes.Clone(seam[max(0, len(seam)-len(marker)+1):])
+	}
+	return false
+}
+
+// refuse rejects a response that Envoy does not get. Without delta the control
+// plane is not told: the names that Envoy asks for would have to be repeated.
+func (s *stream) refuse(r response, err error) {
+	reason := "refused by the agent: " + err.Error()
+	s.proxy.log.Warn("a response of the control plane is refused and envoy keeps what it had", "type_url", r.typeURL, "reason", reason)
+	s.proxy.state.settled(r.typeURL, reason)
+	s.proxy.metrics.rejected.WithLabelValues(s.proxy.state.label(r.typeURL)).Inc()
+	if s.delta {
+		rejection := (wire{delta: true}).settle(appendText(nil, deltaTypeURL, r.typeURL), r.nonce, reason)
+		s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
+		s.outbox.put(r.typeURL, rejection)
+	}
+}

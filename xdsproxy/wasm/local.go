@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wasm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
+)
+
+// Marker is in the type URL of every configuration of a Wasm extension: filters of
+// requests and connections, access logs, stats sinks, services.
+const Marker = ".wasm.v3."
+
+// maxNesting is how deep messages are looked into.
+const maxNesting = 100
+
+// typeMember is where JSON names the type of a message.
+var typeMember = member{0, "@type", "@type"}
+
+// Check returns an error if a serialized message holds, at any depth, the
+// configuration of a Wasm extension whose code is a local file that does not lie
+// below FileDir. Links are followed. Messages that do not hold Marker need no check.
+func (c *Cache) Check(message []byte) error {
+	return c.checkNested(message, 0)
+}
+
+func (c *Cache) checkNested(b []byte, depth int) error {
+	if !bytes.Contains(b, []byte(Marker)) {
+		return nil
+	}
+	if depth > maxNesting {
+		return fmt.Errorf("a Wasm extension is nested deeper than %d messages", maxNesting)
+	}
+	if eachField(b, func(wire.Field) error { return nil }) != nil {
+		return nil // it is a text
+	}
+	if err := c.checkCode(b); err != nil {
+		return err
+	}
+	return eachField(b, func(f wire.Field) error {
+		if f.Type != protowire.BytesType {
+			return nil
+		}
+		return c.checkNested(f.Data, depth+1)
+	})
+}
+
+// checkCode checks one message if it is the configuration of a Wasm extension: an
+// Any, also one of a TypedStruct, or an Any in JSON's form.
+func (c *Cache) checkCode(b []byte) error {
+	var enc encoding
+	plugin := b
+	if v, err := (structured{}).get(b, typeMember); err == nil && strings.Contains(v.text, Marker) {
+		enc = structured{}
+	} else if typeName, v, err := openAny(b); err == nil {
+		switch typeName {
+		case udpaTypedStruct, xdsTypedStruct:
+			if inner, err := text(v, structTypeURL); err == nil && strings.Contains(inner, Marker) {
+				enc = structured{}
+				if plugin, _, err = message(v, structValue); err != nil {
+					return err
+				}
+			}
+		default:
+			if strings.Contains(typeName, Marker) {
+				enc, plugin = native{}, v
+			}
+		}
+	}
+	if enc == nil {
+		return nil
+	}
+	name, err := codeFile(enc, plugin)
+	if err != nil || name == "" {
+		return err
+	}
+	f, err := c.openLocal(name)
+	if err != nil {
+		return fmt.Errorf("the code of a Wasm extension is the file %q: %w", name, err)
+	}
+	return f.Close()
+}
+
+// codeFile returns the local file that a plugin's code is; empty if it is none.
+func codeFile(enc encoding, plugin []byte) (string, error) {
+	v := value{message: plugin}
+	for _, m := range []member{wasmConfig, vmConfig, vmCode, codeLocal, localFilename} {
+		var err error
+		if v, err = enc.get(v.message, m); err != nil || !v.ok {
+			return "", err
+		}
+	}
+	return v.text, nil
+}
+
+// fileURL is the URL of a local file.
+func fileURL(name string) string {
+	u := url.URL{Scheme: "file", Path: name}
+	return u.String()
+}
+
+// openLocal opens a regular file below the directory that files may lie in.
+func (c *Cache) openLocal(name string) (*os.File, error) {
+	if c.cfg.FileDir == "" {
+		return nil, errors.New("no directory is configured that Wasm modules may lie in")
+	}
+	path, err := filepath.Rel(c.cfg.FileDir, name)
+	if err != nil || !filepath.IsLocal(path) {
+		return nil, fmt.Errorf("the file is not below %s", c.cfg.FileDir)
+	}
+	root, err := os.OpenRoot(c.cfg.FileDir) // no link leads out of it
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }() // only read: nothing can be lost
+	return openRegular(root, path)
+}
