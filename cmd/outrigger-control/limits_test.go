@@ -5,13 +5,17 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
 )
 
 // TestHeaderLimits sends each port a header that is too long: it is refused before
@@ -77,4 +82,77 @@ func TestHeaderLimits(t *testing.T) {
 			t.Errorf("%s answers a long header with %v", name, err)
 		}
 	}
+}
+
+// TestLogFlood has a stranger open streams, and ask for certificates, without
+// proof: each is refused, and the log stays short and says how many lines it lacks.
+func TestLogFlood(t *testing.T) {
+	t.Parallel()
+	var log logText
+	dir := t.TempDir()
+	f, env := parse(t, []string{
+		"--configDir", dir, "--stateDir", filepath.Join(t.TempDir(), "ca"), "--registries", "",
+		"--grpcAddr", "", "--monitoringAddr", "", "--secureGRPCAddr", testHost + ":0", "--httpAddr", testHost + ":0",
+	}, nil)
+	s, err := newServer(t.Context(), f, env, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	waitUntil(t, "the first snapshot", s.discovery.Ready)
+	client, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	ads, ca := discoveryv3.NewAggregatedDiscoveryServiceClient(client), securityv1alpha1.NewIstioCertificateServiceClient(client)
+	const each = 1000
+	began := time.Now()
+	for range each {
+		stream, err := ads.StreamAggregatedResources(t.Context())
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.Unauthenticated {
+			t.Fatalf("a stranger's stream ends with %v", err)
+		}
+		if _, err := ca.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
+			t.Fatalf("a stranger's request ends with %v", err)
+		}
+	}
+	most := 2*(20+int(time.Since(began).Seconds())+1) + 100 // and what the start writes
+	if n := log.lines(""); n > most {
+		t.Errorf("the log has %d lines, more than %d", n, most)
+	}
+	for end := time.Now().Add(2 * time.Minute); log.lines("log lines were suppressed") < 2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the log does not say what it lacks")
+		}
+	}
+}
+
+// logText is a log in memory.
+type logText struct {
+	mu sync.Mutex // guards what follows
+	b  bytes.Buffer
+}
+
+func (l *logText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logText) lines(with string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.b.String()) {
+		if strings.Contains(line, with) {
+			n++
+		}
+	}
+	return n
 }

@@ -96,8 +96,8 @@ func TestLimiterForgetsThoseWhoAreSilent(t *testing.T) {
 			t.Fatalf("caller %d is refused", i)
 		}
 	}
-	if len(l.buckets) != maxBuckets || l.order.Len() != maxBuckets {
-		t.Errorf("%d and %d callers are remembered, want %d", len(l.buckets), l.order.Len(), maxBuckets)
+	if l.buckets.Len() != maxBuckets {
+		t.Errorf("%d callers are remembered, want %d", l.buckets.Len(), maxBuckets)
 	}
 	if r := l.allowCaller("id", string(rune(3*maxBuckets)), now); r == nil || !r.first || r.reason != refusedCaller {
 		t.Errorf("the last caller is allowed twice: %+v", r)

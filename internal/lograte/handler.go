@@ -29,7 +29,8 @@ type Config struct {
 	// Next writes the lines. Required.
 	Next slog.Handler
 	// Peers are the attributes that name who caused a line; the first one that a
-	// line has counts. The default is identity, address, proxy.
+	// line has counts. The default is address, identity, proxy: replicas of a
+	// workload share an identity.
 	Peers []string
 	// PerPeer limits a message of one peer; the default is 1 a second, 20 at once.
 	// Lines without a peer are not counted here.
@@ -77,7 +78,7 @@ type omission struct {
 // NewHandler returns a handler that passes lines on to cfg.Next.
 func NewHandler(cfg Config) *Handler {
 	if cfg.Peers == nil {
-		cfg.Peers = []string{"identity", "address", "proxy"}
+		cfg.Peers = []string{"address", "identity", "proxy"}
 	}
 	if cfg.PerPeer == (ratelimit.Limit{}) {
 		cfg.PerPeer = ratelimit.Limit{PerSecond: 1, Burst: 20}

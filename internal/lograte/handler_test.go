@@ -118,16 +118,18 @@ func TestPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := ratelimit.Limit{PerSecond: 0.001, Burst: 1}
 		log, out := logger(Config{PerPeer: one})
-		log.Info("m", "address", "10.0.0.1:1", "identity", "a")
-		log.Info("m", "identity", "b", "address", "10.0.0.1:1") // the identity counts, not the address
-		log.With("address", "10.0.0.1:1").Info("m", "identity", "a")
-		log.With("identity", "a").Info("m", "address", "10.0.0.9:1")
+		log.Info("m", "identity", "a", "address", "10.0.0.1:1")
+		log.Info("m", "address", "10.0.0.2:1", "identity", "a") // the address counts, not the identity
+		log.With("identity", "b").Info("m", "address", "10.0.0.1:2")
+		log.With("address", "10.0.0.2:2").Info("m", "identity", "c")
+		log.Info("m", "identity", "a")
+		log.Info("m", "identity", "a", "proxy", "b")
 		log.Info("m")
 		log.Info("m") // nobody caused them
 		log.WithGroup("g").Info("m", "identity", "a")
 		log.Debug("m", "identity", "a")
-		if n := lines(out, "msg=m"); n != 5 {
-			t.Errorf("%d lines are written, want 5:\n%s", n, out)
+		if n := lines(out, "msg=m"); n != 6 {
+			t.Errorf("%d lines are written, want 6:\n%s", n, out)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
