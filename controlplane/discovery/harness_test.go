@@ -112,7 +112,7 @@ func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, serv
 		t.Fatal(err)
 	}
 	h.server.secretRetry = 20 * time.Millisecond
-	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()), grpc.Creds(server))
+	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()), grpc.Creds(server), grpc.MaxRecvMsgSize(16<<20))
 	h.server.Register(g, auth)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

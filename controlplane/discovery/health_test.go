@@ -74,7 +74,7 @@ func TestHealth(t *testing.T) {
 			p.report(strings.Repeat("x", 1000))
 			want := []string{
 				"shop-1.default false before the first subscription", "shop-1.default true ", "shop-1.default false connection refused",
-				"shop-1.default false " + strings.Repeat("x", 300) + "...",
+				"shop-1.default false " + strings.Repeat("x", 300) + "… (1000 bytes)",
 			}
 			var got []string
 			for range want {

@@ -57,7 +57,7 @@ func (s *Server) presented(ctx context.Context, proxy *model.Proxy, caller *auth
 	if err == nil {
 		return nil
 	}
-	s.log.Warn("refused a stream", "proxy", proxy.ID, "err", err)
+	s.log.Warn("refused a stream", "proxy", proxy.ID, "address", address(ctx), "err", err)
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
@@ -168,4 +168,17 @@ func (s *stream) relabelled() *model.Proxy {
 	next := *known
 	next.Labels = found
 	return &next
+}
+
+// denied returns the error that ends the stream of a caller that is served no
+// more.
+func (s *stream) denied() error {
+	if s.server.denied == nil || s.caller == nil {
+		return nil
+	}
+	if err := s.server.denied(s.caller); err != nil {
+		s.log.Warn("ended a stream of a caller that is denied", "identity", s.caller.ID.String(), "err", err)
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
@@ -37,6 +38,8 @@ type request struct {
 	named int
 	asked uint64
 	body  []byte
+	// total is how many names it has in all, and size how many bytes.
+	total, size int
 	// free gives body back; nothing else of the request lives in it.
 	free func()
 }
@@ -71,20 +74,21 @@ func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
 
 // readSotW reads a DiscoveryRequest. It keeps b.
 func readSotW(b []byte) (*request, error) {
-	q := &request{body: b}
+	q := &request{body: b, size: len(b)}
 	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
 		case sotwVersion:
-			q.version = string(v)
+			err = word(&q.version, "version_info", v)
 		case sotwNode:
 			err = q.readNode(v)
 		case sotwNames:
 			q.named++
 			q.asked += xxhash.Sum64(v)
+			err = q.count(v)
 		case sotwTypeURL:
-			q.typeURL = string(v)
+			err = word(&q.typeURL, "type_url", v)
 		case sotwNonce:
-			q.nonce = string(v)
+			err = word(&q.nonce, "response_nonce", v)
 		case sotwErrorDetail:
 			err = q.readRejection(v)
 		}
@@ -108,21 +112,21 @@ func (q *request) names() []string {
 
 // readDelta reads a DeltaDiscoveryRequest.
 func readDelta(b []byte) (*request, error) {
-	q := &request{}
+	q := &request{size: len(b)}
 	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
 		case deltaNode:
 			err = q.readNode(v)
 		case deltaTypeURL:
-			q.typeURL = string(v)
+			err = word(&q.typeURL, "type_url", v)
 		case deltaSubscribe:
-			q.subscribe = append(q.subscribe, string(v))
+			q.subscribe, err = append(q.subscribe, string(v)), q.count(v)
 		case deltaUnsubscribe:
-			q.unsubscribe = append(q.unsubscribe, string(v))
+			q.unsubscribe, err = append(q.unsubscribe, string(v)), q.count(v)
 		case deltaVersions:
 			err = q.readVersion(v)
 		case deltaNonce:
-			q.nonce = string(v)
+			err = word(&q.nonce, "response_nonce", v)
 		case deltaErrorDetail:
 			err = q.readRejection(v)
 		}
@@ -132,6 +136,9 @@ func readDelta(b []byte) (*request, error) {
 }
 
 func (q *request) readNode(b []byte) error {
+	if len(b) > maxNode {
+		return tooLarge("bytes of the node", len(b), maxNode)
+	}
 	q.node = &corev3.Node{}
 	if err := proto.Unmarshal(b, q.node); err != nil {
 		return fmt.Errorf("node: %w", err)
@@ -144,8 +151,8 @@ func (q *request) readRejection(b []byte) error {
 	if err := proto.Unmarshal(b, &s); err != nil {
 		return fmt.Errorf("error_detail: %w", err)
 	}
-	q.message = s.GetMessage()
-	q.rejected = fmt.Sprintf("code %d: %s", s.GetCode(), s.GetMessage())
+	q.message = lograte.Clip(s.GetMessage(), maxRejection)
+	q.rejected = fmt.Sprintf("code %d: %s", s.GetCode(), q.message)
 	return nil
 }
 
@@ -156,8 +163,9 @@ func (q *request) readVersion(b []byte) error {
 		switch n {
 		case mapKey:
 			name = string(v)
+			return q.count(v)
 		case mapValue:
-			version = string(v)
+			return word(&version, "a version", v)
 		}
 		return nil
 	})

@@ -287,12 +287,3 @@ func (s *stream) lookAgain() error {
 	s.take()
 	return s.push()
 }
-
-// clip bounds what of a stranger's text ends in the log.
-func clip(text string) string {
-	const limit = 300
-	if len(text) <= limit {
-		return text
-	}
-	return text[:limit] + "..."
-}

@@ -120,6 +120,8 @@ type Server struct {
 	count    atomic.Uint64 // streams so far, for their ids
 
 	spoilt problems
+	// callers knows what the streams of each caller hold.
+	callers *callers
 	// people is what answers questions of people; nil before Debug.
 	people atomic.Pointer[DebugConfig]
 }
@@ -148,6 +150,7 @@ func New(cfg Config) (*Server, error) {
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
 		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
+	s.callers = newCallers()
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.admission = make(chan struct{}, cfg.Workers)
 	s.kept = newKeeper(cfg, s.shared, s.metrics)
@@ -281,20 +284,33 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	var caller *authn.Caller
 	if s.auth != nil {
 		if caller, err = s.auth.Authenticate(ctx); err != nil {
-			s.server.log.Warn("refused a stream", "err", err)
+			s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
 			if errors.Is(err, authn.ErrUnavailable) {
 				return status.Error(codes.Unavailable, err.Error())
 			}
 			return status.Error(codes.Unauthenticated, err.Error())
 		}
 	}
-	first, report, err := firstRequest(recv)
+	quota, err := s.server.callers.enter(ctx, caller)
 	if err != nil {
+		s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
+		return err
+	}
+	defer quota.leave()
+	recv = quota.slowed(ctx, recv)
+	first, report, err := firstRequest(recv)
+	if err == nil {
+		err = checkNode(first.node)
+	}
+	if err != nil {
+		if callersFault(err) {
+			s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
+		}
 		return err
 	}
 	proxy, objects, err := s.server.peerOf(first.node, caller, caller != nil && private(ctx))
 	if err != nil {
-		s.server.log.Warn("refused a stream", "err", err)
+		s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
 		return err
 	}
 	proxy.VHDS = delta && !s.server.noVHDS && takesVirtualHosts(first.node)
@@ -316,7 +332,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		s.server.health(proxy, report)
 	}
 	st := s.server.newStream(g, proxy, caller, objects)
-	st.delta = delta
+	st.delta, st.quota = delta, quota
 	if objects == nil {
 		st.labels.given(first.node)
 		s.server.kept.join(st, programOf(first.node))
@@ -332,7 +348,11 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		}()
 		ended <- read(ctx, first, recv, requests)
 	}()
-	return st.loop(ctx, requests, ended)
+	err = st.loop(ctx, requests, ended)
+	if callersFault(err) {
+		st.log.Warn("a request of a proxy is refused, and its stream ends", "err", err)
+	}
+	return err
 }
 
 // admit waits until there is room for a proxy, by what it costs: what it needs
@@ -408,7 +428,7 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 		pushed: s.mesh.Load().since,
 		number: s.count.Add(1), connected: time.Now(),
 	}
-	st.log = s.log.With("proxy", proxy.ID, "stream", st.id())
+	st.log = s.log.With("proxy", proxy.ID, "stream", st.id(), "address", address(g.Context()))
 	if id := st.identity(); id != "" {
 		st.log = st.log.With("identity", id)
 	}

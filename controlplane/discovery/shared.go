@@ -82,6 +82,8 @@ type nameSet struct {
 	// hash is the sum of the hashes of the names, so that their order does
 	// not count.
 	hash uint64
+	// size is about how many bytes they take.
+	size int
 }
 
 // What every subscriber begins with. They are never written to.
@@ -123,6 +125,9 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 	names = slices.Clone(names)
 	slices.Sort(names)
 	mine := &nameSet{list: slices.Compact(names), hash: hash}
+	for _, name := range mine.list {
+		mine.size += len(name) + perName
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n = s.names[key].Value(); n != nil { // it may be there by now: many streams ask for the same at once

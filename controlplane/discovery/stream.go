@@ -12,12 +12,11 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
 )
 
 // stream is one connection of one proxy. Its loop owns everything but wake.
@@ -34,6 +33,7 @@ type stream struct {
 	secure  bool
 	delta   bool
 	sendMsg func(any) error
+	quota   *quota // what the caller holds with it
 	log     *slog.Logger
 	verbose bool // the log takes each message
 	subs    map[string]*subscription
@@ -127,40 +127,6 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 	}
 }
 
-// denied returns the error that ends the stream of a caller that is served no
-// more.
-func (s *stream) denied() error {
-	if s.server.denied == nil || s.caller == nil {
-		return nil
-	}
-	if err := s.server.denied(s.caller); err != nil {
-		s.log.Warn("ended a stream of a caller that is denied", "identity", s.caller.ID.String(), "err", err)
-		return status.Error(codes.Unauthenticated, err.Error())
-	}
-	return nil
-}
-
-// maxRefused bounds the types of a stream that are remembered, and logged, as not
-// served.
-const maxRefused = 16
-
-// refuse takes a request for a type that is not served here: it is not answered,
-// and nothing is kept of it but that it was told. The stream goes on, for the
-// proxy's other types are not to suffer. "There are none" would be no answer: it
-// is not known here, and a proxy that has some from elsewhere would drop them.
-func (s *stream) refuse(typeURL string) {
-	s.server.metrics.unserved.Inc()
-	typeURL = clip(typeURL)
-	if _, told := s.refused[typeURL]; told || len(s.refused) == maxRefused {
-		return
-	}
-	if s.refused == nil {
-		s.refused = map[string]struct{}{}
-	}
-	s.refused[typeURL] = struct{}{}
-	s.log.Warn("a proxy asks for a type that is not served here, and is not answered", "type_url", typeURL)
-}
-
 // handle takes one request: a subscription, an answer to a response, or both.
 func (s *stream) handle(q *request) error {
 	if isDebug(q.typeURL) {
@@ -184,7 +150,7 @@ func (s *stream) handle(q *request) error {
 	sub := s.subs[q.typeURL]
 	if q.rejected != "" {
 		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
-		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", q.rejected)
+		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", lograte.Clip(q.rejected, maxReason))
 	}
 	current := true
 	if sub != nil && q.nonce != "" {
@@ -209,6 +175,9 @@ func (s *stream) handle(q *request) error {
 		err = s.subscribeDelta(sub, q)
 	} else if current { // a rejection, too, may name more than before
 		err = s.subscribeSotW(sub, q)
+	}
+	if err == nil {
+		err = s.resized()
 	}
 	if err != nil {
 		return err

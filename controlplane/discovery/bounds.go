@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
+)
+
+// What one request may hold. Envoys and agents stay far below; docs/SECURITY.md
+// has the same table for operators.
+const (
+	// An Envoy lists its 600 extensions in 60 kB; the metadata holds a ProxyConfig.
+	maxNode   = 256 << 10
+	maxNodeID = 1 << 10
+	// A pod has some tens.
+	maxLabels = 1024
+	// Type URLs, nonces and versions are shorter than 100 bytes.
+	maxWord = 512
+	// Names of routes and hosts are built of DNS names, which have 253 bytes.
+	maxName = 2 << 10
+	// A mesh of 10,000 services has 50,000 endpoints' names.
+	maxNames = 200_000
+	// Envoy's reasons name all resources that it rejected; the text finds them.
+	maxRejection = 64 << 10
+	maxReason    = 1 << 10 // of that, in the log
+)
+
+// What the subscriptions of one stream, and all streams of one caller from one
+// address, may hold in bytes, and how many streams and requests there may be.
+const (
+	perName          = 64 // bytes that a name costs beside its own
+	maxStreamNames   = 32 << 20
+	maxCallerNames   = 192 << 20
+	maxCallerStreams = 64
+	// A push of all types is answered by ten requests. One of a reconnecting delta
+	// proxy has some megabytes.
+	requestsPerSecond = 200
+	requestBurst      = 4000
+	requestBytes      = 4 << 10 // that count as one more request
+	maxCallers        = 16384   // whose requests are remembered
+)
+
+// errTooLarge is wrapped by errors of requests beyond a bound.
+var errTooLarge = errors.New("the request is too large")
+
+// tooLarge returns an error for the caller.
+func tooLarge(what string, size, limit int) error {
+	return fmt.Errorf("%w: %s %d, at most %d", errTooLarge, what, size, limit)
+}
+
+// word takes a text of a request that is short.
+func word(to *string, what string, v []byte) error {
+	if len(v) > maxWord {
+		return tooLarge("bytes of "+what, len(v), maxWord)
+	}
+	*to = string(v)
+	return nil
+}
+
+// count counts a name of a request.
+func (q *request) count(name []byte) error {
+	q.total++
+	switch {
+	case len(name) > maxName:
+		return tooLarge("bytes of a resource name", len(name), maxName)
+	case q.total > maxNames:
+		return tooLarge("resource names", q.total, maxNames)
+	}
+	return nil
+}
+
+// checkNode refuses a node that is larger than any real one.
+func checkNode(n *corev3.Node) error {
+	if len(n.GetId()) > maxNodeID {
+		return status.Error(codes.InvalidArgument, tooLarge("bytes of node.id", len(n.GetId()), maxNodeID).Error())
+	}
+	if labels := n.GetMetadata().GetFields()["LABELS"].GetStructValue().GetFields(); len(labels) > maxLabels {
+		return status.Error(codes.InvalidArgument, tooLarge("labels of the node", len(labels), maxLabels).Error())
+	}
+	return nil
+}
+
+// clip bounds what of a stranger's text ends in an error, or is stored.
+func clip(text string) string { return lograte.Clip(text, 300) }
+
+// callers knows what the streams of each caller hold. Its size is bounded by the
+// number of streams.
+type callers struct {
+	// requests are budgets of requests. They outlive streams.
+	requests *ratelimit.Keyed[callerID]
+
+	mu   sync.Mutex // guards byID and what its values hold
+	byID map[callerID]*callerUse
+}
+
+func newCallers() *callers {
+	return &callers{requests: ratelimit.NewKeyed[callerID](maxCallers), byID: map[callerID]*callerUse{}}
+}
+
+// callerID is a workload on one machine: replicas of a workload share an identity.
+type callerID struct{ identity, address string }
+
+// callerUse is what the streams of a caller hold.
+type callerUse struct {
+	id      callerID
+	streams int
+	names   int // bytes
+}
+
+// quota is the part of one stream.
+type quota struct {
+	callers *callers
+	use     *callerUse
+	names   int           // bytes
+	budget  *rate.Limiter // of requests
+}
+
+// enter counts a stream. The caller calls leave when it ends.
+func (c *callers) enter(ctx context.Context, caller *authn.Caller) (*quota, error) {
+	id := callerID{address: address(ctx)}
+	if host, _, err := net.SplitHostPort(id.address); err == nil {
+		id.address = host
+	}
+	if caller != nil {
+		id.identity = caller.ID.String()
+	}
+	limit := ratelimit.Limit{PerSecond: requestsPerSecond, Burst: requestBurst}
+	if connlimit.Loopback(sourceOf(ctx)) { // workloads of this machine share an address
+		return &quota{callers: c, use: &callerUse{id: id}, budget: rate.NewLimiter(requestsPerSecond, requestBurst)}, nil
+	}
+	h := &quota{callers: c, budget: c.requests.Bucket(id, limit)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.use = c.byID[id]
+	if h.use == nil {
+		h.use = &callerUse{id: id}
+		c.byID[id] = h.use
+	}
+	if h.use.streams >= maxCallerStreams {
+		return nil, status.Errorf(codes.ResourceExhausted, "the caller has %d streams from one address, and may have no more", h.use.streams)
+	}
+	h.use.streams++
+	return h, nil
+}
+
+// leave takes a stream out of the count.
+func (a *quota) leave() {
+	c := a.callers
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.use.names -= a.names
+	a.names = 0
+	if a.use.streams--; a.use.streams == 0 {
+		delete(c.byID, a.use.id)
+	}
+}
+
+// resize notes how many bytes of names the stream holds now.
+func (a *quota) resize(names int) error {
+	c := a.callers
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.use.names += names - a.names
+	a.names = names
+	switch {
+	case names > maxStreamNames:
+		return status.Errorf(codes.ResourceExhausted, "the stream asks for names of %d bytes in all, at most %d are served", names, maxStreamNames)
+	case a.use.names > maxCallerNames:
+		return status.Errorf(codes.ResourceExhausted, "the caller's streams ask for names of %d bytes in all, at most %d are served", a.use.names, maxCallerNames)
+	}
+	return nil
+}
+
+// wait delays a request of a caller that sends too many, or too large ones.
+func (a *quota) wait(ctx context.Context, size int) error {
+	n := min(1+size/requestBytes, requestBurst)
+	wait := a.budget.ReserveN(time.Now(), n).Delay()
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// slowed returns what receives requests of a stream, and delays them.
+func (a *quota) slowed(ctx context.Context, recv func() (*request, error)) func() (*request, error) {
+	return func() (*request, error) {
+		q, err := recv()
+		if err != nil {
+			return nil, err
+		}
+		if err := a.wait(ctx, q.size); err != nil {
+			q.free()
+			return nil, status.FromContextError(err).Err()
+		}
+		return q, nil
+	}
+}
+
+// callersFault reports whether a stream ends because of what the caller sent.
+func callersFault(err error) bool {
+	code := status.Code(err)
+	return code == codes.InvalidArgument || code == codes.ResourceExhausted
+}
+
+// address returns where a stream comes from, for the log.
+func address(ctx context.Context) string {
+	if p, ok := grpcpeer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return "unknown"
+}
+
+// resized notes what the subscriptions of a stream hold.
+func (s *stream) resized() error {
+	total := 0
+	for _, sub := range s.subs {
+		total += sub.names.size
+	}
+	return s.quota.resize(total)
+}
+
+// maxRefused bounds the types of a stream that are remembered, and logged, as not
+// served.
+const maxRefused = 16
+
+// refuse takes a request for a type that is not served here: it is not answered,
+// and nothing is kept of it but that it was told. The stream goes on, for the
+// proxy's other types are not to suffer. "There are none" would be no answer: it
+// is not known here, and a proxy that has some from elsewhere would drop them.
+func (s *stream) refuse(typeURL string) {
+	s.server.metrics.unserved.Inc()
+	typeURL = clip(typeURL)
+	if _, told := s.refused[typeURL]; told || len(s.refused) == maxRefused {
+		return
+	}
+	if s.refused == nil {
+		s.refused = map[string]struct{}{}
+	}
+	s.refused[typeURL] = struct{}{}
+	s.log.Warn("a proxy asks for a type that is not served here, and is not answered", "type_url", typeURL)
+}
