@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -259,6 +260,44 @@ func TestFiles(t *testing.T) {
 			if n := s.set.Position(f.End()).Line - s.line(f) + 1; n > maxFunc {
 				t.Errorf("%s:%d: %s has %d lines, more than %d: split it", s.path, s.line(f), f.Name.Name, n, maxFunc)
 			}
+		}
+	}
+}
+
+// fixedAddress is a loopback address with a port that a test chose.
+var fixedAddress = regexp.MustCompile(`(^|[^0-9.])(127\.[0-9]+\.[0-9]+\.[0-9]+|localhost|\[::1\]):[1-9][0-9]*`)
+
+// TestFixedPorts has tests that name ports of this machine run in a network of
+// their own, where nobody else has these ports.
+func TestFixedPorts(t *testing.T) {
+	t.Parallel()
+	fixed, own := map[string]string{}, map[string]bool{}
+	for _, s := range sources(t) {
+		dir := filepath.Dir(s.path)
+		if !s.isTest() || below(s.path, "e2e/kube") {
+			continue
+		}
+		own[dir] = own[dir] || bytes.Contains(s.text, []byte("ownnet.Tests(m)"))
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"Listen", "ListenPacket", "ListenTCP", "ListenUDP", "Dial", "DialTimeout", "DialContext"}, sel.Sel.Name) {
+				return true
+			}
+			for _, argument := range call.Args {
+				if text, ok := argument.(*ast.BasicLit); ok && text.Kind == token.STRING && fixedAddress.MatchString(strings.Trim(text.Value, "\"`")) {
+					fixed[dir] = fmt.Sprintf("%s:%d: %s", s.path, s.line(n), text.Value)
+				}
+			}
+			return true
+		})
+	}
+	for dir, where := range fixed {
+		if !own[dir] {
+			t.Errorf("%s: another test or program may have this port: listen on port 0, or have TestMain call ownnet.Tests", where)
 		}
 	}
 }

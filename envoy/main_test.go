@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // roleVariable makes the test binary play an agent, see runAsAgent.
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		os.Exit(printVersion())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(ownnet.Tests(m))
 }
 
 // printVersion plays an Envoy asked for its version, see fakeVersion.

@@ -20,10 +20,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 func web() certs.ID {
 	return certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "web"}

@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 func alwaysReady(context.Context) error { return nil }
 

@@ -27,6 +27,8 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +36,7 @@ func TestMain(m *testing.M) {
 		runAsEnvoy(socket)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(ownnet.Tests(m))
 }
 
 const clusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"

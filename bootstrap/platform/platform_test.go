@@ -17,9 +17,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 // cloud is a metadata service on loopback that remembers what it was asked.
 type cloud struct {

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // TestMain lets the test binary be the agent itself, so that exit codes,
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "agent" {
 		os.Exit(run(os.Args, processEnvironment()))
 	}
-	os.Exit(m.Run())
+	os.Exit(ownnet.Tests(m).Run())
 }
 
 // agent is a running agent.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // TestMain lets the test binary be the program itself, so that signals and exit
@@ -21,7 +23,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "outrigger" {
 		os.Exit(run(os.Args[1:], readEnvironment()))
 	}
-	os.Exit(m.Run())
+	os.Exit(ownnet.Tests(m).Run())
 }
 
 // program runs the program with its standard output in a file.

@@ -34,12 +34,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
 const issuerName = "https://issuer.test"
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 // syncBuffer is a log that several goroutines write.
 type syncBuffer struct {

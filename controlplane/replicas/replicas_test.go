@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 // fleet are replicas that answer without a network: each has a number of proxies.
 type fleet struct {

@@ -29,6 +29,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(ownnet.Tests(m))
 }
 
 func TestNoProxyOfTheEnvironment(t *testing.T) {

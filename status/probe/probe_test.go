@@ -17,9 +17,11 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 // get asks for an address as a probe and returns the status and the body.
 func get(ctx context.Context, cfg ClientConfig, address string) (*http.Response, string, error) {

@@ -17,11 +17,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns/dnstest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 const (
 	listenOn   = "127.77.48.1:0"

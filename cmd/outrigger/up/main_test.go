@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -40,7 +42,7 @@ func TestMain(m *testing.M) {
 	case "runner":
 		os.Exit(fakeRunner(os.Args[1:]))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(ownnet.Tests(m))
 }
 
 // serveUntilSignal serves HTTP until a signal comes; then it ends well.

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package ownnet
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace returns how a process starts in a new network namespace: as root
+// directly, otherwise with a user namespace around it, in which it keeps its user
+// and may set up its network.
+func inNamespace() (*syscall.SysProcAttr, error) {
+	attributes := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
+		attributes.Cloneflags |= unix.CLONE_NEWUSER
+		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		attributes.AmbientCaps = []uintptr{unix.CAP_NET_ADMIN}
+	}
+	return attributes, nil
+}
+
+// holdThread keeps the calling goroutine on its thread: Pdeathsig is about the
+// thread that started a process.
+func holdThread() (release func()) {
+	runtime.LockOSThread()
+	return runtime.UnlockOSThread
+}
+
+// addresses are further ones of the loopback interface. With 127.0.0.1 and ::1 alone
+// the C library holds that there is no network, and finds no names.
+var addresses = []string{"10.255.255.254/32", "fdff:ffff::fffe/128"}
+
+// loopbackUp switches on the loopback interface of the namespace.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding lo: %w", err)
+	}
+	if lo.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("switching on lo: %w", err)
+	}
+	for _, text := range addresses {
+		address, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		address.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(lo, address); err != nil && address.IP.To4() != nil { // IPv6 may be off
+			return fmt.Errorf("adding %s to lo: %w", text, err)
+		}
+	}
+	return nil
+}
