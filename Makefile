@@ -15,6 +15,9 @@ SOURCES  := $(shell find . -path ./$(BIN) -prune -o -path './.*' -prune -o -name
 # grpcnotrace leaves out gRPC's /debug/requests pages; with them go the template
 # packages, which keep the linker from dropping unused methods: 5 MB a program.
 GOFLAGS_BUILD := -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+# Tests share what was compiled for the programs. Vet is part of lint.
+GOFLAGS_TEST  := -tags grpcnotrace -trimpath -ldflags '-s -w' -vet=off
+GOTEST        := CGO_ENABLED=0 scripts/gotest
 FUZZTIME ?= 30s
 
 ##@ Use
@@ -29,7 +32,8 @@ build: $(PROGRAMS) ## build the programs to bin/
 # One go build makes all programs; it runs only when a source file or the
 # version changed.
 $(PROGRAMS) &: $(SOURCES) $(BIN)/.version
-	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control ./examples/shop ./examples/bookinfo
+	@echo '== building the programs'
+	@CGO_ENABLED=0 scripts/gobuild $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control ./examples/shop ./examples/bookinfo
 	@touch $(PROGRAMS)
 
 $(BIN)/.version: FORCE
@@ -49,15 +53,26 @@ envoy: ## get Envoy to bin/envoy, unless ENVOY or PATH has one
 kube: ## build kube-apiserver and etcd for tests; minutes, once
 	@cd e2e/kube && go run ./parts/get
 
+.PHONY: test
+test: build envoy ## run all tests that need no cluster, with the real Envoy
+	@$(GOTEST) packages $(GOFLAGS_TEST) -- $$(go list ./... | grep -v /e2e)
+	@$(GOTEST) 'end to end' $(GOFLAGS_TEST) -count=1 -parallel 4 -- $$(go list ./e2e/...)
+
+# test-all is test, then each suite that needs more.
+.PHONY: test-all
+test-all: test test-kube ## run all tests there are: test, every Envoy, kube-apiserver, conformance
+
 # Tests of e2e/kube mostly wait, for leases and the like: more of them run at
 # once than there are processors.
-.PHONY: test
-test: build envoy kube ## run all tests, with the real Envoy and kube-apiserver
-	go test $$(go list ./... | grep -v /e2e)
-	go test -count=1 -parallel 4 ./e2e/...
+.PHONY: test-kube
+test-kube: build envoy kube ## run the tests with a real kube-apiserver
 	cd e2e/kube && go test -count=1 -parallel 6 ./...
 	cd e2e/kube/prober && go test -count=1 ./...
 	cd e2e/kube/conformance && go test -count=1 -parallel 6 ./...
+
+.PHONY: test-stress
+test-stress: build envoy ## run make test again and again, on a busy machine, twice at once; hours
+	@scripts/test-stress $(STRESSFLAGS)
 
 # Each supported version of Envoy: what it is given, and the mesh with it.
 ENVOYS ?= $(BIN)/envoys
@@ -78,7 +93,7 @@ race: build envoy ## run all tests but e2e under the race detector
 
 .PHONY: e2e
 e2e: build envoy ## run the end-to-end tests only
-	go test -count=1 -parallel 4 ./e2e/...
+	@$(GOTEST) 'end to end' $(GOFLAGS_TEST) -count=1 -parallel 4 -- $$(go list ./e2e/...)
 
 .PHONY: check
 check: lint test race ## lint, test, race: everything before a commit
@@ -126,4 +141,4 @@ clean: ## remove what make built; Envoy stays
 
 .PHONY: help
 help: ## show this help
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

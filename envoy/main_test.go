@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // roleVariable makes the test binary play an agent, see runAsAgent.
@@ -32,7 +30,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		os.Exit(printVersion())
 	}
-	goleak.VerifyTestMain(ownnet.Tests(m))
+	goleak.VerifyTestMain(m)
 }
 
 // printVersion plays an Envoy asked for its version, see fakeVersion.
