@@ -13,6 +13,19 @@ const (
 	// MaxObjectSize bounds the text of one object, in bytes, with its aliases
 	// written out. The API server accepts no larger ones.
 	MaxObjectSize = 3 << 20
+	// maxHosts bounds the hosts of one ServiceEntry or VirtualService: proxies
+	// get clusters or virtual hosts for each.
+	maxHosts = 10_000
+	// maxClusters bounds the hosts of a ServiceEntry times its ports, and
+	// maxEndpoints those times its endpoints.
+	maxClusters, maxEndpoints = 20_000, 500_000
+	// maxRoutes bounds the hosts of a VirtualService times its routes: each host
+	// has a copy of them.
+	maxRoutes = 100_000
+	// maxSubsets bounds the subsets of a DestinationRule.
+	maxSubsets = 1000
+	// maxExportTo bounds the namespaces that see an object.
+	maxExportTo = 1000
 	// maxListed bounds the errors, and the warnings, that are listed for one
 	// object, and the problems of a file that belong to no object.
 	maxListed = 20
@@ -44,6 +57,24 @@ func clip(s string, most int) string {
 		most--
 	}
 	return s[:most] + "…"
+}
+
+// atMost checks the length of a list.
+func (c *checker) atMost(n, most int, path string) {
+	if n > most {
+		c.errorf(path, "has %d entries: at most %d are allowed; write several objects", n, most)
+	}
+}
+
+// product checks what the entries of several lists come to together.
+func (c *checker) product(most int, path, what string, counts ...int) {
+	n := 1
+	for _, count := range counts {
+		if n *= max(1, count); n > most {
+			c.errorf(path, "make more than %d %s: write several objects", most, what)
+			return
+		}
+	}
 }
 
 // textSize returns the bytes of text below a node, or a number above most as

@@ -146,6 +146,12 @@ func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 				return
 			}
 			at := path + "." + f.name
+			if most := limitsOf(f).most; most > 0 && value.Kind == yaml.SequenceNode && len(value.Content) > most {
+				// There may be very many: they are not looked at one by one.
+				b.errorf(value, "%s %s", at, limitsOf(f).lengthFault(len(value.Content), "entries"))
+				tree[f.name] = nil
+				return
+			}
 			tree[f.name] = b.typed(value, f.Type, at)
 			b.writtenZero(value, f, tree[f.name], at)
 			return

@@ -107,6 +107,7 @@ func (c *checker) check(cfg *model.Config, schema Schema) {
 
 // exportTo checks the namespaces that see an object of a namespace.
 func (c *checker) exportTo(namespace string, values []string, path string) {
+	c.atMost(len(values), maxExportTo, path)
 	seen := map[string]int{}
 	for i, v := range values {
 		at := index(path, i)

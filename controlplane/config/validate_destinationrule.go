@@ -26,6 +26,7 @@ func validateDestinationRule(c *checker, cfg *model.Config) {
 	}
 	c.trafficPolicy(dr.GetTrafficPolicy(), "spec.trafficPolicy")
 	names := map[string]int{}
+	c.atMost(len(dr.GetSubsets()), maxSubsets, "spec.subsets")
 	for i, s := range dr.GetSubsets() {
 		path := index("spec.subsets", i)
 		c.fault(path+".name", labelNameFault(s.GetName()))

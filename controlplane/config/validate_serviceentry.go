@@ -17,6 +17,9 @@ func validateServiceEntry(c *checker, cfg *model.Config) {
 	if !ok {
 		return
 	}
+	c.atMost(len(se.GetHosts()), maxHosts, "spec.hosts")
+	c.product(maxClusters, "spec.hosts and spec.ports", "clusters", len(se.GetHosts()), len(se.GetPorts()))
+	c.product(maxEndpoints, "spec.hosts, spec.ports and spec.endpoints", "endpoints", len(se.GetHosts()), len(se.GetPorts()), len(se.GetEndpoints()))
 	c.serviceHosts(se)
 	c.exportTo(cfg.Namespace, se.GetExportTo(), "spec.exportTo")
 	c.servicePorts(se)

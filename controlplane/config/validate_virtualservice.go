@@ -31,6 +31,12 @@ func validateVirtualService(c *checker, cfg *model.Config) {
 	}
 	hosts := newHostSet(vs.GetHosts())
 	c.virtualHosts(vs.GetHosts(), hosts, sidecars)
+	routes := len(vs.GetTls()) + len(vs.GetTcp())
+	for _, r := range vs.GetHttp() {
+		routes += max(1, len(r.GetMatch()))
+	}
+	c.atMost(len(vs.GetHosts()), maxHosts, "spec.hosts")
+	c.product(maxRoutes, "spec.hosts and the routes", "routes", len(vs.GetHosts()), routes)
 	c.gatewayNames(vs.GetGateways(), "spec.gateways")
 	c.exportTo(cfg.Namespace, vs.GetExportTo(), "spec.exportTo")
 	if len(vs.GetHttp()) == 0 && len(vs.GetTcp()) == 0 && len(vs.GetTls()) == 0 {

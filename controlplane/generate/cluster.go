@@ -37,7 +37,7 @@ func (src clusterSource) assignment(name string) *endpointv3.ClusterLoadAssignme
 	if !src.named() {
 		return nil
 	}
-	list := endpointsOf(src.endpoints, src.Rule, src.Subset)
+	list := endpointsOf(src.endpoints, src.Rule, src.Subset, src.Port.Number)
 	cla := loadAssignment(name, src.Port.Number, list, src.peers)
 	prefer(cla, list, src.Port.Number, src.locality)
 	if src.Service.Resolution == model.ResolutionDNSRoundRobin {
@@ -65,7 +65,7 @@ func (s *scope) source(ref clusterRef) clusterSource {
 		src.endpoints, src.peers = endpointSetOf(s.mesh, ref.service), s.mesh.PeerAuthentications
 		src.locality = ref.locality(s)
 	case src.Resolution() == model.ResolutionPassthrough:
-		src.Secured = allSecured(endpointsOf(endpointSetOf(s.mesh, ref.service), ref.rule, ref.subset), s.mesh.PeerAuthentications, ref.port.Number)
+		src.Secured = allSecured(endpointsOf(endpointSetOf(s.mesh, ref.service), ref.rule, ref.subset, ref.port.Number), s.mesh.PeerAuthentications, ref.port.Number)
 	}
 	return src
 }
@@ -114,7 +114,7 @@ func (g *Generator) outboundClusters(s *scope) *part {
 		p := &part{resources: make([]*Resource, 0, len(v.clusters)+1)}
 		for _, ref := range v.clusters {
 			src := s.source(ref)
-			if ref.subset == "" && src.named() && !hasPort(endpointsOf(src.endpoints, src.Rule, src.Subset), ref.port.Number) {
+			if ref.subset == "" && src.named() && len(endpointsOf(src.endpoints, src.Rule, src.Subset, ref.port.Number)) == 0 {
 				p.problems = append(p.problems, withoutNames(ref))
 			}
 			p.add(ref, func() (*Resource, error) {
@@ -129,10 +129,6 @@ func (g *Generator) outboundClusters(s *scope) *part {
 		}
 		return p
 	})
-}
-
-func hasPort(list []*model.Endpoint, port uint32) bool {
-	return slices.ContainsFunc(list, func(ep *model.Endpoint) bool { return ep.ServicePort == port })
 }
 
 // withoutNames is the problem of a service that has no name to resolve.

@@ -34,7 +34,7 @@ type endpointSource struct {
 // list gives the endpoints as they are sent: with peers, which say whether they
 // speak mutual TLS; nil peers if the endpoints say so themselves.
 func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthentications) {
-	all := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset))
+	all := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port))
 	if src.from.networks == nil {
 		return onlyIP(all), src.peers
 	}
@@ -92,17 +92,15 @@ func NoEndpoints(cluster string) *Resource {
 	return r
 }
 
-// endpointsOf gives the endpoints of a subset.
-func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subset string) []*model.Endpoint {
-	if set == nil {
-		return nil
-	}
+// endpointsOf gives the endpoints of a subset with a port of the service.
+func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subset string, port uint32) []*model.Endpoint {
+	list := set.OfPort(port)
 	if subset == "" {
-		return set.List
+		return list
 	}
 	labels := rule.Subset(subset).GetLabels()
 	var out []*model.Endpoint
-	for _, ep := range set.List {
+	for _, ep := range list {
 		if model.Selects(labels, ep.Labels) {
 			out = append(out, ep)
 		}

@@ -295,13 +295,9 @@ const maxHeadless = 1000
 // headless gives the addresses of the endpoints of a service, but for that of
 // the proxy itself.
 func (p *planner) headless(svc *model.Service, port model.Port, own string) []string {
-	set := p.mesh.Endpoints.Of(svc.ServiceKey)
-	if set == nil {
-		return nil
-	}
 	var out []string
-	for _, ep := range set.List {
-		if ep.ServicePort == port.Number && ep.Address != own && parts.IsIP(ep.Address) {
+	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
+		if ep.Address != own && parts.IsIP(ep.Address) {
 			out = append(out, ep.Address)
 		}
 	}

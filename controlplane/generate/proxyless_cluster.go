@@ -90,7 +90,7 @@ func (src proxylessSource) names() []*model.Endpoint {
 	if !src.named() {
 		return nil
 	}
-	names := dialed(endpointsOf(src.endpoints, src.Rule, src.Subset), src.Port.Number)
+	names := dialed(endpointsOf(src.endpoints, src.Rule, src.Subset, src.Port.Number), src.Port.Number)
 	if src.Service.Resolution == model.ResolutionDNSRoundRobin && len(names) > 1 {
 		return names[:1]
 	}
@@ -218,7 +218,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *Set) *Set {
 			endpoints: endpointSetOf(s.mesh, ref.service), locality: ref.locality(s),
 		}}
 		if ref.found.ByName() {
-			if len(dialed(endpointsOf(src.endpoints, src.rule, src.subset), src.port)) > 0 {
+			if len(dialed(endpointsOf(src.endpoints, src.rule, src.subset, src.port), src.port)) > 0 {
 				continue // the client resolves them
 			}
 			src.endpoints = nil
@@ -229,7 +229,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *Set) *Set {
 		src.from.secure = false
 		p.add(ref, func() (*Resource, error) {
 			return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
-				list := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset))
+				list := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port))
 				if src.from.networks != nil {
 					list = src.from.route(list, src.port, nil)
 				}

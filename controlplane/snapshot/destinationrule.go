@@ -25,6 +25,7 @@ type DestinationRule struct {
 	// From are the objects, oldest first; never empty.
 	From []*model.Config
 
+	byName   map[string]*networkingv1alpha3.Subset // of Subsets
 	exportTo []string
 	selector map[string]string
 	// securedBy is the rule that was made of a BackendTLSPolicy for the host, whose
@@ -40,12 +41,7 @@ func (d *DestinationRule) Subset(name string) *networkingv1alpha3.Subset {
 	if d == nil {
 		return nil
 	}
-	for _, s := range d.Subsets {
-		if s.GetName() == name {
-			return s
-		}
-	}
-	return nil
+	return d.byName[name]
 }
 
 // DestinationRules is the index of DestinationRules by namespace and host.
@@ -145,6 +141,10 @@ func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.Desti
 	for _, s := range spec.GetSubsets() {
 		if rule.Subset(s.GetName()) == nil {
 			rule.Subsets = append(rule.Subsets, s)
+			if rule.byName == nil {
+				rule.byName = map[string]*networkingv1alpha3.Subset{}
+			}
+			rule.byName[s.GetName()] = s
 		}
 	}
 }

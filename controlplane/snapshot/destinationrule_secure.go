@@ -29,7 +29,7 @@ func (d *DestinationRules) secure() {
 					if s.GetTrafficPolicy() != nil {
 						s, _ = proto.Clone(s).(*networkingv1alpha3.Subset)
 						s.TrafficPolicy = withTLSOf(s.TrafficPolicy, spec.GetTrafficPolicy())
-						rule.Subsets[i] = s
+						rule.Subsets[i], rule.byName[s.GetName()] = s, s
 					}
 				}
 			}

@@ -18,6 +18,33 @@ type EndpointSet struct {
 	Networks bool
 	// from is what the registry gave: the same slice gives the same set.
 	from []*model.Endpoint
+	// ports holds the parts of List by service port; nil if there is one port.
+	ports map[uint32][]*model.Endpoint
+}
+
+// OfPort returns the endpoints of a port of the service, in the order of List.
+func (s *EndpointSet) OfPort(port uint32) []*model.Endpoint {
+	switch {
+	case s == nil:
+		return nil
+	case s.ports != nil:
+		return s.ports[port]
+	case len(s.List) > 0 && s.List[0].ServicePort == port:
+		return s.List
+	}
+	return nil
+}
+
+// byPort groups endpoints by service port; nil if they have one port.
+func byPort(list []*model.Endpoint) map[uint32][]*model.Endpoint {
+	if !slices.ContainsFunc(list, func(e *model.Endpoint) bool { return e.ServicePort != list[0].ServicePort }) {
+		return nil
+	}
+	ports := map[uint32][]*model.Endpoint{}
+	for _, ep := range list {
+		ports[ep.ServicePort] = append(ports[ep.ServicePort], ep)
+	}
+	return ports
 }
 
 // Endpoints is the index of the endpoints of all services whose endpoints are
@@ -89,7 +116,7 @@ func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 		return prev
 	}
 	networks := slices.ContainsFunc(list, func(e *model.Endpoint) bool { return e.Network != "" })
-	return &EndpointSet{List: list, Networks: networks, from: from}
+	return &EndpointSet{List: list, Networks: networks, from: from, ports: byPort(list)}
 }
 
 // inService gives a copy of a list without the endpoints that take no requests.

@@ -60,36 +60,48 @@ func newInstances(services []*model.Service, all map[model.ServiceKey][]*model.E
 	return n
 }
 
+// add adds an instance to a list that belongs to this index alone.
 func (n *Instances) add(i Instance) {
 	at := shardOf(i.Endpoint.Address)
 	if n.shards[at] == nil {
 		n.shards[at] = make(map[string][]Instance)
 	}
-	// Clipped: the backing array may be that of an older index.
-	n.shards[at][i.Endpoint.Address] = append(slices.Clip(n.shards[at][i.Endpoint.Address]), i)
+	n.shards[at][i.Endpoint.Address] = append(n.shards[at][i.Endpoint.Address], i)
 }
 
 // replace gives the index with other endpoints of some services.
 func (n *Instances) replace(services []*model.Service, before, after map[model.ServiceKey][]*model.Endpoint) *Instances {
 	next := &Instances{shards: n.shards}
-	own := map[int]bool{}
+	changed := make(map[model.ServiceKey]bool, len(services))
+	for _, svc := range services {
+		changed[svc.ServiceKey] = true
+	}
+	own, copied := map[int]bool{}, map[string]bool{}
+	// touch makes the list of an address one of the new index, without the
+	// services that change.
 	touch := func(address string) {
-		if at := shardOf(address); !own[at] {
+		if copied[address] {
+			return
+		}
+		copied[address] = true
+		at := shardOf(address)
+		if !own[at] {
 			own[at] = true
 			next.shards[at] = maps.Clone(n.shards[at])
+		}
+		left := slices.DeleteFunc(slices.Clone(next.shards[at][address]), func(i Instance) bool { return changed[i.Service.ServiceKey] })
+		if len(left) == 0 {
+			delete(next.shards[at], address)
+		} else {
+			next.shards[at][address] = left
 		}
 	}
 	for _, svc := range services {
 		for _, ep := range before[svc.ServiceKey] {
 			touch(ep.Address)
-			shard := next.shards[shardOf(ep.Address)]
-			left := slices.DeleteFunc(slices.Clone(shard[ep.Address]), func(i Instance) bool { return i.Service.ServiceKey == svc.ServiceKey })
-			if len(left) == 0 {
-				delete(shard, ep.Address)
-			} else {
-				shard[ep.Address] = left
-			}
 		}
+	}
+	for _, svc := range services {
 		for _, ep := range after[svc.ServiceKey] {
 			touch(ep.Address)
 			next.add(Instance{Service: svc, Endpoint: ep})

@@ -4,8 +4,6 @@
 package snapshot
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -33,29 +31,9 @@ type EgressListener struct {
 // Imports reports whether the listener serves a host of a namespace.
 func (l *EgressListener) Imports(namespace, host string) bool { return l.imports.hold(namespace, host) }
 
-// imports are what egress listeners import; empty means everything.
-type imports []importRule
-
-// importRule is one "namespace/host" of an egress listener.
-type importRule struct{ namespace, host string }
-
 // Imports reports whether proxies of the Sidecar know a host of a namespace.
 func (s *Sidecar) Imports(namespace, host string) bool {
 	return s == nil || s.imports.hold(namespace, host)
-}
-
-func (list imports) hold(namespace, host string) bool {
-	return len(list) == 0 || slices.ContainsFunc(list, func(r importRule) bool {
-		return (r.namespace == "*" || r.namespace == namespace) && hostMatches(r.host, host)
-	})
-}
-
-// meet reports whether one of the imports holds the host, or a part of what a
-// wildcard host stands for.
-func (list imports) meet(namespace, host string) bool {
-	return len(list) == 0 || slices.ContainsFunc(list, func(r importRule) bool {
-		return (r.namespace == "*" || r.namespace == namespace) && (hostMatches(r.host, host) || hostMatches(host, r.host))
-	})
 }
 
 // Egress gives the egress listeners of the Sidecar.
@@ -173,8 +151,9 @@ func (s *Sidecars) For(namespace string, labels map[string]string) *Sidecar {
 
 func newSidecar(obj *model.Config, spec *networkingv1alpha3.Sidecar) *Sidecar {
 	sc := &Sidecar{Config: obj, Spec: spec}
+	var all []importRule
 	for _, listener := range spec.GetEgress() {
-		l := &EgressListener{Spec: listener}
+		var rules []importRule
 		for _, h := range listener.GetHosts() {
 			ns, host, ok := strings.Cut(h, "/")
 			if !ok {
@@ -183,17 +162,12 @@ func newSidecar(obj *model.Config, spec *networkingv1alpha3.Sidecar) *Sidecar {
 			if ns == "." {
 				ns = obj.Namespace
 			}
-			l.imports = append(l.imports, importRule{namespace: ns, host: host})
+			rules = append(rules, importRule{namespace: ns, host: host})
 		}
-		sc.egress = append(sc.egress, l)
-		sc.imports = append(sc.imports, l.imports...)
+		sc.egress = append(sc.egress, &EgressListener{Spec: listener, imports: newImports(rules)})
+		all = append(all, rules...)
 	}
-	slices.SortFunc(sc.imports, func(a, b importRule) int {
-		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.host, b.host))
-	})
-	sc.imports = slices.Compact(sc.imports)
-	for _, r := range sc.imports {
-		sc.importsKey += r.namespace + "/" + r.host + ","
-	}
+	sc.imports = newImports(all)
+	sc.importsKey = sc.imports.key()
 	return sc
 }

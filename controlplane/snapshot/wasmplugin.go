@@ -130,13 +130,15 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 			return nil, fmt.Errorf("spec.pluginConfig cannot be written as JSON: %w", err)
 		}
 	}
-	p.Stands = strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase()))
+	var stands strings.Builder
+	stands.WriteString(strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase())))
 	for _, m := range spec.GetMatch() {
-		p.Stands += "/" + strconv.Itoa(int(m.GetMode()))
+		stands.WriteString("/" + strconv.Itoa(int(m.GetMode())))
 		for _, port := range m.GetPorts() {
-			p.Stands += ":" + strconv.FormatUint(uint64(port.GetNumber()), 10)
+			stands.WriteString(":" + strconv.FormatUint(uint64(port.GetNumber()), 10))
 		}
 	}
+	p.Stands = stands.String()
 	return p, nil
 }
 

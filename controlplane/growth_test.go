@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package controlplane_test
+
+import (
+	"encoding/json"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// world is what the grown object stands beside.
+const world = `
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web}
+spec:
+  hosts: [web.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}, {number: 443, name: tls, protocol: TLS}, {number: 9000, name: tcp, protocol: TCP}]
+  endpoints: [{address: 10.0.0.1, labels: {app: web, version: v1}}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: edge}
+spec:
+  hosts: [edge.default.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.0.0.9, labels: {app: edge}}]
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: public}
+spec:
+  selector: {app: edge}
+  servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*/*"]}, {port: {number: 443, name: tls, protocol: TLS}, hosts: ["*"], tls: {mode: PASSTHROUGH}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: istio}
+spec: {controllerName: istio.io/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: front}
+spec:
+  gatewayClassName: istio
+  addresses: [{type: Hostname, value: edge.default.svc.cluster.local}]
+  listeners: [{name: http, port: 80, protocol: HTTP}, {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}, {name: tcp, port: 9000, protocol: TCP}]
+`
+
+// pipeline does all that the control plane does with an object: it reads and
+// checks it, builds the state of the mesh and makes the configuration of a
+// sidecar, a gateway and a client without proxy.
+type pipeline struct {
+	t       testing.TB
+	mesh    *meshv1alpha1.MeshConfig
+	others  []*model.Config
+	proxies []*model.Proxy
+}
+
+func newPipeline(t testing.TB) *pipeline {
+	t.Helper()
+	others, problems := config.Decode("world.yaml", []byte(world))
+	for _, p := range problems {
+		if !p.Warning {
+			t.Fatal(p)
+		}
+	}
+	labels := func(app string) map[string]string { return map[string]string{"app": app, "version": "v1"} }
+	return &pipeline{t: t, mesh: meshconfig.Default(), others: others, proxies: []*model.Proxy{
+		{ID: "web.default", Role: "sidecar", IPs: []string{"10.0.0.1"}, Namespace: "default", Domain: "default.svc.cluster.local", Labels: labels("web"), Interception: model.InterceptionRedirect, AutoAllocate: true},
+		{ID: "web-2.default", Role: "sidecar", IPs: []string{"10.0.0.1"}, Namespace: "default", Domain: "default.svc.cluster.local", Labels: labels("web"), VHDS: true},
+		{ID: "edge.default", Role: "router", IPs: []string{"10.0.0.9"}, Namespace: "default", Domain: "default.svc.cluster.local", Labels: labels("edge")},
+		{ID: "bare.default", Role: "sidecar", IPs: []string{"10.0.0.3"}, Namespace: "default", Domain: "default.svc.cluster.local", Labels: labels("bare"), Proxyless: true, Listens: []string{"10.0.0.3:80"}},
+	}}
+}
+
+// run does the work on an object and returns the processor time that it took.
+func (p *pipeline) run(kind model.Kind, text []byte) time.Duration {
+	start := processorTime(p.t)
+	decoded, _ := config.Decode("big.json", text)
+	if len(decoded) == 0 && len(text) < growthFull/2 {
+		decoded = p.unchecked(kind, text)
+	}
+	objects := slices.Concat(p.others, decoded)
+	list := func(kind model.Kind) (out []*model.Config) {
+		for _, o := range objects {
+			if o.Kind == kind {
+				out = append(out, o)
+			}
+		}
+		return out
+	}
+	converted := gatewayapi.Convert(gatewayapi.Input{List: list, Mesh: p.mesh, IngressNamespace: "default"})
+	for _, of := range converted.Objects {
+		objects = append(objects, of...)
+	}
+	mesh := snapshot.Build(nil, snapshot.Input{Mesh: p.mesh, List: list}, model.Change{All: true})
+	g := generate.New(generate.Config{})
+	for _, proxy := range p.proxies {
+		for _, typeURL := range generate.Types {
+			g.Generate(mesh, proxy, typeURL)
+		}
+		g.Generate(mesh, proxy, generate.TypeVirtualHost)
+		g.Generate(mesh, proxy, generate.TypeNameTable)
+	}
+	return processorTime(p.t) - start
+}
+
+// unchecked reads an object that breaks a rule: a store may hold it, if the
+// rule came later.
+func (p *pipeline) unchecked(kind model.Kind, text []byte) []*model.Config {
+	var doc struct {
+		APIVersion string
+		Metadata   struct {
+			Name                string
+			Labels, Annotations map[string]string
+		}
+		Spec json.RawMessage
+	}
+	schema, _ := config.SchemaOf(kind)
+	if json.Unmarshal(text, &doc) != nil {
+		return nil
+	}
+	spec, err := schema.DecodeSpec(doc.Spec)
+	if err != nil {
+		return nil
+	}
+	key := model.Key{Kind: kind, Namespace: "default", Name: "big"}
+	if schema.Cluster {
+		key.Namespace = ""
+	}
+	return []*model.Config{{Key: key, APIVersion: doc.APIVersion, Labels: doc.Metadata.Labels, Annotations: doc.Metadata.Annotations, Spec: spec, ResourceVersion: "1", Source: "big.json:1"}}
+}
+
+// processorTime returns what this thread has used of a processor. How busy the
+// machine is makes no difference.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
+}
+
+// The sizes to which fields grow, in bytes.
+const (
+	growthSmall = 8 << 10
+	growthLarge = 4 * growthSmall
+	growthFull  = 1 << 20
+)
+
+// mostGrowth is how much more work an object of four times the size may be.
+// Linear work is 4 times as much, and what grows with the square 16 times.
+const mostGrowth = 9
+
+// TestWorkGrowsWithTheObject grows each list, map and text of each kind. The
+// work may grow with the size of the object, but not faster. Times below floor
+// say nothing: even with the square of the size, 1 MiB would be little work.
+func TestWorkGrowsWithTheObject(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const floor = 2 * time.Millisecond
+	p := newPipeline(t)
+	cases := growthCases(t)
+	if len(cases) < 1000 {
+		t.Fatalf("%d cases: the types of the kinds are not walked", len(cases))
+	}
+	var hardest growthCase
+	var most, total time.Duration
+	for _, c := range cases {
+		large := p.run(c.kind, c.grow(growthLarge))
+		if total += large; large > most {
+			hardest, most = c, large
+		}
+		if large < floor || large < mostGrowth*p.run(c.kind, c.grow(growthSmall)) {
+			continue
+		}
+		// Perhaps the garbage collector ran: the least of some runs counts.
+		small, large := p.least(c, growthSmall), p.least(c, growthLarge)
+		if large > floor && large > mostGrowth*small {
+			t.Errorf("%s: %v for %d bytes, %v for %d", c.name, small, growthSmall, large, growthLarge)
+		}
+	}
+	t.Logf("%d cases of %d bytes took %v; the most, %v: %s", len(cases), growthLarge, total, most, hardest.name)
+}
+
+// TestWorkOnOneMebibyte does the work on objects of 1 MiB that once took
+// minutes. It may take as long as the same work in parts, with room for the
+// processor's caches.
+func TestWorkOnOneMebibyte(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p := newPipeline(t)
+	full := map[string]bool{
+		"VirtualService spec.hosts: equal texts": true, "VirtualService spec.hosts: hosts": true, "VirtualService spec.http: different items": true,
+		"VirtualService spec.http.match: different items": true, "ServiceEntry spec.hosts: hosts": true, "ServiceEntry spec.ports: different items": true,
+		"ServiceEntry spec.endpoints: different items": true, "Sidecar spec.egress.hosts: hosts": true, "DestinationRule spec.subsets: different items": true,
+		"HTTPRoute spec.rules: empty items": true, "EnvoyFilter spec.configPatches: different items": true,
+	}
+	found := 0
+	for _, c := range growthCases(t) {
+		if !full[c.name] {
+			continue
+		}
+		found++
+		part := p.least(c, growthLarge)
+		took := p.run(c.kind, c.grow(growthFull))
+		t.Logf("%s: %v for 1 MiB, %v for 64 KiB", c.name, took, part)
+		if limit := max(time.Second, 3*growthFull/growthLarge*part); took > limit {
+			t.Errorf("%s: %v for 1 MiB, want at most %v", c.name, took, limit)
+		}
+	}
+	if found != len(full) {
+		t.Errorf("%d of %d cases were found", found, len(full))
+	}
+}
+
+// least returns the least processor time of some runs.
+func (p *pipeline) least(c growthCase, size int) time.Duration {
+	text, least := c.grow(size), time.Duration(1<<62)
+	for range 3 {
+		runtime.GC()
+		least = min(least, p.run(c.kind, text))
+	}
+	return least
+}
