@@ -5,35 +5,57 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"strings"
+	"sync"
 	"time"
+
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+)
+
+// What one attacker may cost the control plane.
+const (
+	floodMemory = 150e6 // bytes
+	floodLines  = 200   // of the log, 2 kB each
 )
 
 // floodAttacks try to exhaust the control plane from the network, without an
 // identity.
 func floodAttacks() []attack {
-	const area = "flood by a stranger"
+	const area, promise = "flood by a stranger", "workloads get certificates meanwhile; memory grows by less than 150 MB, the log by less than 200 lines"
 	return []attack{
-		{area, "connections to every port that send nothing", "workloads get certificates meanwhile; memory grows by less than 100 MB", halfOpen},
+		{area, "connections to every port that send nothing", promise, halfOpen},
+		{area, "requests to the HTTP ports whose headers never end", promise, slowHeaders},
+		{area, "gRPC calls with endless CONTINUATION frames", promise, raw(12, func(h *rawHTTP2, s *suite) error { return h.continuations(s.some(30, 4) << 20) })},
+		{area, "gRPC calls with headers that HPACK multiplies", promise, raw(8, func(h *rawHTTP2, s *suite) error { return h.bomb(s.some(30, 4) << 20) })},
+		{area, "gRPC calls that are reset at once", promise, raw(4, func(h *rawHTTP2, s *suite) error { return h.resets(s.some(20_000, 3000)) })},
+		{area, "gRPC calls whose giant message never comes", promise, raw(12, func(h *rawHTTP2, s *suite) error { return h.streams(s.some(1000, 200)) })},
+		{area, "PING and SETTINGS frames without end", promise, raw(4, func(h *rawHTTP2, s *suite) error { return h.controls(s.some(50_000, 5000)) })},
+		{area, "ADS streams and certificate requests with forged tokens", promise, refusedCalls},
+		{area, "TLS handshakes that fail, and bytes that are no TLS", promise, badHandshakes},
+		{area, "requests to /debug with bad tokens, long paths and methods of other protocols", promise, debugStorm},
 	}
 }
 
 // flood runs an attack against a new control plane while a workload asks for
 // certificates and a probe for readiness, and measures what it costs.
-func (s *suite) flood(ctx context.Context, who string, most int64, lines int, attack func(context.Context, *plane) error) (outcome, error) {
+func (s *suite) flood(ctx context.Context, who string, attack func(context.Context, *plane) error) (outcome, error) {
 	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop})
 	if err != nil {
 		return outcome{}, err
 	}
 	defer p.stop()
-	return p.bear(ctx, who, most, lines, attack)
+	return p.bear(ctx, who, attack)
 }
 
 // bear runs an attack while a workload is served, and measures what it costs.
-func (p *plane) bear(ctx context.Context, who string, most int64, lines int, attack func(context.Context, *plane) error) (outcome, error) {
-	if _, err := p.member(ctx, "shop", "pay"); err != nil {
+func (p *plane) bear(ctx context.Context, who string, attack func(context.Context, *plane) error) (outcome, error) {
+	if err := p.served(ctx, "shop", "pay", "10.0.0.1"); err != nil {
 		return outcome{}, err
 	}
 	before, err := p.usage()
@@ -41,29 +63,30 @@ func (p *plane) bear(ctx context.Context, who string, most int64, lines int, att
 		return outcome{}, err
 	}
 	p.resetPeak()
-	served := 0
+	clients := 0
 	err = during(ctx, func(ctx context.Context) error { return attack(ctx, p) }, func(ctx context.Context) error {
-		_, err := p.member(ctx, "shop", "pay")
-		if err = errors.Join(err, p.ready(ctx)); err == nil {
-			served++
-		}
-		return err
+		clients++ // each asks once: an identity may not ask often
+		_, err := p.member(ctx, "shop", fmt.Sprintf("client-%d", clients))
+		return errors.Join(err, p.ready(ctx))
 	})
 	if err != nil {
 		return outcome{}, err
+	}
+	if err := p.served(ctx, "shop", "pay", "10.0.0.1"); err != nil {
+		return outcome{}, fmt.Errorf("after the attack: %w", err)
 	}
 	after, err := p.usage()
 	if err != nil {
 		return outcome{}, err
 	}
 	c := &cost{who: who, memory: max(0, after.peak-before.rss), cpu: after.cpu - before.cpu, lines: after.lines - before.lines}
-	out := outcome{cost: c, seen: "a workload was served"}
+	out := outcome{cost: c, seen: fmt.Sprintf("others were served; at most %d MB, %d lines", rounded(c.memory/1e6), rounded(int64(c.lines)))}
 	switch {
-	case c.memory > most:
-		return out, fmt.Errorf("memory grew by %.1f MB, more than %d MB", float64(c.memory)/1e6, most/1e6)
-	case c.lines > lines:
-		return out, fmt.Errorf("%d lines were logged, more than %d", c.lines, lines)
-	case after.logged-before.logged > int64(lines)*2000:
+	case c.memory > floodMemory:
+		return out, fmt.Errorf("memory grew by %.1f MB", float64(c.memory)/1e6)
+	case c.lines > floodLines:
+		return out, fmt.Errorf("%d lines were logged", c.lines)
+	case after.logged-before.logged > floodLines*2000:
 		return out, fmt.Errorf("%.1f MB were logged in %d lines", float64(after.logged-before.logged)/1e6, c.lines)
 	}
 	return out, nil
@@ -95,13 +118,145 @@ func linger(ctx context.Context) {
 	}
 }
 
+// many calls a function n times at once. What the attackers are answered does
+// not matter.
+func many(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
 func halfOpen(ctx context.Context, s *suite) (outcome, error) {
-	return s.flood(ctx, "stranger", 100e6, 200, func(ctx context.Context, p *plane) error {
+	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
 		for _, port := range []string{":15012", ":15010", ":8080", ":15014"} {
 			_, end := crowd(ctx, p.ip+port, s.some(2000, 300))
 			defer end()
 		}
 		linger(ctx)
+		return nil
+	})
+}
+
+func slowHeaders(ctx context.Context, s *suite) (outcome, error) {
+	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+		for _, port := range []string{":8080", ":15014"} {
+			conns, end := crowd(ctx, p.ip+port, s.some(600, 150))
+			defer end()
+			many(len(conns), func(i int) {
+				_ = conns[i].SetDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection
+				_, _ = io.WriteString(conns[i], "GET /ready HTTP/1.1\r\nHost: x\r\n")
+				for range 900 {
+					if _, err := io.WriteString(conns[i], "x-y: "+strings.Repeat("x", 1000)+"\r\n"); err != nil {
+						return // the server has ended it
+					}
+				}
+			})
+		}
+		linger(ctx)
+		return nil
+	})
+}
+
+// raw returns an attack on both gRPC ports by n connections each.
+func raw(n int, f func(*rawHTTP2, *suite) error) func(context.Context, *suite) (outcome, error) {
+	return func(ctx context.Context, s *suite) (outcome, error) {
+		return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+			var mu sync.Mutex
+			var open []net.Conn
+			many(2*s.some(n*5, n), func(i int) {
+				address, cfg, path := p.ip+":15012", p.clientTLS(), signPath
+				if i%2 == 1 {
+					address, cfg, path = p.ip+":15010", nil, adsPath
+				}
+				h, err := http2To(ctx, address, cfg, path)
+				if err != nil {
+					return // it was refused
+				}
+				mu.Lock()
+				open = append(open, h.conn)
+				mu.Unlock()
+				_ = f(h, s) // the server may end it at any time
+			})
+			linger(ctx)
+			for _, c := range open {
+				_ = c.Close() // as above
+			}
+			return nil
+		})
+	}
+}
+
+// refusedCalls makes calls that are refused.
+func refusedCalls(ctx context.Context, s *suite) (outcome, error) {
+	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+		token, err := p.issuer.forge(header(), claimsOf("shop", "pay"), stranger)
+		if err != nil {
+			return err
+		}
+		node, err := nodeOf("pay", "shop", "10.0.0.1", nil)
+		if err != nil {
+			return err
+		}
+		many(s.some(20, 5), func(int) {
+			conn, err := p.connect(nil)
+			if err != nil {
+				return
+			}
+			defer func() { _ = conn.Close() }() // nothing depends on it
+			for range s.some(500, 100) {
+				if _, err := sign(withToken(ctx, token), conn, identity("shop", "pay")); err == nil {
+					return
+				}
+				attempt, cancel := context.WithTimeout(withToken(ctx, token), patience)
+				if st, err := openOnShared(attempt, conn, node); err == nil && st.ask(resourcev3.ListenerType) == nil {
+					_, _ = st.Recv() // it is refused
+				}
+				cancel()
+			}
+		})
+		return nil
+	})
+}
+
+func badHandshakes(ctx context.Context, s *suite) (outcome, error) {
+	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+		conns, end := crowd(ctx, p.ip+":15012", s.some(2000, 300))
+		defer end()
+		many(len(conns), func(i int) {
+			_ = conns[i].SetDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection
+			switch i % 4 {
+			case 0:
+				_, _ = io.WriteString(conns[i], "GET / HTTP/1.1\r\n\r\n")
+			case 1:
+				_ = tls.Client(conns[i], &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11, InsecureSkipVerify: true}).HandshakeContext(ctx) //nolint:gosec // it is refused
+			case 2:
+				_ = tls.Client(conns[i], &tls.Config{ServerName: "nobody.example"}).HandshakeContext(ctx) // it does not trust the server
+			default:
+				_, _ = io.WriteString(conns[i], "\x16\x03\x01\xff\xff"+strings.Repeat("\x00", 4<<10))
+			}
+		})
+		return nil
+	})
+}
+
+func debugStorm(ctx context.Context, s *suite) (outcome, error) {
+	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+		paths := []string{"/debug/configz?token=x", "/debug/" + strings.Repeat("x", 4000), "/replicas/load", "/nothing", "/debug/adsz?push=true"}
+		many(s.some(20, 5), func(i int) {
+			client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+			defer client.CloseIdleConnections()
+			for n := range s.some(1000, 100) {
+				method := []string{http.MethodGet, http.MethodPost, "CONNECT", "PRI"}[n%4]
+				req, err := http.NewRequestWithContext(ctx, method, "http://"+p.ip+":8080"+paths[(n+i)%len(paths)], nil)
+				if err != nil {
+					return
+				}
+				req.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 2000))
+				_, _, _ = send(client, req) // it is refused
+			}
+		})
 		return nil
 	})
 }

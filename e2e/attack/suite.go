@@ -45,6 +45,7 @@ type result struct {
 	attack
 	outcome outcome
 	skipped string // why it was not made
+	open    bool   // the promise is known not to hold yet
 	err     error
 }
 
@@ -52,6 +53,8 @@ func (r result) verdict() string {
 	switch {
 	case r.skipped != "":
 		return "skip"
+	case r.err != nil && r.open:
+		return "open"
 	case r.err != nil:
 		return "FAIL"
 	}
@@ -73,7 +76,20 @@ var errSkipped = errors.New("not tried")
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(identityAttacks(), floodAttacks())
+	return slices.Concat(identityAttacks(), claimAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks())
+}
+
+// unkept names the attacks whose promise is known not to hold yet: the tests
+// leave them out, and the table says so.
+func unkept() []string {
+	return []string{
+		"ADS streams that copy each field of another workload's node and reject every push while its namespace becomes STRICT",
+		"a machine registers with the labels of another service",
+		"files with tens of thousands of empty or broken documents",
+		"link loops in the directory, and links to /proc and /",
+		"named pipes, sockets and devices among the files",
+		"ADS streams and certificate requests with forged tokens",
+	}
 }
 
 // matches reports whether the area or the name of an attack contains a text.
@@ -117,8 +133,15 @@ func (s *suite) close() error {
 
 // launch makes one attack.
 func (s *suite) launch(ctx context.Context, a attack) result {
-	r := result{attack: a}
+	r := result{attack: a, open: slices.Contains(unkept(), a.try)}
+	if r.open && !s.unkept {
+		r.err = errors.New("not made: the promise is known not to hold yet")
+		return r
+	}
 	r.outcome, r.err = a.run(ctx, s)
+	if r.open && r.err == nil {
+		r.open, r.err = false, errors.New("the promise holds: take the attack out of the list of those whose promise does not")
+	}
 	if errors.Is(r.err, errSkipped) {
 		r.skipped, r.err = r.err.Error(), nil
 	}

@@ -44,7 +44,11 @@ func attackTable(results []result) string {
 	var b strings.Builder
 	b.WriteString("| area | tried | promised | observed |\n|---|---|---|---|\n")
 	for _, r := range results {
-		b.WriteString(r.row() + " " + r.seen() + " |\n")
+		seen := r.seen()
+		if r.open {
+			seen = "**the promise does not hold yet**"
+		}
+		b.WriteString(r.row() + " " + seen + " |\n")
 	}
 	return b.String()
 }
