@@ -111,6 +111,68 @@ func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
 	}
 }
 
+// Plugins that are broken and fail open let requests pass, however many they are;
+// those that work go on beside them.
+func TestEnvoyBrokenPlugins(t *testing.T) {
+	t.Parallel()
+	wasmtest.NeedRuntime(t, envoyBinary(t))
+	n := 0
+	for _, agent := range []bool{false, true} {
+		for _, api := range []string{"GRPC", "DELTA_GRPC"} {
+			n++
+			ip := fmt.Sprintf("127.77.61.%d", n)
+			t.Run(fmt.Sprintf("agent=%t/%s", agent, api), func(t *testing.T) {
+				t.Parallel()
+				testEnvoyBrokenPlugins(t, ip, api, agent)
+			})
+		}
+	}
+}
+
+func testEnvoyBrokenPlugins(t *testing.T, ip, api string, agent bool) {
+	modules := servePlugins(t, ip, agent)
+	w := newWireMesh(t, ip)
+	w.noTLS = true
+	app := listenOn(t, ip)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	_ = server.Listener.Close() // not the one that is wanted
+	server.Listener = app
+	server.Start()
+	t.Cleanup(server.Close)
+	w.putOne(model.ServiceEntry, "web", wireService("web.default.svc.cluster.local", "HTTP", 80, app.Addr().String()))
+	control := w
+	if agent {
+		control = &wireMesh{address: relayFor(t, w, ip)}
+	}
+	runWireEnvoy(t, control, api, ip)
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: net.JoinHostPort(ip, "15080")}),
+	}}
+	is := func(want string) {
+		t.Helper()
+		until(t, "a request is answered with "+want, func() bool { return askThrough(client) == want })
+	}
+	is("200")
+	stop := neverFails(t, client)
+	all := map[model.Key]proto.Message{}
+	for i := range 40 {
+		all[wireKey(model.WasmPlugin, fmt.Sprintf("broken-%d", i))] = &extensionsv1alpha1.WasmPlugin{
+			Url: fmt.Sprintf("%sbroken?%d", modules, i), FailStrategy: extensionsv1alpha1.FailStrategy_FAIL_OPEN,
+		}
+	}
+	if !agent { // a file has no query
+		for _, plugin := range all {
+			plugin.(*extensionsv1alpha1.WasmPlugin).Url = modules + "broken"
+		}
+	}
+	all[wireKey(model.WasmPlugin, "works")] = &extensionsv1alpha1.WasmPlugin{
+		Url: modules + "first-1", FailStrategy: extensionsv1alpha1.FailStrategy_FAIL_OPEN,
+	}
+	w.putAll(all)
+	is("200 x-first=1")
+	stop()
+}
+
 // servePlugins gives the URL before the names of modules.
 func servePlugins(t *testing.T, ip string, overHTTP bool) string {
 	t.Helper()

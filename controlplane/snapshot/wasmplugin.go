@@ -132,6 +132,9 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 	}
 	var stands strings.Builder
 	stands.WriteString(strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase())))
+	if spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
+		stands.WriteByte('?') // its filter has a default
+	}
 	for _, m := range spec.GetMatch() {
 		stands.WriteString("/" + strconv.Itoa(int(m.GetMode())))
 		for _, port := range m.GetPorts() {

@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
@@ -66,7 +68,7 @@ func (p Plugins) HTTP(side Side, port uint32) parts.Plugins {
 			out = parts.Plugins{}
 		}
 		phase := plugin.Spec.GetPhase()
-		out[phase] = append(out[phase], discovered(plugin.Name))
+		out[phase] = append(out[phase], discovered(plugin))
 	}
 	return out
 }
@@ -98,9 +100,13 @@ func takes(plugin *snapshot.WasmPlugin, side Side, port uint32) bool {
 }
 
 // discovered is a filter whose configuration Envoy asks for. The listener waits
-// for it: without the plugin it might let pass what it must not.
-func discovered(name string) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{
-		ConfigDiscovery: &corev3.ExtensionConfigSource{ConfigSource: parts.OverADS(), TypeUrls: []string{typeWasm, typeRBAC}},
-	}}
+// for it: without the plugin it might let pass what it must not. One that fails
+// open lets requests pass while Envoy has no configuration of it that it can use:
+// Envoy rejects a broken module whatever the failure policy says.
+func discovered(plugin *snapshot.WasmPlugin) *hcmv3.HttpFilter {
+	source := &corev3.ExtensionConfigSource{ConfigSource: parts.OverADS(), TypeUrls: []string{typeWasm, typeRBAC}}
+	if plugin.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
+		source.DefaultConfig = parts.Pack(&rbacv3.RBAC{}) // without rules everything passes
+	}
+	return &hcmv3.HttpFilter{Name: plugin.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: source}}
 }
