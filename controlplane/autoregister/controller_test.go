@@ -32,13 +32,14 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// The entry has what the proxy says of itself, over the metadata of the group,
-// over its template.
+// The entry has the metadata of the group over its template. What the proxy says
+// of itself fills in its address, and is no label: it would be an endpoint of the
+// services that it chooses.
 func TestEntry(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
 		p := machine("10.0.0.7")
-		p.Proxy.Labels = map[string]string{"version": "v2", "from": "proxy", localityLabel: "r.z.label"}
+		p.Proxy.Labels = map[string]string{"app": "pay", "service": "pay", "version": "v2", "from": "proxy", localityLabel: "r.z.label"}
 		p.Proxy.Network, p.Locality, p.Probed = "net-2", "r/z/proxy", true
 		m.replica("one").connect(p)
 		after(0)
@@ -46,9 +47,9 @@ func TestEntry(t *testing.T) {
 		if c == nil {
 			t.Fatalf("there is no such entry: %v", m.store.List(model.WorkloadEntry, ""))
 		}
-		labels := map[string]string{"app": "web", "tier": "group", "from": "proxy", "version": "v2"}
+		labels := map[string]string{"app": "web", "tier": "group", "from": "template"}
 		want := &networkingv1alpha3.WorkloadEntry{
-			Address: "10.0.0.7", ServiceAccount: "web", Ports: map[string]uint32{"http": 8080}, Weight: 7, Network: "net-2", Locality: "r/z/proxy", Labels: labels,
+			Address: "10.0.0.7", ServiceAccount: "web", Ports: map[string]uint32{"http": 8080}, Weight: 7, Network: "net-1", Locality: "r/z/template", Labels: labels,
 		}
 		if got := entrySpec(c); !proto.Equal(got, want) {
 			t.Errorf("the spec is\n%v\nwant\n%v", got, want)
@@ -65,7 +66,8 @@ func TestEntry(t *testing.T) {
 	})
 }
 
-// Without a network of its own, and without what it does not say.
+// The network, locality and checks of the group count, and those of the proxy where
+// the group has none.
 func TestEntryFromTemplate(t *testing.T) {
 	g := group()
 	spec := g.Spec.(*networkingv1alpha3.WorkloadGroup)
@@ -77,6 +79,11 @@ func TestEntryFromTemplate(t *testing.T) {
 	got := entrySpec(c)
 	if got.GetNetwork() != "net-1" || got.GetLocality() != "r/z/template" || got.GetServiceAccount() != "default" || c.Annotations[health.ChecksAnnotation] != "true" {
 		t.Errorf("the entry is %v, %v", got, c.Annotations)
+	}
+	spec.Template.Network, spec.Template.Locality = "", ""
+	p.Proxy.Network, p.Locality = "net-2", "r/z/proxy"
+	if got := entrySpec(entryOf(entryKey("x"), p, g)); got.GetNetwork() != "net-2" || got.GetLocality() != "r/z/proxy" {
+		t.Errorf("what only the proxy knows does not count: %v", got)
 	}
 	spec.Metadata.Annotations[health.ChecksAnnotation] = "false"
 	if c := entryOf(entryKey("x"), p, g); c.Annotations[health.ChecksAnnotation] != "false" {

@@ -108,9 +108,11 @@ func groupSpec(c *model.Config) *networkingv1alpha3.WorkloadGroup {
 // localityLabel is for what has no field for it; an entry has.
 const localityLabel = "istio-locality"
 
-// entryOf makes the entry of a proxy of a group: what the proxy says of itself,
-// over the metadata of the group, over its template, as in Istio; and beyond
-// Istio the service account that was proved, where the template names none.
+// entryOf returns the entry of a proxy of a group: the metadata of the group over
+// its template, with the address of the proxy and its proven service account.
+// Labels decide of which services a workload is an endpoint, so those that the
+// proxy claims have no part in it. Its network and locality count where the group
+// names none.
 func entryOf(key model.Key, p Peer, group *model.Config) *model.Config {
 	g := groupSpec(group)
 	spec := &networkingv1alpha3.WorkloadEntry{}
@@ -120,14 +122,13 @@ func entryOf(key model.Key, p Peer, group *model.Config) *model.Config {
 	labels := map[string]string{}
 	maps.Copy(labels, spec.GetLabels())
 	maps.Copy(labels, g.GetMetadata().GetLabels())
-	maps.Copy(labels, p.Proxy.Labels)
 	locality := strings.ReplaceAll(labels[localityLabel], ".", "/")
 	delete(labels, localityLabel)
 	spec.Labels = labels
 	spec.Address = p.address().String()
 	spec.ServiceAccount = p.Proxy.ServiceAccount
-	spec.Network = cmp.Or(p.Proxy.Network, spec.GetNetwork())
-	spec.Locality = cmp.Or(p.Locality, spec.GetLocality(), locality)
+	spec.Network = cmp.Or(spec.GetNetwork(), p.Proxy.Network)
+	spec.Locality = cmp.Or(spec.GetLocality(), locality, p.Locality)
 
 	annotations := maps.Clone(g.GetMetadata().GetAnnotations())
 	if annotations == nil {

@@ -44,7 +44,7 @@ func TestRefuses(t *testing.T) {
 		"nobody proved who it is":           {nil, func(p *Peer) { p.Verified = false }, refusedProxy, "TLS port"},
 		"another service account":           {nil, func(p *Peer) { p.Proxy.ServiceAccount = "db" }, refusedIdentity, "its service account is"},
 		"no address":                        {nil, func(p *Peer) { p.Proxy.IPs = []string{"0.0.0.0"} }, refusedProxy, "no address"},
-		"labels that are none":              {nil, func(p *Peer) { p.Proxy.Labels = map[string]string{"a b": "c"} }, refusedInvalid, "not valid"},
+		"labels that are none":              {nil, func(p *Peer) { p.Proxy.Labels = map[string]string{"a b": "c"} }, "", ""},
 		"an address of another account":     {entry("shop", "db", "db", "10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/shop/db"},
 		"in another spelling":               {entry("shop", "db", "db", "::ffff:10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/shop/db"},
 		"of another namespace":              {entry("bank", "vault", "", "10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/bank/vault"},
