@@ -4,7 +4,6 @@
 package main
 
 import (
-	"maps"
 	"os"
 	"strings"
 	"time"
@@ -72,7 +71,7 @@ func instanceOf(f flags, env environment, hostname func() (string, error)) (stri
 
 // presence gives who hears of proxies and knows their labels.
 func (s *server) presence() discovery.PresenceConfig {
-	p := discovery.PresenceConfig{Labels: s.labelsOf}
+	p := discovery.PresenceConfig{Labels: s.labelsOf, Registered: s.platform != nil}
 	if s.registers {
 		p.OnConnect = func(p discovery.Presence) error { return s.registration.Connect(autoregister.Peer(p)) }
 	}
@@ -90,10 +89,8 @@ func (s *server) gone(proxy *model.Proxy) {
 func (s *server) labelsOf(proxy *model.Proxy) map[string]string {
 	if s.platform != nil {
 		name := strings.TrimSuffix(proxy.ID, "."+proxy.Namespace)
-		for _, pod := range s.platform.Pods(proxy.Namespace, name) {
-			if proxy.ServiceAccount == "" || pod.ServiceAccount == proxy.ServiceAccount {
-				return maps.Clone(pod.Labels)
-			}
+		if labels := s.platform.PodLabels(proxy.Namespace, name, proxy.ServiceAccount); labels != nil {
+			return labels
 		}
 	}
 	return s.registration.Index().Labels(proxy)

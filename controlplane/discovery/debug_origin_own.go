@@ -30,7 +30,7 @@ func (o *origins) own(proxy *model.Proxy, peers []*model.Config) *own {
 	w := &own{origins: o, proxy: proxy, plugins: o.mesh.WasmPlugins.For(proxy.Namespace, proxy.Labels)}
 	if o.servers == nil {
 		w.served = o.mesh.Instances.At(proxy.IPs)
-		w.peers = peerAuthentications(peers, rootOf(o.mesh), proxy.Namespace, proxy.Labels)
+		w.peers = peerAuthentications(peers, rootOf(o.mesh), proxy.Namespace, proxy.OwnLabels())
 	}
 	return w
 }

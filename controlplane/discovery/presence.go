@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
@@ -44,6 +45,51 @@ type PresenceConfig struct {
 	// knows them. It has to be quick, and is asked again with each snapshot. The
 	// map is the caller's. Nil means that what proxies say at the start holds.
 	Labels func(*model.Proxy) map[string]string
+	// Registered is true if Labels knows every workload sooner or later. What a
+	// proxy claims then selects no objects but those that protect the proxy
+	// itself; one that is not known yet waits a moment before it is served.
+	Registered bool
+}
+
+// Times of proxies whose workload is not known yet.
+const (
+	labelWait = 2 * time.Second
+	labelPoll = 20 * time.Millisecond
+)
+
+// bind replaces the labels that a new proxy claims by those of its workload. An
+// informer may hear of a pod after its proxy has connected, so it waits a moment.
+// It returns false if ctx has ended.
+func (s *Server) bind(ctx context.Context, proxy *model.Proxy) bool {
+	if !s.presence.Registered {
+		return true
+	}
+	found := s.presence.Labels(proxy)
+	// The entry of a machine that registers itself comes after its stream.
+	if wait := time.Duration(s.labelWait.Load()); found == nil && proxy.AutoRegisterGroup == "" && wait > 0 {
+		poll, end := time.NewTicker(labelPoll), time.After(wait)
+		defer poll.Stop()
+		for waiting := true; waiting && found == nil; {
+			// Cases: the stream ends; it took too long; the workload may be known.
+			select {
+			case <-ctx.Done():
+				return false
+			case <-end:
+				waiting = false
+			case <-poll.C:
+				found = s.presence.Labels(proxy)
+			}
+		}
+	}
+	proxy.ClaimedLabels = nil
+	if found == nil {
+		if proxy.ClaimedLabels = proxy.Labels; proxy.ClaimedLabels == nil {
+			proxy.ClaimedLabels = map[string]string{}
+		}
+		s.log.Warn("the workload of a proxy is not known: no object is chosen by the labels that it claims, until there is a Pod or WorkloadEntry", "proxy", proxy.ID, "namespace", proxy.Namespace)
+	}
+	proxy.Labels = found
+	return true
 }
 
 // presented tells of a new proxy.
@@ -110,8 +156,11 @@ type labels struct {
 }
 
 // given notes what the agent was given.
-func (l *labels) given(n *corev3.Node) {
+func (l *labels) given(n *corev3.Node, registered bool) {
 	static := map[string]string{}
+	if registered {
+		n = nil // these are claims, too
+	}
 	for k, v := range n.GetMetadata().GetFields()["STATIC_LABELS"].GetStructValue().GetFields() {
 		static[k] = v.GetStringValue()
 	}
@@ -162,11 +211,11 @@ func (s *stream) relabelled() *model.Proxy {
 			found[k] = v
 		}
 	}
-	if maps.Equal(found, known.Labels) {
+	if known.ClaimedLabels == nil && maps.Equal(found, known.Labels) {
 		return known
 	}
 	next := *known
-	next.Labels = found
+	next.Labels, next.ClaimedLabels = found, nil
 	return &next
 }
 

@@ -87,6 +87,66 @@ func TestLabelsFollow(t *testing.T) {
 	}
 }
 
+// Where a registry knows the workloads, the labels that a proxy claims choose
+// nothing for it: before its workload is known, nor when it is.
+func TestClaimedLabels(t *testing.T) {
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex // guards now
+			var now map[string]string
+			asked := make(chan struct{}, 1000)
+			h := &harness{table: &table{}}
+			h.serve(t, Config{Generator: labelled{}, Workers: 2, Presence: PresenceConfig{Registered: true, Labels: func(*model.Proxy) map[string]string {
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				return maps.Clone(now)
+			}}}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
+			set := func(labels map[string]string) {
+				mu.Lock()
+				defer mu.Unlock()
+				now = labels
+			}
+			h.push()
+			node := shopNode(t, map[string]any{"LABELS": map[string]any{"app": "pay"}, "STATIC_LABELS": map[string]any{"tier": "pay"}})
+			h.server.labelWait.Store(0)
+			p := h.connect(t, delta)
+			p.node = node
+			p.subscribe(generate.TypeCluster)
+			p.wantAck("cds")
+			set(map[string]string{"app": "web"})
+			h.push()
+			p.wantAck("cds app=web")
+			set(nil) // its pod is gone
+			h.push()
+			p.quiet()
+
+			h.server.labelWait.Store(int64(time.Hour))
+			late := h.connect(t, delta)
+			late.node = node
+			for len(asked) > 0 {
+				<-asked
+			}
+			late.subscribe(generate.TypeCluster)
+			<-asked
+			<-asked // it waits
+			set(map[string]string{"app": "late"})
+			late.wantAck("cds app=late")
+			// Others do not wait for one that nobody knows.
+			set(nil)
+			stuck := h.connect(t, delta)
+			stuck.node = node
+			stuck.subscribe(generate.TypeCluster)
+			late.quiet()
+		})
+	}
+}
+
 // Who hears of proxies hears what their node says, and may refuse them.
 func TestPresence(t *testing.T) {
 	t.Parallel()

@@ -108,6 +108,9 @@ type Server struct {
 	denied     func(caller *authn.Caller) error // may be nil
 	// secretRetry is when a refused proxy is looked at again.
 	secretRetry time.Duration
+	// labelWait is how long a proxy waits for its workload to be known, a
+	// time.Duration.
+	labelWait atomic.Int64
 	// admission has a token for each proxy that is let in at a time.
 	admission chan struct{}
 	// mesh is the newest snapshot; nil until the first Push.
@@ -151,6 +154,7 @@ func New(cfg Config) (*Server, error) {
 		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
 	s.callers = newCallers()
+	s.labelWait.Store(int64(labelWait))
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.admission = make(chan struct{}, cfg.Workers)
 	s.kept = newKeeper(cfg, s.shared, s.metrics)
@@ -315,6 +319,9 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	}
 	proxy.VHDS = delta && !s.server.noVHDS && takesVirtualHosts(first.node)
 	if objects == nil {
+		if !s.server.bind(ctx, proxy) {
+			return status.FromContextError(ctx.Err()).Err()
+		}
 		if err := s.server.admit(ctx, proxy); err != nil {
 			return err
 		}
@@ -334,7 +341,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta, st.quota = delta, quota
 	if objects == nil {
-		st.labels.given(first.node)
+		st.labels.given(first.node, s.server.presence.Registered)
 		s.server.kept.join(st, programOf(first.node))
 	}
 	defer s.server.remove(st)

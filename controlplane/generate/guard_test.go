@@ -113,6 +113,33 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// What a proxy claims of its labels protects it until its workload is known, and
+// chooses nothing else.
+func TestClaimedLabelsProtect(t *testing.T) {
+	t.Parallel()
+	mesh := snapshot.Build(nil, inputOf(decode(t, guardWorld+"---\n"+
+		"kind: PeerAuthentication\nmetadata: {name: pay, namespace: default}\nspec: {selector: {matchLabels: {app: pay}}, mtls: {mode: STRICT}}\n---\n"+
+		"kind: Sidecar\nmetadata: {name: pay, namespace: default}\nspec: {workloadSelector: {labels: {app: pay}}, egress: [{hosts: [./nothing.example.com]}]}\n"), nil), model.Change{All: true})
+	made := func(labels, claimed map[string]string) (guard uint64, clusters int) {
+		proxy := &model.Proxy{
+			ID: "pay.default", Role: "sidecar", IPs: []string{"127.1.0.3"}, Namespace: "default", ServiceAccount: "pay",
+			Domain: "default.svc.cluster.local", Interception: model.InterceptionRedirect, Labels: labels, ClaimedLabels: claimed,
+		}
+		g := New(Config{})
+		return Guard(g.Generate(mesh, proxy, TypeListener).Get("virtualInbound")), len(g.Generate(mesh, proxy, TypeCluster).Resources)
+	}
+	pay := map[string]string{"app": "pay"}
+	strict, few := made(pay, nil)
+	open, all := made(nil, nil)
+	guard, clusters := made(nil, pay)
+	if strict == open || few == all {
+		t.Fatal("the labels choose nothing")
+	}
+	if guard != strict || clusters != all {
+		t.Errorf("claimed labels: STRICT %t, %d clusters, want %d", guard == strict, clusters, all)
+	}
+}
+
 // Each listener has a guard, and the guard of a resource is the same each time.
 func TestGuardOfCases(t *testing.T) {
 	t.Parallel()

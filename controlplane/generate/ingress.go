@@ -92,7 +92,7 @@ func ingressOf(s *scope) *ingress {
 	}
 	in.sparePort(cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort))
 	in.fallback = []portMode{{0, in.mode(0)}}
-	for _, port := range s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.Labels) {
+	for _, port := range s.mesh.PeerAuthentications.Ports(s.proxy.Namespace, s.proxy.OwnLabels()) {
 		if !slices.Contains(in.refused, port) && !slices.ContainsFunc(in.entries, func(e ingressEntry) bool { return !e.bound && e.port == port }) {
 			in.fallback = append(in.fallback, portMode{port, in.mode(port)})
 		}
@@ -120,7 +120,7 @@ func (in *ingress) sparePort(port uint32) {
 }
 
 func (in *ingress) mode(port uint32) snapshot.MutualTLS {
-	return in.scope.mesh.PeerAuthentications.Mode(in.scope.proxy.Namespace, in.scope.proxy.Labels, port)
+	return in.scope.mesh.PeerAuthentications.Mode(in.scope.proxy.Namespace, in.scope.proxy.OwnLabels(), port)
 }
 
 // named reads the ingress listeners of the Sidecar; of several for one port the

@@ -64,14 +64,14 @@ func serversOf(s *scope) []server {
 // is mutual TLS for a workload that says that it speaks it, as its callers then
 // do too, otherwise plaintext.
 func (s *scope) servesSecurely(port uint32) bool {
-	switch s.mesh.PeerAuthentications.Mode(s.proxy.Namespace, s.proxy.Labels, port) {
+	switch s.mesh.PeerAuthentications.Mode(s.proxy.Namespace, s.proxy.OwnLabels(), port) {
 	case snapshot.MutualTLSStrict:
 		return true
 	case snapshot.MutualTLSDisabled:
 		return false
 	case snapshot.MutualTLSPermissive:
 	}
-	return s.proxy.Labels[tlsModeLabel] == tlsModeIstio
+	return s.proxy.OwnLabels()[tlsModeLabel] == tlsModeIstio
 }
 
 // serversKey decides the listeners of servers.

@@ -211,6 +211,21 @@ func (r *Registry) Pods(namespace, name string) []*registry.Workload {
 	return out
 }
 
+// PodLabels returns the labels of a pod of a service account, in whichever
+// cluster, namespace that counts or not, and whether it is ready or not; nil if
+// none is known. An empty account takes a pod of each.
+func (r *Registry) PodLabels(namespace, name, account string) map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.order() {
+		pod := m.pods[types.NamespacedName{Namespace: namespace, Name: name}]
+		if pod != nil && (account == "" || pod.account == account) {
+			return maps.Clone(m.placeOf(pod).labels)
+		}
+	}
+	return nil
+}
+
 // order gives the clusters that are ready: the own one, then by name. The caller
 // holds the mutex.
 func (r *Registry) order() []*member {

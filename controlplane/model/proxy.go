@@ -28,8 +28,13 @@ type Proxy struct {
 	ServiceAccount string
 	// Domain is the DNS domain of the proxy, for example
 	// "default.svc.cluster.local".
-	Domain       string
-	Labels       map[string]string
+	Domain string
+	// Labels are those of its workload: what a registry says, or, where none
+	// knows the workloads, what the proxy claims.
+	Labels map[string]string
+	// ClaimedLabels are set if a registry knows the workloads but not yet this
+	// one: Labels is empty then.
+	ClaimedLabels map[string]string
 	ClusterID    string
 	Interception Interception
 	// WorkloadEntry is the name of the object that the proxy says is its own;
@@ -61,4 +66,14 @@ type Proxy struct {
 	// Agent and Envoy are the versions that they say they have, for people; may
 	// be empty.
 	Agent, Envoy string
+}
+
+// OwnLabels returns the labels by which objects are chosen that decide who may
+// reach the proxy itself. Claims count here: with them a proxy can only harm
+// itself, and without them it would be unprotected until its workload is known.
+func (p *Proxy) OwnLabels() map[string]string {
+	if p.ClaimedLabels != nil {
+		return p.ClaimedLabels
+	}
+	return p.Labels
 }

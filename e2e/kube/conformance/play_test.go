@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -206,6 +207,22 @@ func (w *world) gateway(ctx context.Context, g *gatewayv1.Gateway, event watch.E
 	return w.agent(ctx, id, g.Namespace, name, address, `{"`+gatewayapi.NameLabel+`":"`+g.Name+`"}`)
 }
 
+// gatewayPod makes the Pod of a gateway, whose labels the control plane goes by.
+func (w *world) gatewayPod(ctx context.Context, namespace, name, address, labels string) error {
+	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
+	if err := json.Unmarshal([]byte(labels), &meta.Labels); err != nil {
+		return err
+	}
+	pods := w.cluster.Admin().CoreV1().Pods(namespace)
+	if err := pods.Delete(ctx, name, *metav1.NewDeleteOptions(0)); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{
+		NodeName: node, HostNetwork: true, ServiceAccountName: name, Containers: []corev1.Container{{Name: name, Image: "gateway"}},
+	}}, metav1.CreateOptions{})
+	return err
+}
+
 // agent runs the agent and Envoy of a gateway, with some labels, as the service
 // account of its name.
 func (w *world) agent(ctx context.Context, id, namespace, name, address, labels string) error {
@@ -218,6 +235,9 @@ func (w *world) agent(ctx context.Context, id, namespace, name, address, labels 
 	}
 	envoy, err := filepath.Abs("../../../bin/envoy")
 	if err != nil {
+		return err
+	}
+	if err := w.gatewayPod(ctx, namespace, name, address, labels); err != nil {
 		return err
 	}
 	dir := filepath.Join(w.dir, "g"+address)
