@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -96,6 +97,20 @@ type harness struct {
 	// address is where it listens.
 	address string
 	client  discoveryv3.AggregatedDiscoveryServiceClient
+	// identity is namespace/account of those who connect, for byHeader.
+	identity string
+}
+
+// byHeader proves whatever namespace/account the header of a stream names;
+// empty is that of shopNode.
+type byHeader struct{}
+
+func (byHeader) Authenticate(ctx context.Context) (*authn.Caller, error) {
+	if names := metadata.ValueFromIncomingContext(ctx, "identity"); len(names) == 1 {
+		namespace, account, _ := strings.Cut(names[0], "/")
+		return proven(namespace, account).caller, nil
+	}
+	return shopCaller.caller, nil
 }
 
 func start(t *testing.T, auth authn.Authenticator) *harness {
@@ -185,8 +200,12 @@ func (h *harness) connect(t *testing.T, delta bool) *peer {
 		nonce: map[string]string{}, names: map[string][]string{}, vers: map[string]string{},
 	}
 	var recv func() (proto.Message, error)
+	ctx := t.Context()
+	if h.identity != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "identity", h.identity)
+	}
 	if delta {
-		s, err := h.client.DeltaAggregatedResources(t.Context())
+		s, err := h.client.DeltaAggregatedResources(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +213,7 @@ func (h *harness) connect(t *testing.T, delta bool) *peer {
 		p.send = func(m proto.Message) error { return s.Send(m.(*discoveryv3.DeltaDiscoveryRequest)) }
 		p.end = s.CloseSend
 	} else {
-		s, err := h.client.StreamAggregatedResources(t.Context())
+		s, err := h.client.StreamAggregatedResources(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

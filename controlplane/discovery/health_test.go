@@ -51,6 +51,28 @@ func (p *peer) leave(h *harness) {
 	until(p.t, "the stream ends", func() bool { return h.server.Connected() == left })
 }
 
+// A report on a port that asks for no proof of identity has no effect, before the
+// stream nor on it.
+func TestHealthNeedsIdentity(t *testing.T) {
+	t.Parallel()
+	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &harness{table: &table{}}
+			h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(p *model.Proxy, _ bool, message string) {
+				t.Errorf("%s is said to be %q", p.ID, message)
+			}}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+			h.push()
+			p := h.connect(t, delta)
+			p.report("it is down")
+			p.subscribe(generate.TypeCluster)
+			p.wantAck("cds")
+			p.report("it is down")
+			p.quiet()
+		})
+	}
+}
+
 // Reports on an application's health are handed on, whenever they come, and not
 // answered.
 func TestHealth(t *testing.T) {
@@ -62,7 +84,7 @@ func TestHealth(t *testing.T) {
 			h := &harness{table: &table{}}
 			h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(p *model.Proxy, healthy bool, message string) {
 				reports <- fmt.Sprint(p.ID, " ", healthy, " ", message)
-			}}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+			}}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
 			h.push()
 			p := h.connect(t, delta)
 			p.report("too early to count")
@@ -153,7 +175,7 @@ func newMachines(t *testing.T) *machines {
 		t.Fatal(err)
 	}
 	cfg := Config{Generator: generate.New(generate.Config{}), Workers: 2, OnHealth: m.reports.Report, OnGone: m.reports.Gone}
-	m.serve(t, cfg, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	m.serve(t, cfg, byHeader{}, insecure.NewCredentials(), insecure.NewCredentials())
 	m.reports.Update(m.list(model.WorkloadEntry))
 	m.build(model.Change{All: true})
 	return m
@@ -186,8 +208,10 @@ func (m *machines) build(change model.Change) {
 // agentOf connects as the agent of a machine, whose Envoy asks for clusters.
 func (m *machines) agentOf(t *testing.T, delta bool, meta map[string]any) *peer {
 	t.Helper()
+	node := shopNode(t, meta)
+	m.identity = node.Metadata.Fields["NAMESPACE"].GetStringValue() + "/" + node.Metadata.Fields["SERVICE_ACCOUNT"].GetStringValue()
 	p := m.connect(t, delta)
-	p.node, p.describer = shopNode(t, meta), func(*testing.T, *anypb.Any) string { return "-" }
+	p.node, p.describer = node, func(*testing.T, *anypb.Any) string { return "-" }
 	p.subscribe(generate.TypeCluster)
 	p.ack(p.any())
 	return p
@@ -269,6 +293,7 @@ func TestHealthMovesEndpoints(t *testing.T) {
 			other := m.agentOf(t, delta, map[string]any{"SERVICE_ACCOUNT": "vm-2", "WORKLOAD_ENTRY": "vm-2"})
 			other.report("out of memory")
 			client.wantAck("eds []")
+			m.identity = "default/vm-1"
 			vm = m.connect(t, delta)
 			vm.node, vm.describer = shopNode(t, vmMeta("1")), func(*testing.T, *anypb.Any) string { return "-" }
 			vm.report("") // before the first subscription

@@ -182,10 +182,11 @@ func (s *Server) secretChanged(namespace, name string) {
 	}
 }
 
-// health hands on a report of an agent; other requests that ignored names say
-// nothing.
-func (s *Server) health(proxy *model.Proxy, q *request) {
-	if q.typeURL == typeHealth && s.onHealth != nil {
+// health hands on a report of an agent whose identity is proven: others could
+// take a workload of anybody out of service. Other requests that ignored names
+// say nothing.
+func (s *Server) health(proxy *model.Proxy, caller *authn.Caller, q *request) {
+	if q.typeURL == typeHealth && s.onHealth != nil && caller != nil {
 		s.onHealth(proxy, q.rejected == "", clip(q.message))
 	}
 }
@@ -336,7 +337,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		return err
 	}
 	if report != nil && objects == nil {
-		s.server.health(proxy, report)
+		s.server.health(proxy, caller, report)
 	}
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta, st.quota = delta, quota

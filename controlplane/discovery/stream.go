@@ -134,7 +134,7 @@ func (s *stream) handle(q *request) error {
 	}
 	if ignored(q.typeURL) {
 		if s.objects == nil {
-			s.server.health(s.proxy, q)
+			s.server.health(s.proxy, s.caller, q)
 		}
 		return nil
 	}
