@@ -97,6 +97,30 @@ func TestSelectNamespaces(t *testing.T) {
 	}
 }
 
+// The labels of a pod are known before it is ready, in each namespace, and for its
+// own service account alone.
+func TestPodLabels(t *testing.T) {
+	t.Parallel()
+	r, _, _ := inCluster(t, func(model.Change) {})
+	m := r.join("c").member
+	r.members["c"] = m
+	m.start()
+	r.alter(func() {
+		m.setPod(types.NamespacedName{Namespace: "a", Name: "p"}, &podRecord{account: "web", labels: map[string]string{"app": "web"}})
+	})
+	if err := r.SelectNamespaces([]*meshv1alpha1.LabelSelector{{MatchLabels: map[string]string{"mesh": "on"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.PodLabels("a", "p", "web"); got["app"] != "web" {
+		t.Errorf("the labels of the pod are %v", got)
+	}
+	for _, who := range [][3]string{{"a", "p", "pay"}, {"a", "q", "web"}, {"b", "p", "web"}} {
+		if got := r.PodLabels(who[0], who[1], who[2]); got != nil {
+			t.Errorf("%v has the labels %v", who, got)
+		}
+	}
+}
+
 // The label of the control plane's namespace is the network, whether the
 // namespace is chosen or not.
 func TestNetworkOfNamespace(t *testing.T) {

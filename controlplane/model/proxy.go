@@ -35,8 +35,8 @@ type Proxy struct {
 	// ClaimedLabels are set if a registry knows the workloads but not yet this
 	// one: Labels is empty then.
 	ClaimedLabels map[string]string
-	ClusterID    string
-	Interception Interception
+	ClusterID     string
+	Interception  Interception
 	// WorkloadEntry is the name of the object that the proxy says is its own;
 	// AutoRegisterGroup the WorkloadGroup that it wants to be in. Both may be
 	// empty, as may Network.
