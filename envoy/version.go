@@ -20,17 +20,36 @@ const (
 	minMinor = 36
 )
 
+// maxMinor is the newest Envoy 1.x that the project is tested with.
+const maxMinor = 40
+
 // versionTimeout bounds `envoy --version`, which prints and exits.
 const versionTimeout = 10 * time.Second
 
 // envoy prints "<path>  version: <revision>/<version>/<Clean|Modified>/<RELEASE|DEBUG>/<TLS library>".
-var versionPattern = regexp.MustCompile(`/(\d{1,5})\.(\d{1,5})\.(\d{1,5})(-[0-9A-Za-z.-]+)?/`)
+var versionPattern = regexp.MustCompile(`/(\d{1,5})\.(\d{1,5})\.(\d{1,5})(-[0-9A-Za-z.-]+)?/(?:([0-9A-Za-z]+)/([0-9A-Za-z]+))?`)
 
 // Version is the version of an Envoy binary.
 type Version struct {
 	Major, Minor, Patch int
 	// Full is the version as the binary spells it, for example "1.37.0-dev".
 	Full string
+	// Build is how it was built, for example "Clean/RELEASE"; empty if it does not say.
+	Build string
+}
+
+// Untested returns why the project's tests say nothing of this Envoy, and "" if
+// they do: another version, a pre-release, or a build of changed source.
+func (v Version) Untested() string {
+	switch {
+	case v.Major != minMajor || v.Minor < minMinor || v.Minor > maxMinor:
+		return fmt.Sprintf("versions %d.%d to %d.%d are tested", minMajor, minMinor, minMajor, maxMinor)
+	case strings.Contains(v.Full, "-"):
+		return "it is a pre-release"
+	case v.Build != "Clean/RELEASE":
+		return fmt.Sprintf("its build is %q, that of a release is \"Clean/RELEASE\"", v.Build)
+	}
+	return ""
 }
 
 // String returns the version as the binary spells it.
@@ -88,7 +107,10 @@ func parseVersion(out string) (Version, error) {
 	if m == nil {
 		return Version{}, fmt.Errorf("%q names no version as <revision>/<major>.<minor>.<patch>/...: is it an envoy?", shorten(strings.TrimSpace(out)))
 	}
-	v := Version{Full: strings.Trim(m[0], "/")}
+	v := Version{Full: m[1] + "." + m[2] + "." + m[3] + m[4]}
+	if m[5] != "" {
+		v.Build = m[5] + "/" + m[6]
+	}
 	for i, part := range []*int{&v.Major, &v.Minor, &v.Patch} {
 		n, err := strconv.Atoi(m[i+1])
 		if err != nil {

@@ -18,9 +18,9 @@ import (
 func TestParseVersion(t *testing.T) {
 	t.Parallel()
 	for out, want := range map[string]Version{
-		"\nenvoy  version: 6eb0d2d9/1.39.3/Clean/RELEASE/BoringSSL\n":               {1, 39, 3, "1.39.3"},
-		"/opt/v2.0/envoy  version: 816188b8/1.26.0-dev/Clean/RELEASE/BoringSSL":     {1, 26, 0, "1.26.0-dev"},
-		"envoy  version: 0000000000000000000000000000000000000000/2.0.10/Modified/": {2, 0, 10, "2.0.10"},
+		"\nenvoy  version: 6eb0d2d9/1.39.3/Clean/RELEASE/BoringSSL\n":               {1, 39, 3, "1.39.3", "Clean/RELEASE"},
+		"/opt/v2.0/envoy  version: 816188b8/1.26.0-dev/Clean/RELEASE/BoringSSL":     {1, 26, 0, "1.26.0-dev", "Clean/RELEASE"},
+		"envoy  version: 0000000000000000000000000000000000000000/2.0.10/Modified/": {2, 0, 10, "2.0.10", ""},
 	} {
 		got, err := parseVersion(out)
 		if err != nil || got != want {
@@ -139,4 +139,23 @@ func fakeVersion(t *testing.T, text string, fail bool) string {
 		}
 	}
 	return binary
+}
+
+func TestUntested(t *testing.T) {
+	t.Parallel()
+	for out, want := range map[string]string{
+		"/1.36.0/Clean/RELEASE/BoringSSL":      "",
+		"/1.40.7/Clean/RELEASE/BoringSSL-FIPS": "",
+		"/1.41.0/Clean/RELEASE/BoringSSL":      "versions 1.36 to 1.40 are tested",
+		"/2.0.0/Clean/RELEASE/BoringSSL":       "versions 1.36 to 1.40 are tested",
+		"/1.39.0-dev/Clean/RELEASE/BoringSSL":  "it is a pre-release",
+		"/1.38.3/Modified/RELEASE/BoringSSL":   `its build is "Modified/RELEASE", that of a release is "Clean/RELEASE"`,
+		"/1.39.3/Clean/DEBUG/BoringSSL":        `its build is "Clean/DEBUG", that of a release is "Clean/RELEASE"`,
+		"/1.39.3/":                             `its build is "", that of a release is "Clean/RELEASE"`,
+	} {
+		v, err := parseVersion("envoy  version: abc" + out)
+		if err != nil || v.Untested() != want {
+			t.Errorf("%s: %q, %v, want %q", out, v.Untested(), err, want)
+		}
+	}
 }

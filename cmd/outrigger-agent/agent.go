@@ -196,6 +196,9 @@ func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-
 		return nil
 	}
 	v, err := envoy.CheckVersion(ctx, binary)
+	if why := v.Untested(); err == nil && why != "" {
+		log.With("component", "envoy").Warn("this build of envoy is not one that the agent is tested with", "version", v.String(), "path", binary, "reason", why)
+	}
 	if err == nil || ctx.Err() != nil {
 		return nil // or cut short
 	}
