@@ -101,7 +101,7 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 			http.Error(w, s.loading(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintln(w, "ready") // a client that is gone needs no answer
+		_, _ = fmt.Fprintln(w, s.readiness()) // a client that is gone needs no answer
 	})
 	if s.replicas != nil {
 		health.Handle("GET "+replicas.Path, s.replicas)

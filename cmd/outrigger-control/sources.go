@@ -71,6 +71,16 @@ func (s *server) loading() string {
 	return text
 }
 
+// readiness is the answer of a control plane that is ready. One that applies no
+// changes stays ready: proxies that connect get the last good configuration,
+// which serves their traffic.
+func (s *server) readiness() string {
+	if behind := s.store.Behind(); len(behind) > 0 {
+		return "ready, but changes of the configuration are not applied: reading " + strings.Join(behind, ", ") + " does not end"
+	}
+	return "ready"
+}
+
 // sources gives the URLs of the config stores.
 func (s *server) sources(f flags) ([]string, error) {
 	var addresses []string

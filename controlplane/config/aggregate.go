@@ -257,6 +257,18 @@ func (a *Aggregate) Waiting() []string {
 	return names
 }
 
+// Behind names the stores that apply no changes, because reading their source
+// does not end.
+func (a *Aggregate) Behind() []string {
+	var names []string
+	for _, s := range a.stores {
+		if f, ok := s.(*FileStore); ok && !f.Behind().IsZero() {
+			names = append(names, s.Name())
+		}
+	}
+	return names
+}
+
 // Problems gives those of all stores, the stores that have ended, and the
 // objects that are hidden by another store.
 func (a *Aggregate) Problems() []model.Problem {

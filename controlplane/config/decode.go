@@ -28,13 +28,13 @@ const MaxFileSize = 16 << 20
 // A problem carries the key of its object unless the key itself is in doubt;
 // then the name in it is empty.
 func Decode(source string, data []byte) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: DefaultNamespace}).decode(context.Background(), data)
+	return (&decoder{source: source, namespace: DefaultNamespace}).decode(nil, data)
 }
 
 // DecodeContext is Decode that ends between two documents when ctx is done. It
 // then returns the cause, and what it returns beside it is not complete.
 func DecodeContext(ctx context.Context, source string, data []byte) ([]*model.Config, []model.Problem, error) {
-	objects, problems := (&decoder{source: source, namespace: DefaultNamespace}).decode(ctx, data)
+	objects, problems := (&decoder{source: source, namespace: DefaultNamespace}).decode(ctx.Done(), data)
 	return objects, problems, ctx.Err()
 }
 
@@ -42,17 +42,19 @@ func DecodeContext(ctx context.Context, source string, data []byte) ([]*model.Co
 // ResourceVersion is what stands in metadata, empty for none, and objects that
 // name no namespace are of the given one; empty means [DefaultNamespace].
 func DecodeWritten(source string, data []byte, namespace string) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(context.Background(), data)
+	return (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(nil, data)
 }
 
 // DecodeForeign is DecodeWritten for objects that a cluster holds, whose
 // definitions may know more fields than this version: an unknown field is a
 // warning.
 func DecodeForeign(source string, data []byte) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: DefaultNamespace, written: true, lenient: true}).decode(context.Background(), data)
+	return (&decoder{source: source, namespace: DefaultNamespace, written: true, lenient: true}).decode(nil, data)
 }
 
-func (d *decoder) decode(ctx context.Context, data []byte) ([]*model.Config, []model.Problem) {
+// decode reads all documents; it ends early when done, which may be nil, is
+// closed.
+func (d *decoder) decode(done <-chan struct{}, data []byte) ([]*model.Config, []model.Problem) {
 	d.seen = map[model.Key]int{}
 	work := &parseWork{search: mostSearched}
 	if len(data) > MaxFileSize {
@@ -61,7 +63,7 @@ func (d *decoder) decode(ctx context.Context, data []byte) ([]*model.Config, []m
 		return nil, d.problems
 	}
 	for _, c := range splitDocuments(data) {
-		if ctx.Err() != nil {
+		if done != nil && isClosed(done) {
 			break
 		}
 		docs, faults := c.parse(work)
@@ -69,7 +71,7 @@ func (d *decoder) decode(ctx context.Context, data []byte) ([]*model.Config, []m
 			d.problem(model.Key{}, f.line, f.text)
 		}
 		for _, doc := range docs {
-			d.document(ctx, doc, 0)
+			d.document(done, doc, 0)
 		}
 	}
 	if more := d.unnamed + work.unlisted - maxListed; more > 0 {
@@ -107,7 +109,7 @@ func (d *decoder) problem(key model.Key, line int, reason string) {
 }
 
 // document reads one object or a list of objects.
-func (d *decoder) document(ctx context.Context, n *yaml.Node, depth int) {
+func (d *decoder) document(done <-chan struct{}, n *yaml.Node, depth int) {
 	if n.Kind != yaml.MappingNode {
 		d.problem(model.Key{}, n.Line, "this document is "+shape(n)+": it has to be an object with apiVersion, kind, metadata and spec")
 		return
@@ -134,10 +136,10 @@ func (d *decoder) document(ctx context.Context, n *yaml.Node, depth int) {
 		d.problem(model.Key{}, n.Line, "a "+kind+" stands inside a list: write its items into the outer list")
 	default:
 		for _, item := range items.Content {
-			if ctx.Err() != nil {
+			if done != nil && isClosed(done) {
 				return
 			}
-			d.document(ctx, item, depth+1)
+			d.document(done, item, depth+1)
 		}
 	}
 }

@@ -67,6 +67,9 @@ type FileStore struct {
 	log *slog.Logger
 	*Cache
 	state atomic.Pointer[fileSnapshot]
+	// busy is when the look at the directory began that is under way; nil
+	// when there is none.
+	busy atomic.Pointer[time.Time]
 	// writing holds a token while somebody writes. The lock file keeps out
 	// other processes.
 	writing chan struct{}
@@ -122,9 +125,68 @@ func (s *FileStore) Problems() []model.Problem { return s.state.Load().problems 
 // done.
 func (s *FileStore) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.follow(ctx) })  // reads the directory, feeds the cache
-	g.Go(func() error { return s.Deliver(ctx) }) // reads the cache, calls the handlers
+	g.Go(func() error { return s.followOrLeave(ctx) }) // reads the directory, feeds the cache
+	g.Go(func() error { return s.Deliver(ctx) })       // reads the cache, calls the handlers
+	g.Go(func() error { return s.report(ctx) })        // logs when the first one is stuck
 	return g.Wait()
+}
+
+const (
+	// behindAfter is how long a look at the directory may take before it counts
+	// as stuck.
+	behindAfter = 10 * time.Second
+	// leaveAfter is how long the end waits for a look that is under way.
+	leaveAfter = 5 * time.Second
+)
+
+// followOrLeave is follow, but returns although the file system does not: what
+// hangs in a system call ends with the process.
+func (s *FileStore) followOrLeave(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.follow(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leaveAfter):
+		return fmt.Errorf("read the config directory %s: the file system does not answer", s.cfg.Dir)
+	}
+}
+
+// Behind returns since when the store has been busy with one look at its
+// directory, and so applies no further change. It is zero while that takes less
+// than 10 s.
+func (s *FileStore) Behind() time.Time {
+	since := s.busy.Load()
+	if since == nil || time.Since(*since) < behindAfter {
+		return time.Time{}
+	}
+	return *since
+}
+
+// report logs once that the store is stuck, and once that it is not any more.
+func (s *FileStore) report(ctx context.Context) error {
+	tick := time.NewTicker(behindAfter)
+	defer tick.Stop()
+	for stuck := false; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		switch since := s.Behind(); {
+		case !since.IsZero() && !stuck:
+			stuck = true
+			s.log.Error("changes of the configuration are not applied, because reading the config directory does not end", "path", s.cfg.Dir, "duration", time.Since(since))
+		case since.IsZero() && stuck:
+			stuck = false
+			s.log.Info("changes of the configuration are applied again", "path", s.cfg.Dir)
+		}
+	}
 }
 
 // follow brings the cache up to date with the directory.
@@ -171,7 +233,7 @@ func (s *FileStore) follow(ctx context.Context) error {
 			s.lookAtAll()
 		}
 		busySince = time.Time{}
-		waiting, degraded := s.refresh()
+		waiting, degraded := s.refresh(ctx)
 		if waiting {
 			retry.Reset(s.cfg.Settle)
 		}
@@ -203,9 +265,12 @@ func (s *FileStore) unwatch() {
 
 // refresh brings the cache up to date with what may have changed. Waiting means
 // that some file may come back, degraded that events do not tell of all.
-func (s *FileStore) refresh() (waiting, degraded bool) {
+func (s *FileStore) refresh(ctx context.Context) (waiting, degraded bool) {
+	now := time.Now()
+	s.busy.Store(&now)
+	defer s.busy.Store(nil)
 	s.mu.Lock()
-	s.tree.refresh(time.Now())
+	s.tree.refresh(ctx, now)
 	s.publish()
 	waiting, degraded = s.tree.waiting(), s.tree.degraded()
 	trouble, bad := s.tree.trouble[s.cfg.Dir]
@@ -246,14 +311,23 @@ func (s *FileStore) publish() {
 
 // logProblems says once that a problem is there and once that it is gone.
 func (s *FileStore) logProblems(prev, next *fileSnapshot) {
+	said := map[string]int{} // lines about each file
+	defer func() {
+		for place, n := range said {
+			if n > maxListed {
+				s.log.Warn("more problems of configuration objects came or went than are logged", "path", place, "count", n-maxListed)
+			}
+		}
+	}()
+	say := func(place string) bool { said[place]++; return said[place] <= maxListed }
 	for i, p := range next.problems {
-		if !prev.known[next.identity(i)] {
+		if !prev.known[next.identity(i)] && say(next.places[i]) {
 			s.log.Warn("a configuration object has a problem", "kind", string(p.Object.Kind), "name", p.Object.Name,
 				"namespace", p.Object.Namespace, "source", p.Source, "reason", p.Reason)
 		}
 	}
 	for i, p := range prev.problems {
-		if !next.known[prev.identity(i)] {
+		if !next.known[prev.identity(i)] && say(prev.places[i]) {
 			s.log.Info("a problem of a configuration object is gone", "kind", string(p.Object.Kind), "name", p.Object.Name,
 				"namespace", p.Object.Namespace, "source", p.Source, "reason", p.Reason)
 		}

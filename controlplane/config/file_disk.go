@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 const (
@@ -240,21 +242,22 @@ func removeFile(path string, expected []byte) error {
 
 // sweep removes what writers left that were killed. The caller holds the lock of
 // the root, so that no writer lives whose file it could be.
-func sweep(dir string, depth int) {
-	entries, err := os.ReadDir(dir)
-	_, another := os.Stat(filepath.Join(dir, ownDir))
-	if err != nil || depth > maxTreeDepth || depth > 0 && another == nil {
-		return // who reads the directory tells; another store's has another lock
-	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		switch info, err := os.Stat(path); {
-		case strings.HasPrefix(e.Name(), tempPrefix) && e.Type().IsRegular():
-			_ = os.Remove(path) // it harms nobody, and the next writer tries again
-		case err == nil && info.IsDir():
-			sweep(path, depth+1)
+func sweep(ctx context.Context, root string) {
+	none := func(string) bool { return false }
+	clean := func(dir string) bool {
+		if _, err := os.Stat(filepath.Join(dir, ownDir)); dir != root && err == nil {
+			return false // another store's has another lock
 		}
+		entries, err := os.ReadDir(dir)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), tempPrefix) && e.Type().IsRegular() {
+				_ = os.Remove(filepath.Join(dir, e.Name())) // it harms nobody, and the next writer tries again
+			}
+		}
+		return err == nil
 	}
+	// Who reads the directory tells of trouble with it.
+	_ = filetree.Walk{Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx, root)
 }
 
 func holds(path string, data []byte) bool {

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -78,7 +79,7 @@ func FuzzEditObject(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		before := decodeContent("f", data)
+		before := decodeContent(context.Background(), "f", data)
 		for _, c := range before.objects {
 			next := c.Clone()
 			next.Labels = map[string]string{"edited": "yes"}
@@ -92,7 +93,7 @@ func FuzzEditObject(f *testing.F) {
 					continue // it is refused, and nothing is written
 				}
 				checkChunks(t, data, out)
-				err = acceptable(before, decodeContent("f", out), c.Key, doc != nil)
+				err = acceptable(before, decodeContent(context.Background(), "f", out), c.Key, doc != nil)
 				if err != nil && len(before.problems) == 0 && plain(data) {
 					t.Fatalf("%s: %v\nbefore:\n%s\nafter:\n%s", c.Key, err, data, out)
 				}

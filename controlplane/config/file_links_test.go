@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -96,6 +97,48 @@ func TestFileStoreOddFiles(t *testing.T) {
 	r.wantAddress("a", "10.0.0.1")
 	r.wantProblem("huge.yaml:1: the file is larger than 16 MiB, the most that is read at once: split it into several files")
 	r.wantProblem("loop.yaml: it cannot be read: ")
+}
+
+// TestFileStoreCircles follows a directory whose links make 2^32 paths, and
+// that links to the kernel.
+func TestFileStoreCircles(t *testing.T) {
+	t.Parallel()
+	r := follow(t, func(dir string) {
+		must(t, os.Symlink(".", filepath.Join(dir, "a")), os.Symlink(".", filepath.Join(dir, "b")),
+			os.Symlink("/proc", filepath.Join(dir, "proc")), os.Symlink("/proc/kmsg", filepath.Join(dir, "kmsg.yaml")),
+			os.WriteFile(filepath.Join(dir, "one.yaml"), []byte(workload("a", "10.0.0.1")), 0o600))
+	})
+	r.wantAddress("a", "10.0.0.1")
+	if runtime.GOOS == "linux" {
+		r.wantProblem("proc: it cannot be read: it belongs to a file system of the kernel")
+		r.wantProblem("kmsg.yaml: the file cannot be read: ")
+	}
+	r.write("one.yaml", workload("a", "10.0.0.2"))
+	r.wantAddress("a", "10.0.0.2")
+	if !r.Behind().IsZero() {
+		t.Error("the store counts as stuck")
+	}
+	if got := len(r.Problems()); got > 3 {
+		t.Errorf("%d problems: %v", got, r.Problems())
+	}
+}
+
+// TestFileStoreBehind says when a look at the directory does not end.
+func TestFileStoreBehind(t *testing.T) {
+	t.Parallel()
+	s, err := NewFileStore(FileConfig{Dir: t.TempDir(), Name: "slow"})
+	must(t, err)
+	for age, want := range map[time.Duration]bool{0: false, behindAfter + time.Minute: true} {
+		began := time.Now().Add(-age)
+		s.busy.Store(&began)
+		if s.Behind().IsZero() == want {
+			t.Errorf("after %v the store is behind: %v", age, !want)
+		}
+		a := &Aggregate{stores: []Store{s}}
+		if got := len(a.Behind()); (got == 1) != want {
+			t.Errorf("after %v %d stores are behind", age, got)
+		}
+	}
 }
 
 // TestFileStoreManyFiles starts on 2000 files, more than any queue on the

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -27,9 +28,9 @@ type content struct {
 }
 
 // decodeContent reads the text of a file.
-func decodeContent(path string, data []byte) content {
+func decodeContent(ctx context.Context, path string, data []byte) content {
 	c := content{sum: sha256.Sum256(data), empty: len(data) == 0, path: path}
-	c.objects, c.problems = Decode(path, data)
+	c.objects, c.problems, c.err = DecodeContext(ctx, path, data)
 	return c
 }
 

@@ -4,10 +4,9 @@
 package config
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -23,11 +22,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 const (
-	// maxTreeDepth ends the descent when symbolic links go in circles.
-	maxTreeDepth = 32
 	// racy is how fresh a file may be so that its next change could show
 	// neither in its size nor in its time.
 	racy = 2 * time.Second
@@ -120,7 +118,7 @@ func isConfigName(name string) bool {
 }
 
 // refresh looks at what may have changed.
-func (t *tree) refresh(now time.Time) {
+func (t *tree) refresh(ctx context.Context, now time.Time) {
 	t.now = now
 	dirty := t.dirty
 	t.dirty = map[string]bool{}
@@ -131,19 +129,19 @@ func (t *tree) refresh(now time.Time) {
 				t.all = true
 				continue
 			}
-			t.look(path, info, err, true)
+			t.look(ctx, path, info, err, true)
 		}
 	}
 	if t.all {
 		t.all = false
-		t.scan(dirty)
+		t.scan(ctx, dirty)
 	}
 	t.status.refresh()
 }
 
 // scan looks at the whole tree; the files in force are read even if they
 // seem unchanged.
-func (t *tree) scan(force map[string]bool) {
+func (t *tree) scan(ctx context.Context, force map[string]bool) {
 	found := map[string]fs.FileInfo{}
 	trouble := map[string]string{}
 	t.watchFailed = t.watcher == nil
@@ -154,19 +152,29 @@ func (t *tree) scan(force map[string]bool) {
 		}
 	}
 	t.status.all = true
-	t.scanDir(t.dir, 0, func(path string, info fs.FileInfo) { found[path] = info }, trouble)
+	_ = filetree.Walk{ // it fails with ctx, which is looked at below
+		Wanted: isConfigName,
+		// The watch comes first, so that nothing falls between.
+		Enter:   func(dir string) bool { t.watchDir(dir); return true },
+		File:    func(path string, info fs.FileInfo) { found[path] = info },
+		Trouble: func(path, reason string) { trouble[path] = reason },
+	}.Run(ctx, t.dir)
 	look := func(path string) bool {
 		f, info := t.files[path], found[path]
 		return f == nil || force[path] || t.now.Sub(info.ModTime()) < racy || !sameFile(f.info, info)
 	}
-	t.readAhead(slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(path string) bool { return !look(path) }))
+	t.readAhead(ctx, slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(path string) bool { return !look(path) }))
+	if ctx.Err() != nil {
+		t.ahead, t.all = nil, true
+		return // what was not read looks like what is gone
+	}
 	for path, info := range found {
-		t.look(path, info, nil, look(path))
+		t.look(ctx, path, info, nil, look(path))
 	}
 	t.ahead = nil
 	for path := range t.files {
 		if found[path] == nil && !below(path, trouble) {
-			t.look(path, nil, fs.ErrNotExist, true)
+			t.look(ctx, path, nil, fs.ErrNotExist, true)
 		}
 	}
 	if !maps.Equal(trouble, t.trouble) {
@@ -179,7 +187,7 @@ func (t *tree) scan(force map[string]bool) {
 }
 
 // readAhead reads files with all processors.
-func (t *tree) readAhead(paths []string) {
+func (t *tree) readAhead(ctx context.Context, paths []string) {
 	var (
 		mu    sync.Mutex
 		group errgroup.Group
@@ -189,7 +197,10 @@ func (t *tree) readAhead(paths []string) {
 	for batch := range slices.Chunk(paths, readBatch) {
 		group.Go(func() error {
 			for _, path := range batch {
-				c := t.read(path)
+				if ctx.Err() != nil {
+					return nil
+				}
+				c := t.read(ctx, path)
 				mu.Lock()
 				t.ahead[path] = c
 				mu.Unlock()
@@ -201,7 +212,7 @@ func (t *tree) readAhead(paths []string) {
 }
 
 // read gives what a file holds, decoded unless it is what it was.
-func (t *tree) read(path string) content {
+func (t *tree) read(ctx context.Context, path string) content {
 	data, err := readFile(path)
 	if err != nil {
 		return content{err: err}
@@ -213,45 +224,12 @@ func (t *tree) read(path string) content {
 	case t.known.path == path && t.known.sum == c.sum:
 		return t.known
 	}
-	return decodeContent(path, data)
+	return decodeContent(ctx, path, data)
 }
 
-func (t *tree) scanDir(dir string, depth int, visit func(string, fs.FileInfo), trouble map[string]string) {
-	if depth > maxTreeDepth {
-		trouble[dir] = fmt.Sprintf("it is more than %d directories deep; does a symbolic link lead in a circle?", maxTreeDepth)
-		return
-	}
-	// The watch comes first, so that nothing falls between.
-	if t.watcher != nil {
-		if err := t.watcher.Add(dir); err != nil {
-			t.watchFailed = true
-		}
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		if depth == 0 || !errors.Is(err, fs.ErrNotExist) {
-			trouble[dir] = err.Error()
-		}
-		return
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
-		if !e.IsDir() && e.Type()&fs.ModeSymlink == 0 && !isConfigName(e.Name()) {
-			continue
-		}
-		info, err := os.Stat(path)
-		switch {
-		case err != nil && isConfigName(e.Name()) && !errors.Is(err, fs.ErrNotExist):
-			trouble[path] = err.Error()
-		case err != nil:
-		case info.IsDir():
-			t.scanDir(path, depth+1, visit, trouble)
-		case info.Mode().IsRegular() && isConfigName(e.Name()):
-			visit(path, info)
-		}
+func (t *tree) watchDir(dir string) {
+	if t.watcher != nil && t.watcher.Add(dir) != nil {
+		t.watchFailed = true
 	}
 }
 
@@ -275,7 +253,7 @@ func below(path string, dirs map[string]string) bool {
 }
 
 // look brings one file up to date. Info and err are what Stat said.
-func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
+func (t *tree) look(ctx context.Context, path string, info fs.FileInfo, err error, force bool) {
 	f := t.files[path]
 	if errors.Is(err, fs.ErrNotExist) {
 		if f != nil && !t.hold(f) {
@@ -299,10 +277,13 @@ func (t *tree) look(path string, info fs.FileInfo, err error, force bool) {
 	case err != nil:
 		c = content{err: err}
 	case !ok:
-		c = t.read(path)
+		c = t.read(ctx, path)
+	}
+	if ctx.Err() != nil {
+		return
 	}
 	if errors.Is(c.err, fs.ErrNotExist) {
-		t.look(path, nil, c.err, force)
+		t.look(ctx, path, nil, c.err, force)
 		return
 	}
 	if c.err == nil && c.empty && t.hold(f) {
@@ -341,13 +322,9 @@ func sameFile(a, b fs.FileInfo) bool {
 }
 
 // readFile reads no more than Decode takes.
-func readFile(path string) (data []byte, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	return io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+func readFile(path string) ([]byte, error) {
+	data, _, err := filetree.ReadFile(path, MaxFileSize+1)
+	return data, err
 }
 
 // report gives all that is wrong now.

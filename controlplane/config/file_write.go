@@ -43,7 +43,7 @@ func (s *FileStore) locked(ctx context.Context, verb string, key model.Key, writ
 			return keyError(verb, key, err)
 		default:
 			if !s.swept { // in the turn that writing gives
-				sweep(s.cfg.Dir, 0)
+				sweep(ctx, s.cfg.Dir)
 				s.swept = true
 			}
 			err = write(false)
@@ -82,14 +82,15 @@ func malformed(p model.Problem) error {
 }
 
 // fresh looks again at the files that hold an object, or would.
-func (s *FileStore) fresh(key model.Key) (standing, error) {
+func (s *FileStore) fresh(ctx context.Context, key model.Key) (standing, error) {
+	ctx = context.WithoutCancel(ctx) // half a look says wrong things
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tree
 	t.now = time.Now()
 	if !t.loaded {
 		t.all = true
-		t.refresh(t.now)
+		t.refresh(ctx, t.now)
 	}
 	if !t.loaded {
 		s.publish()
@@ -97,7 +98,7 @@ func (s *FileStore) fresh(key model.Key) (standing, error) {
 	}
 	look := func(path string) bool {
 		info, err := os.Stat(path)
-		t.look(path, info, err, true)
+		t.look(ctx, path, info, err, true)
 		return err == nil
 	}
 	held := len(s.index.holders[key]) > 0
@@ -111,7 +112,7 @@ func (s *FileStore) fresh(key model.Key) (standing, error) {
 	if held && len(s.index.holders[key]) == 0 {
 		// Somebody removed it, or moved it to a file that was not seen yet.
 		t.all = true
-		t.refresh(t.now)
+		t.refresh(ctx, t.now)
 		s.publish()
 	}
 	h := s.index.winner(key)
@@ -149,7 +150,7 @@ func (s *FileStore) Create(ctx context.Context, c *model.Config) (version string
 		return "", keyError(verb, c.Key, err)
 	}
 	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
-		now, err := s.fresh(c.Key)
+		now, err := s.fresh(ctx, c.Key)
 		switch {
 		case err != nil:
 			return err
@@ -168,7 +169,7 @@ func (s *FileStore) Create(ctx context.Context, c *model.Config) (version string
 			n++
 		}
 		path := s.place(c.Key, n)
-		after := decodeContent(path, doc)
+		after := decodeContent(context.WithoutCancel(ctx), path, doc)
 		if err := acceptable(content{}, after, c.Key, true); err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func (s *FileStore) Create(ctx context.Context, c *model.Config) (version string
 		if err := replaceFile(path, nil, doc); err != nil {
 			return err
 		}
-		version = s.adopt(path, after, c.Key)
+		version = s.adopt(ctx, path, after, c.Key)
 		return nil
 	})
 	return version, err
@@ -214,18 +215,18 @@ func acceptable(before, after content, key model.Key, there bool) error {
 
 // adopt makes a file visible that was just written, and gives the version that
 // the object in it has; empty when it was removed.
-func (s *FileStore) adopt(path string, written content, key model.Key) (version string) {
+func (s *FileStore) adopt(ctx context.Context, path string, written content, key model.Key) (version string) {
+	ctx = context.WithoutCancel(ctx) // it was written
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tree.known = written
 	is := func(c *model.Config) bool { return c.Key == key }
 	if f := s.tree.files[path]; f != nil && !slices.ContainsFunc(written.objects, is) {
-		// Else a document that nobody can read would keep it in force, also if the
-		// file was read since it was written.
-		f.objects, f.read = slices.DeleteFunc(slices.Clone(f.objects), is), false
+		// Else a document that nobody can read would keep it in force.
+		f.objects = slices.DeleteFunc(slices.Clone(f.objects), is)
 	}
 	info, err := os.Stat(path)
-	s.tree.look(path, info, err, true)
+	s.tree.look(ctx, path, info, err, true)
 	s.tree.known = content{}
 	s.publish()
 	if i := slices.IndexFunc(written.objects, is); i >= 0 {
@@ -250,7 +251,7 @@ func (s *FileStore) Update(ctx context.Context, c *model.Config) (version string
 		return "", err
 	}
 	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
-		now, err := s.fresh(c.Key)
+		now, err := s.fresh(ctx, c.Key)
 		if err != nil {
 			return err
 		}
@@ -277,7 +278,7 @@ func (s *FileStore) Update(ctx context.Context, c *model.Config) (version string
 		if err != nil {
 			return err
 		}
-		version, err = s.rewrite(now.file, c.Key, doc)
+		version, err = s.rewrite(ctx, now.file, c.Key, doc)
 		return err
 	})
 	return version, err
@@ -285,7 +286,7 @@ func (s *FileStore) Update(ctx context.Context, c *model.Config) (version string
 
 // rewrite replaces the document of an object in a file, or removes it when doc
 // is nil, and gives the new version of the object.
-func (s *FileStore) rewrite(f *file, key model.Key, doc []byte) (version string, err error) {
+func (s *FileStore) rewrite(ctx context.Context, f *file, key model.Key, doc []byte) (version string, err error) {
 	path, err := filepath.EvalSymlinks(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errChanged
@@ -307,7 +308,7 @@ func (s *FileStore) rewrite(f *file, key model.Key, doc []byte) (version string,
 	if err != nil {
 		return "", fmt.Errorf("%w (%s: %w: change it by hand)", ErrMalformed, f.path, err)
 	}
-	after := decodeContent(f.path, next)
+	after := decodeContent(context.WithoutCancel(ctx), f.path, next)
 	if err := acceptable(before, after, key, doc != nil); err != nil {
 		return "", err
 	}
@@ -315,7 +316,7 @@ func (s *FileStore) rewrite(f *file, key model.Key, doc []byte) (version string,
 		if err := replaceFile(path, data, next); err != nil {
 			return "", err
 		}
-		return s.adopt(f.path, after, key), nil
+		return s.adopt(ctx, f.path, after, key), nil
 	}
 	if err := replaceFile(path, data, nil); err != nil {
 		return "", err
@@ -339,7 +340,7 @@ func (s *FileStore) UpdateStatus(ctx context.Context, c *model.Config) (version 
 		return "", err
 	}
 	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
-		now, err := s.fresh(c.Key)
+		now, err := s.fresh(ctx, c.Key)
 		if err != nil {
 			return err
 		}
@@ -366,7 +367,7 @@ func (s *FileStore) UpdateStatus(ctx context.Context, c *model.Config) (version 
 // Patch changes the newest state of an object; see [Store].
 func (s *FileStore) Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error) {
 	if s.Get(key) == nil {
-		if _, err := s.fresh(key); err != nil && !errors.Is(err, errHeld) {
+		if _, err := s.fresh(ctx, key); err != nil && !errors.Is(err, errHeld) {
 			return "", keyError("patch", key, err)
 		}
 	}
@@ -380,7 +381,7 @@ func (s *FileStore) Delete(ctx context.Context, key model.Key, resourceVersion s
 	removed := false
 	return s.locked(ctx, verb, key, func(readOnly bool) error {
 		for {
-			now, err := s.fresh(key)
+			now, err := s.fresh(ctx, key)
 			switch {
 			case err != nil:
 				return err
@@ -396,7 +397,7 @@ func (s *FileStore) Delete(ctx context.Context, key model.Key, resourceVersion s
 				return ErrReadOnly
 			}
 			// The same object may stand in several files.
-			if _, err := s.rewrite(now.file, key, nil); err != nil {
+			if _, err := s.rewrite(ctx, now.file, key, nil); err != nil {
 				return err
 			}
 			removed = true

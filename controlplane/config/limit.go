@@ -11,8 +11,8 @@ import (
 
 const (
 	// MaxObjectSize bounds the text of one object, in bytes, with its aliases
-	// written out. The API server accepts no larger ones.
-	MaxObjectSize = 3 << 20
+	// written out. An API server accepts 3 MiB.
+	MaxObjectSize = 4 << 20
 	// maxHosts bounds the hosts of one ServiceEntry or VirtualService: proxies
 	// get clusters or virtual hosts for each.
 	maxHosts = 10_000

@@ -80,10 +80,10 @@ func TestObjectSize(t *testing.T) {
 	big := strings.Repeat("x", 100_000)
 	for name, text := range map[string]string{
 		"text":    "metadata: {name: big, annotations: {a: " + strings.Repeat("x", MaxObjectSize) + "}}",
-		"aliases": "metadata: {name: big, annotations: {a: &a " + big + aliases(40) + "}}",
+		"aliases": "metadata: {name: big, annotations: {a: &a " + big + aliases(60) + "}}",
 	} {
 		_, problems := Decode("f", []byte("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1}\n"+text+"\n---\n"))
-		const want = "f:1: WorkloadEntry/default/big: the object holds more than 3 MiB of text, the most that one object may have: split it into several objects"
+		const want = "f:1: WorkloadEntry/default/big: the object holds more than 4 MiB of text, the most that one object may have: split it into several objects"
 		if len(problems) != 1 || problems[0].String() != want {
 			t.Errorf("%s: %d problems, the first: %.300v", name, len(problems), problems)
 		}

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // problemGauge counts the problems of stores when it is asked.
 type problemGauge struct {
-	desc *prometheus.Desc
+	desc, behind *prometheus.Desc
 
 	mu     sync.Mutex // guards what follows
 	stores []Store
@@ -22,8 +23,12 @@ type problemGauge struct {
 
 // countProblems makes the problems of a store a metric.
 func countProblems(r prometheus.Registerer, s Store) error {
-	gauge, err := shared(r, &problemGauge{desc: prometheus.NewDesc(
-		"outrigger_control_config_problems", "Things that are wrong with configuration objects of a store now.", []string{"store"}, nil)})
+	gauge, err := shared(r, &problemGauge{
+		desc: prometheus.NewDesc(
+			"outrigger_control_config_problems", "Things that are wrong with configuration objects of a store now.", []string{"store"}, nil),
+		behind: prometheus.NewDesc(
+			"outrigger_control_config_behind_seconds", "How long a store has applied no changes because reading its directory does not end; 0 if it does.", []string{"store"}, nil),
+	})
 	if err != nil {
 		return fmt.Errorf("register metrics of config store %s: %w", s.Name(), err)
 	}
@@ -34,16 +39,28 @@ func countProblems(r prometheus.Registerer, s Store) error {
 }
 
 // Describe is that of [prometheus.Collector].
-func (g *problemGauge) Describe(out chan<- *prometheus.Desc) { out <- g.desc }
+func (g *problemGauge) Describe(out chan<- *prometheus.Desc) {
+	out <- g.desc
+	out <- g.behind
+}
 
 // Collect is that of [prometheus.Collector]. Stores of one name share a value.
 func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
 	g.mu.Lock()
 	stores := slices.Clone(g.stores)
 	g.mu.Unlock()
-	counts := map[string]int{}
+	counts, behind := map[string]int{}, map[string]float64{}
 	for _, s := range stores {
 		counts[s.Name()] += len(s.Problems())
+		if f, ok := s.(*FileStore); ok {
+			behind[s.Name()] += 0
+			if since := f.Behind(); !since.IsZero() {
+				behind[s.Name()] = max(behind[s.Name()], time.Since(since).Seconds())
+			}
+		}
+	}
+	for name, seconds := range behind {
+		out <- prometheus.MustNewConstMetric(g.behind, prometheus.GaugeValue, seconds, name)
 	}
 	for name, n := range counts {
 		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(n), name)

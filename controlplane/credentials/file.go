@@ -8,26 +8,25 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 const (
 	defaultRescan = 30 * time.Second
 	quiet         = 50 * time.Millisecond
 	// busy bounds how long a directory that is never quiet is not read.
-	busy     = 10 * quiet
-	maxFile  = 4 << 20
-	maxDepth = 32
+	busy    = 10 * quiet
+	maxFile = 4 << 20
 	// othersMay are the bits of a mode with which others than the owner and its
 	// group may read a file, or the group may write it.
 	othersMay fs.FileMode = 0o027
@@ -100,7 +99,7 @@ func (s *FileSource) Run(ctx context.Context) error {
 	timer := time.NewTimer(s.cfg.Rescan)
 	defer timer.Stop()
 	for {
-		s.scan(watcher)
+		s.scan(ctx, watcher)
 		s.SetSynced()
 		timer.Reset(s.cfg.Rescan)
 		var since time.Time
@@ -126,50 +125,34 @@ func (s *FileSource) Run(ctx context.Context) error {
 }
 
 // scan reads all files and brings the table up to date.
-func (s *FileSource) scan(watcher *fsnotify.Watcher) {
+func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 	found := map[string]bool{}
-	ok := s.walk(watcher, s.cfg.Dir, 0, func(path string) { found[path] = true; s.read(path) })
+	ok := true
+	err := filetree.Walk{
+		Wanted: func(name string) bool { ext := filepath.Ext(name); return ext == ".yaml" || ext == ".yml" },
+		Enter: func(dir string) bool {
+			if watcher != nil {
+				// The watch comes first, so that nothing falls between. Without it
+				// changes are seen a little later.
+				_ = watcher.Add(dir)
+			}
+			return true
+		},
+		File: func(path string, _ fs.FileInfo) { found[path] = true; s.read(path) },
+		Trouble: func(path, reason string) {
+			ok = false
+			s.cfg.Logger.Warn("a path in the directory of credentials cannot be read; what was read before stays in force", "path", path, "reason", reason)
+		},
+	}.Run(ctx, s.cfg.Dir)
+	if err != nil {
+		return
+	}
 	for path := range s.seen {
 		if !found[path] && ok {
 			delete(s.seen, path)
 		}
 	}
 	s.publish()
-}
-
-// walk visits the files; it reports whether it could look everywhere.
-func (s *FileSource) walk(watcher *fsnotify.Watcher, dir string, depth int, visit func(path string)) bool {
-	if depth > maxDepth {
-		return false
-	}
-	if watcher != nil {
-		// The watch comes first, so that nothing falls between. Without it
-		// changes are seen a little later.
-		_ = watcher.Add(dir)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		s.cfg.Logger.Warn("a directory of credentials cannot be read; what was read before stays in force", "path", dir, "err", err)
-		return false
-	}
-	ok := true
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path)
-		switch ext := filepath.Ext(path); {
-		case errors.Is(err, fs.ErrNotExist): // gone since, or a dangling link
-		case err != nil:
-			ok = false
-		case info.IsDir():
-			ok = s.walk(watcher, path, depth+1, visit) && ok
-		case info.Mode().IsRegular() && (ext == ".yaml" || ext == ".yml"):
-			visit(path)
-		}
-	}
-	return ok
 }
 
 // read brings one file up to date. What is wrong with it is logged once.
@@ -206,17 +189,11 @@ func (s *FileSource) read(path string) {
 }
 
 func readFile(path string) (data []byte, mode fs.FileMode, err error) {
-	f, err := os.Open(path)
+	data, info, err := filetree.ReadFile(path, maxFile+1)
 	if err != nil {
 		return nil, 0, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
-	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
-	data, err = io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
+	if len(data) > maxFile {
 		err = fmt.Errorf("it has more than %d bytes", maxFile)
 	}
 	return data, info.Mode().Perm(), err

@@ -4,6 +4,7 @@
 package webhook
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -28,6 +30,10 @@ const (
 	maxBody = 6 << 20
 	// mostWarnings bounds what a person is shown; Kubernetes cuts more.
 	mostWarnings = 32
+	// mostAtOnce bounds the objects that are checked at the same time. Who
+	// waits longer than waitTime is told to come back.
+	mostAtOnce = 4
+	waitTime   = 5 * time.Second
 )
 
 // Config describes a Validator.
@@ -43,13 +49,15 @@ type Validator struct {
 	log            *slog.Logger
 	passed, failed *prometheus.CounterVec
 	faults         prometheus.Counter
+	// slots holds a token for each object that is being checked.
+	slots chan struct{}
 }
 
 // NewValidator gives a Validator.
 func NewValidator(cfg Config) (*Validator, error) {
 	labels := []string{"group", "version", "resource"}
 	v := &Validator{
-		log: cfg.Logger,
+		log: cfg.Logger, slots: make(chan struct{}, mostAtOnce),
 		passed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "galley_validation_passed", Help: "Objects that the validating webhook was asked about and found good.",
 		}, labels),
@@ -87,6 +95,17 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.faults.Inc()
 		v.log.Warn("a question to the webhook cannot be read", "address", r.RemoteAddr, "err", err)
 		http.Error(w, err.Error(), status)
+		return
+	}
+	wait, cancel := context.WithTimeout(r.Context(), waitTime)
+	defer cancel()
+	select {
+	case v.slots <- struct{}{}:
+		defer func() { <-v.slots }()
+	case <-wait.Done():
+		v.faults.Inc()
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "other objects are being checked: try again", http.StatusServiceUnavailable)
 		return
 	}
 	out := review{TypeMeta: in.TypeMeta, Response: v.answer(in.Request)}
