@@ -129,6 +129,10 @@ func (b *builder) readsItself(n *yaml.Node, t reflect.Type, path string) any {
 	return tree
 }
 
+// manyItems is how many items of a list that is too long are still looked at one
+// by one.
+const manyItems = 1000
+
 // object gives the fields of a mapping.
 func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 	if n.Kind != yaml.MappingNode {
@@ -146,8 +150,7 @@ func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 				return
 			}
 			at := path + "." + f.name
-			if most := limitsOf(f).most; most > 0 && value.Kind == yaml.SequenceNode && len(value.Content) > most {
-				// There may be very many: they are not looked at one by one.
+			if most := limitsOf(f).most; most > 0 && value.Kind == yaml.SequenceNode && len(value.Content) > max(most, manyItems) {
 				b.errorf(value, "%s %s", at, limitsOf(f).lengthFault(len(value.Content), "entries"))
 				tree[f.name] = nil
 				return
