@@ -7,7 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,7 +92,8 @@ func (m *member) stream(t *testing.T) error {
 		return err
 	}
 	node := &corev3.Node{Id: "sidecar~127.77.53.21~" + m.id.ServiceAccount + ".shop~shop.svc.cluster.local", Metadata: md}
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: clusterType}); err != nil {
+	// Send returns io.EOF on a stream that has ended; Recv returns why.
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: clusterType}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if _, err := stream.Recv(); err != nil {
