@@ -46,8 +46,8 @@ const (
 // address, may hold in bytes, and how many streams and requests there may be.
 const (
 	perName          = 64 // bytes that a name costs beside its own
-	maxStreamNames   = 32 << 20
-	maxCallerNames   = 192 << 20
+	maxStreamNames   = 24 << 20
+	maxCallerNames   = 64 << 20
 	maxCallerStreams = 64
 	// A push of all types is answered by ten requests. One of a reconnecting delta
 	// proxy has some megabytes.
@@ -232,6 +232,18 @@ func address(ctx context.Context) string {
 		return p.Addr.String()
 	}
 	return "unknown"
+}
+
+// reserve takes what a request asks for from the caller's share, before anything
+// is made for it; resized corrects it.
+func (s *stream) reserve(q *request) error {
+	total := q.wanted
+	for typeURL, sub := range s.subs {
+		if s.delta || typeURL != q.typeURL { // without delta a request names all
+			total += sub.names.size
+		}
+	}
+	return s.quota.resize(total)
 }
 
 // resized notes what the subscriptions of a stream hold.

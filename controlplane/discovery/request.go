@@ -40,6 +40,8 @@ type request struct {
 	body  []byte
 	// total is how many names it has in all, and size how many bytes.
 	total, size int
+	// wanted is about how many bytes the names take that it subscribes to.
+	wanted int
 	// free gives body back; nothing else of the request lives in it.
 	free func()
 }
@@ -84,6 +86,7 @@ func readSotW(b []byte) (*request, error) {
 		case sotwNames:
 			q.named++
 			q.asked += xxhash.Sum64(v)
+			q.wanted += len(v) + perName
 			err = q.count(v)
 		case sotwTypeURL:
 			err = word(&q.typeURL, "type_url", v)
@@ -120,6 +123,7 @@ func readDelta(b []byte) (*request, error) {
 		case deltaTypeURL:
 			err = word(&q.typeURL, "type_url", v)
 		case deltaSubscribe:
+			q.wanted += len(v) + perName
 			q.subscribe, err = append(q.subscribe, string(v)), q.count(v)
 		case deltaUnsubscribe:
 			q.unsubscribe, err = append(q.unsubscribe, string(v)), q.count(v)

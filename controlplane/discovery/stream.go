@@ -167,7 +167,10 @@ func (s *stream) handle(q *request) error {
 	}
 	s.returned = s.returned || q.nonce == "" && (q.version != "" || len(q.versions) > 0)
 	s.listens(q)
-	err := s.server.kept.give(s)
+	err := s.reserve(q)
+	if err == nil {
+		err = s.server.kept.give(s)
+	}
 	if err != nil {
 		return err
 	}
