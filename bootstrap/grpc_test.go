@@ -177,7 +177,7 @@ func TestRenderGRPCIsWhatGRPCReads(t *testing.T) {
 				if n.GetId() != in.Node.String() || n.GetLocality().GetSubZone() != "s" || fields["GENERATOR"].GetStringValue() != "grpc" || fields["EXTRA"] != nil {
 					t.Errorf("the node is %v", n)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Fatalf("timeout: gRPC opens a stream over the socket; the bootstrap is\n%s", doc)
 			}
 		})

@@ -236,7 +236,7 @@ func converse(t *testing.T, from *machine, address, greeting string) {
 			return fmt.Sprintf("%s connects to %s: %v", from.name, address, err)
 		}
 		defer func() { _ = c.Close() }() // nothing more is expected
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 		in := bufio.NewReader(c)
 		first, err := in.ReadString('\n')
 		if first = strings.ReplaceAll(first, "::ffff:", ""); err != nil || !strings.HasPrefix(first, greeting) {

@@ -150,9 +150,9 @@ func (s *shop) start(wrap ...string) {
 		select {
 		case err := <-exited:
 			s.t.Logf("outrigger up ended with %v", err)
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			_ = cmd.Process.Kill()
-			s.t.Error("outrigger up did not end within 20 s")
+			s.t.Error("outrigger up did not end within 2 minutes")
 		}
 		if s.t.Failed() {
 			s.t.Logf("outrigger up said:\n%s", out)

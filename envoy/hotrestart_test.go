@@ -302,7 +302,7 @@ func TestRealHotRestartOldOneDies(t *testing.T) {
 	if err := <-result; err != nil {
 		t.Errorf("Run() = %v", err)
 	}
-	if took := time.Since(ending); took > 3*time.Second {
+	if took := time.Since(ending); took > time.Minute {
 		t.Errorf("the end took %s", took)
 	}
 }
@@ -336,7 +336,7 @@ func TestRealHotRestartEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e, cancel, result := startHot(t, func(c *Config) { c.HotRestart.Drain = 10 * time.Second })
+			e, cancel, result := startHot(t, func(c *Config) { c.HotRestart.Drain = 5 * time.Minute })
 			old := e.PID()
 			e.HotRestart("the test")
 			eventually(t, name, func() bool { return when(e) })
@@ -345,7 +345,7 @@ func TestRealHotRestartEnds(t *testing.T) {
 			if err := <-result; err != nil {
 				t.Errorf("Run() = %v", err)
 			}
-			if took := time.Since(begun); took > 5*time.Second || alive(old) || alive(e.PID()) {
+			if took := time.Since(begun); took > 4*time.Minute || alive(old) || alive(e.PID()) {
 				t.Errorf("the end took %s; alive: %t, %t", took, alive(old), alive(e.PID()))
 			}
 		})

@@ -43,10 +43,10 @@ func getFrom(t *testing.T, source, url string) (int, string, error) {
 	return resp.StatusCode, string(body), err
 }
 
-// TestStrangersKeepNobodyOut: while strangers hold more connections than there are,
+// TestStrangersKeepNobodyOut: while strangers want more connections than there are for them,
 // whatever they do with them, every probe is answered: of the kubelet at an address
 // that is known, and at one that is not. The tests are not parallel: each of them
-// opens more than a thousand files.
+// opens hundreds of files.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	app := upstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })
 	probers, err := ParseProbers(`{"` + livez + `": {"httpGet": {"port": ` + portOfAddr(t, app.URL) + `}, "timeoutSeconds": 120}}`)
@@ -68,9 +68,9 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 		{"metrics unread", strings.Repeat(metrics, 20)},
 		{"answers unread", strings.Repeat(ready, 1000)},
 	} {
-		for name, sources := range map[string]int{"one stranger": 1, "several": 40, "many": 1100} {
+		for name, sources := range map[string]int{"one stranger": 1, "several": 40, "many": maxConns} {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
-				for i := range 1100 {
+				for i := range maxConns {
 					conn := dialFrom(t, fmt.Sprintf("127.2.%d.%d", i%sources/200, 1+i%sources%200), address)
 					_ = conn.SetReadBuffer(2048) // so that little is on its way
 					go func() { _, _ = io.WriteString(conn, c.send) }()

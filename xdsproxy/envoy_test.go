@@ -186,7 +186,7 @@ func TestEnvoyMovesFromLastGood(t *testing.T) {
 
 		r.start(t, listen(t, upstream))
 		r.answerAll(t, mesh(t, address, "new"))
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for requests := 1; ; requests++ {
 			body, err := fetch(t, address)
 			if err != nil || body != "old" && body != "new" {

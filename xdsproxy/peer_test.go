@@ -232,7 +232,7 @@ func TestConnected(t *testing.T) {
 		t.Errorf("after an answer: %v", err)
 	}
 	closeConn()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for p.Connected() == nil {
 		if time.Now().After(deadline) {
 			t.Fatal("connected although the stream has ended")

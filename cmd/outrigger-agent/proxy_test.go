@@ -155,7 +155,7 @@ func (a *agent) get(port int, path string) (code int, body string) {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("timeout: %s", what)
@@ -186,7 +186,7 @@ func (a *agent) waitEnd(want int) {
 	a.t.Helper()
 	select {
 	case <-a.ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		a.t.Fatal("timeout: the agent ends")
 	}
 	if got := a.cmd.ProcessState.ExitCode(); got != want {

@@ -39,7 +39,7 @@ func TestProxyCertificateRunsOut(t *testing.T) {
 		!strings.Contains(body, "\ncontrol plane: lost ") || !strings.Contains(body, "\ncertificate: until 20") {
 		t.Errorf("%d %s", code, body)
 	}
-	if late := time.Since(ends); late > time.Second {
+	if late := time.Since(ends); late > time.Minute {
 		t.Errorf("it was ready for %s with a certificate that had run out", late)
 	}
 	// What load balancers ask goes through Envoy, which still serves.

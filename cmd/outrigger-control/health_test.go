@@ -125,7 +125,7 @@ func (a *adsStream) send(t *testing.T, q *discoveryv3.DiscoveryRequest) {
 func (a *adsStream) want(t *testing.T, what, addresses string) {
 	t.Helper()
 	last := "none"
-	for end := time.After(20 * time.Second); last != addresses; {
+	for end := time.After(2 * time.Minute); last != addresses; {
 		select {
 		case got, ok := <-a.answers:
 			if !ok {
@@ -140,9 +140,9 @@ func (a *adsStream) want(t *testing.T, what, addresses string) {
 
 func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within 2 minutes: %s", what)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 // metric waits until a metric has a value.
 func (s *server) metric(t *testing.T, line string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		answer, err := http.Get("http://" + s.listeners.http.Addr().String() + "/metrics")
 		if err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ func TestSignalBeforeTheStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd, stderr := program(t, nil, "up", "-f", "/no/mesh.yaml", "--envoy", envoy)
-			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 				if _, err := os.Stat(envoy + ".asked"); err == nil {
 					break
 				}
@@ -85,7 +85,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 	written := func() error { _, err := (whileRead{w, func() { ended = true }}).Write([]byte("x")); return err }
 	err = written()
 	// A process that another test is just starting has the other end for a moment.
-	for deadline := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(deadline); err = written() {
+	for deadline := time.Now().Add(2 * time.Minute); err == nil && time.Now().Before(deadline); err = written() {
 		time.Sleep(time.Millisecond)
 	}
 	if err == nil || !ended {

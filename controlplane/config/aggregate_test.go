@@ -245,7 +245,7 @@ func TestAggregateWaits(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "memory://bad: no route") || !strings.Contains(err.Error(), "memory://good: cut") {
 			t.Errorf("Run ends with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("Run does not end with its stores")
 	}
 }

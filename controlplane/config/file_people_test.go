@@ -71,6 +71,27 @@ func TestFileStoreEditsInPlace(t *testing.T) {
 	}
 }
 
+// An object that is removed from a file with a broken document is gone, also if
+// the store reads the file before the writer tells it what was written.
+func TestFileStoreReadsBeforeTheWriterAdopts(t *testing.T) {
+	t.Parallel()
+	const bad = "# bad\nkind: [\n---\n"
+	a, b := workload("a", "10.0.0.1"), workload("b", "10.0.0.2")
+	r := follow(t, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(a+bad+b), 0o640))
+	})
+	path, left := filepath.Join(r.dir, "all.yaml"), []byte("---\n"+bad+b)
+	must(t, os.WriteFile(path, left, 0o640))
+	r.lookAtAll()
+	r.refresh(t.Context())
+	if r.Get(defaultKey("a")) == nil {
+		t.Error("what nobody can read may be the object, and it does not stay")
+	}
+	if version := r.adopt(t.Context(), path, decodeContent(t.Context(), path, left), defaultKey("a")); version != "" || r.Get(defaultKey("a")) != nil || r.Get(defaultKey("b")) == nil {
+		t.Errorf("after its end it has version %q: %v", version, r.Get(defaultKey("a")))
+	}
+}
+
 func defaultKey(name string) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}
 }

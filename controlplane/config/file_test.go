@@ -94,7 +94,7 @@ func followWith(t *testing.T, cfg FileConfig) *running {
 
 func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("it never came true: %s\nproblems: %v\nlog: %s", what, r.Problems(), r.log)
 		}
@@ -107,7 +107,7 @@ func (r *running) next() model.Change {
 	select {
 	case c := <-r.changes:
 		return c
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		r.t.Fatalf("no change came; problems: %v", r.Problems())
 		return model.Change{}
 	}

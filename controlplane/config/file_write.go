@@ -222,8 +222,9 @@ func (s *FileStore) adopt(ctx context.Context, path string, written content, key
 	s.tree.known = written
 	is := func(c *model.Config) bool { return c.Key == key }
 	if f := s.tree.files[path]; f != nil && !slices.ContainsFunc(written.objects, is) {
-		// Else a document that nobody can read would keep it in force.
-		f.objects = slices.DeleteFunc(slices.Clone(f.objects), is)
+		// Else a document that nobody can read would keep it in force, also if the
+		// file was read since it was written.
+		f.objects, f.read = slices.DeleteFunc(slices.Clone(f.objects), is), false
 	}
 	info, err := os.Stat(path)
 	s.tree.look(ctx, path, info, err, true)

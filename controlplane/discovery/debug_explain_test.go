@@ -137,14 +137,14 @@ func debugGet(t *testing.T, s *Server, path string, into any) {
 func eventually[T any](t *testing.T, s *Server, path, what string, is func(T) bool) T {
 	t.Helper()
 	var got T
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var zero T
 		got = zero
 		if debugGet(t, s, path, &got); is(got) {
 			return got
 		}
 	}
-	t.Fatalf("not within 10 s: %s: %s is %+v", what, path, got)
+	t.Fatalf("not within 2 minutes: %s: %s is %+v", what, path, got)
 	return got
 }
 

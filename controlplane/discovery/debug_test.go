@@ -73,7 +73,7 @@ func (p *peer) question(typeURL string, names ...string) []*anypb.Any {
 	var m proto.Message
 	select {
 	case m = <-p.got:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 	}
 	var out []*anypb.Any
 	switch r := m.(type) {

@@ -17,7 +17,7 @@ import (
 func (h *harness) progress(t *testing.T, sequence uint64, want string) Progress {
 	t.Helper()
 	got := ""
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		p := h.server.Distribution().Of(sequence)
 		if got = fmt.Sprintf("%d %d %d", p.Acknowledged, p.Behind, p.Rejected); got == want {
 			return p

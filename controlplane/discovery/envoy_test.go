@@ -367,7 +367,7 @@ func (h *held) get(t *testing.T) {
 }
 
 func (h *held) ask() error {
-	if err := h.conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := h.conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(h.conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {

@@ -74,8 +74,8 @@ func (p *peer) until(lines ...string) {
 			typeURL, line := p.describe(m)
 			left = slices.DeleteFunc(slices.Clone(left), func(l string) bool { return l == line })
 			p.ack(typeURL)
-		case <-time.After(10 * time.Second):
-			p.t.Fatalf("no response within 10 s, want %q", left)
+		case <-time.After(2 * time.Minute):
+			p.t.Fatalf("no response within 2 minutes, want %q", left)
 		}
 	}
 }

@@ -414,7 +414,7 @@ spec:
   http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
 `, nil)
 	ask := func(name string) string { return w.ask(caller{port: "PORT_HTTPS", name: name}, name) }
-	for end := time.Now().Add(40 * time.Second); !strings.HasPrefix(ask("one.test"), "one 200 "); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !strings.HasPrefix(ask("one.test"), "one 200 "); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("a server waits for the Secret of another one: %q", ask("one.test"))
 		}

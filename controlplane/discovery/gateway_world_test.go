@@ -335,7 +335,7 @@ func (w *edgeWorld) connect(c caller) (net.Conn, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		return nil, "", err
 	}
 	if _, err := io.WriteString(conn, c.before); err != nil {

@@ -300,8 +300,8 @@ func (p *peer) want(line string) string {
 			p.t.Fatalf("got response %q, want %q", got, line)
 		}
 		return typeURL
-	case <-time.After(10 * time.Second):
-		p.t.Fatalf("no response within 10 s, want %q", line)
+	case <-time.After(2 * time.Minute):
+		p.t.Fatalf("no response within 2 minutes, want %q", line)
 	}
 	return ""
 }
@@ -316,8 +316,8 @@ func (p *peer) any() string {
 			return typeURL
 		}
 		p.t.Fatalf("stream ended with %v", p.err.Load())
-	case <-time.After(10 * time.Second):
-		p.t.Fatal("no response within 10 s")
+	case <-time.After(2 * time.Minute):
+		p.t.Fatal("no response within 2 minutes")
 	}
 	return ""
 }
@@ -380,8 +380,8 @@ func (p *peer) quiet() {
 				_, got := p.describe(m)
 				p.t.Fatalf("got response %q, want none", got)
 			}
-		case <-time.After(10 * time.Second):
-			p.t.Fatal("no response within 10 s")
+		case <-time.After(2 * time.Minute):
+			p.t.Fatal("no response within 2 minutes")
 		}
 	}
 }

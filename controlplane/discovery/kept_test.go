@@ -234,7 +234,7 @@ func TestCanaryIsSilent(t *testing.T) {
 		for _, p := range others {
 			p.wantAck("rds r=2")
 		}
-		if all := time.Since(begin); quick < trialTime && (all < trialTime*9/10 || all > trialTime+5*time.Second) {
+		if all := time.Since(begin); quick < trialTime && (all < trialTime*9/10 || all > trialTime+2*time.Minute) {
 			t.Errorf("the others waited for %v, want %v", all, trialTime)
 		}
 		until(t, "it is counted", func() bool { return h.count(claimUnanswered) == 1 })

@@ -242,9 +242,9 @@ func noConfig() SecretsConfig { return SecretsConfig{} }
 // until waits for something to become true.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !cond(); {
+	for end := time.Now().Add(2 * time.Minute); !cond(); {
 		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within 2 minutes: %s", what)
 		}
 		time.Sleep(time.Millisecond)
 	}

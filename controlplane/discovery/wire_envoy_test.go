@@ -268,7 +268,7 @@ func TestEnvoyViews(t *testing.T) {
 				}
 				want := content(t, r.fresh())
 				var got map[string]string
-				for end := time.Now().Add(10 * time.Second); !maps.Equal(got, want) && time.Now().Before(end); {
+				for end := time.Now().Add(2 * time.Minute); !maps.Equal(got, want) && time.Now().Before(end); {
 					got = content(t, e.view(tc.kind))
 				}
 				if !maps.Equal(got, want) {

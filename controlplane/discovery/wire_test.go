@@ -217,7 +217,7 @@ func TestManyNames(t *testing.T) {
 			p.ack(generate.TypeEndpoint)
 		}
 		p.quiet()
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > 2*time.Minute {
 			t.Errorf("a subscription of %d names takes %s", count, took)
 		}
 		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=3", names[count-1]: "last=2"})

@@ -203,7 +203,7 @@ func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, arg
 			t.Errorf("envoy said:\n%s", text)
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = conn.Close()

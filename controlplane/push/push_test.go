@@ -232,7 +232,7 @@ func TestQueueLosesNothing(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -55,7 +55,7 @@ func TestRecovery(t *testing.T) {
 	listen(t, address, &service{answer: two}, secondCert)
 	wait := func(what string, ok func(error) bool) {
 		t.Helper()
-		end := time.Now().Add(10 * time.Second)
+		end := time.Now().Add(2 * time.Minute)
 		err := sign()
 		for ; !ok(err); err = sign() {
 			if time.Now().After(end) {

@@ -32,7 +32,7 @@ func TestExec(t *testing.T) {
 		if err != nil && (len(err.Error()) > 2*maxOutput || !utf8.ValidString(err.Error())) {
 			t.Errorf("%s: %d bytes in an error, %.100q", script, len(err.Error()), err)
 		}
-		if took := time.Since(begin); took > 20*time.Second {
+		if took := time.Since(begin); took > 2*time.Minute {
 			t.Errorf("%s took %s", script, took)
 		}
 	}
@@ -60,7 +60,7 @@ func TestExecKillsTheGroup(t *testing.T) {
 		done <- Exec(ctx, []string{"sh", "-c", "trap '' TERM; sleep 600 & echo $! >" + file + ".new; mv " + file + ".new " + file + "; wait; sleep 600"})
 	}()
 	pid := 0
-	for end := time.Now().Add(20 * time.Second); pid == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); pid == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		text, err := os.ReadFile(file)
 		if err == nil {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
@@ -73,7 +73,7 @@ func TestExecKillsTheGroup(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("Exec() = %v", err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		// It is dead when it is gone, or waits to be collected by who inherited it.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || err == nil && strings.Contains(string(stat), ") Z ") {

@@ -149,7 +149,7 @@ func TestSilentServer(t *testing.T) {
 		begin := time.Now()
 		err := probe(ctx)
 		cancel()
-		if err == nil || time.Since(begin) > 5*time.Second {
+		if err == nil || time.Since(begin) > time.Minute {
 			t.Errorf("%s of a server that says nothing: %v after %s", name, err, time.Since(begin))
 		}
 	}

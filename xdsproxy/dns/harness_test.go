@@ -114,7 +114,7 @@ func run(t *testing.T, run func(context.Context) error) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Error("it does not end")
 		}
 	})
@@ -178,7 +178,7 @@ func data(all []miekg.RR) (texts []string) {
 // await waits until something is so.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); {
+	for end := time.Now().Add(2 * time.Minute); !is(); {
 		if time.Now().After(end) {
 			t.Fatalf("not in 10 s: %s", what)
 		}

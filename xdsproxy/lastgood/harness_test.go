@@ -90,7 +90,7 @@ func run(t testing.TB, s *Store) (stop func()) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within 20s: %s", what)
 		}
@@ -416,7 +416,7 @@ func (d *dialog) answer() []byte {
 		return b
 	case err := <-d.end:
 		d.t.Fatalf("Serve ended: %v", err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		d.t.Fatal("no answer within 20s")
 	}
 	return nil

@@ -188,7 +188,7 @@ func (cp *controlPlane) push(t *testing.T, frame []byte) {
 	}
 	cp.pushed++
 	r.Nonce, r.VersionInfo = fmt.Sprint(cp.pushed), fmt.Sprint(cp.pushed)
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	select {
 	case cp.responses <- r:
 	case <-deadline:
@@ -360,7 +360,7 @@ func get(url string) (*http.Response, error) {
 func poll(t *testing.T, ok func() string) {
 	t.Helper()
 	complaint := ""
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if complaint = ok(); complaint == "" {
 			return
 		}

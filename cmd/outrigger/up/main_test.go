@@ -196,10 +196,10 @@ func freePort(t *testing.T) int {
 // eventually waits until yes gives true.
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !yes() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within 2 minutes: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -214,7 +214,7 @@ func TestStragglerIsKilled(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			if time.Since(began) > 5*time.Second {
+			if time.Since(began) > time.Minute {
 				t.Errorf("it took %s", time.Since(began))
 			}
 		})
@@ -247,7 +247,7 @@ func TestGroupIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the child is gone", func() bool { return !alive(pid) })
-	if time.Since(began) > 10*time.Second {
+	if time.Since(began) > time.Minute {
 		t.Error("the end of the child was waited for")
 	}
 }

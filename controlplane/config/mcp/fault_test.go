@@ -96,7 +96,7 @@ func (s *script) next(t *testing.T) discoveryv3.AggregatedDiscoveryService_Strea
 	select {
 	case g := <-s.streams:
 		return g
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("no stream came")
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s *script) send(t *testing.T, g grpc.ServerStream, r *discoveryv3.Discover
 			t.Fatalf("the answer to %s is %v", r.GetNonce(), q)
 		}
 		return q
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("no answer came to " + r.GetNonce())
 		return nil
 	}
@@ -368,7 +368,7 @@ func TestSilentServer(t *testing.T) {
 	c := <-taken
 	start := time.Now()
 	end()
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("Run ended after %s", took)
 	}
 	_ = c.Close() // the test is over
