@@ -9,15 +9,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// TestMain runs the tests in a network namespace of their own, as root.
-func TestMain(m *testing.M) {
-	if code, ran := isolated(); ran {
-		os.Exit(code)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(ownnet.Tests(m).Run()) }
 
 // logs writes progress to the log of a test.
 type logs struct{ t *testing.T }

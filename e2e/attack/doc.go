@@ -7,8 +7,8 @@
 // into docs/SECURITY.md. It exits with 1 if a promise was broken.
 //
 // It starts the real programs and a real Envoy as processes of their own, on
-// random addresses of 127.0.0.0/8 and in a temporary directory. As root it runs
-// in a network namespace of its own. All attackers are this program. No attack
+// random addresses of 127.0.0.0/8 and in a temporary directory, in a network
+// namespace of its own where it may make one. All attackers are this program. No attack
 // depends on how fast the machine is: a promise is about what is refused, what
 // is disclosed, how much memory is held, how much is logged, and whether others
 // are served meanwhile.

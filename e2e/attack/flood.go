@@ -20,14 +20,14 @@ import (
 
 // What one attacker may cost the control plane.
 const (
-	floodMemory = 150e6 // bytes
+	floodMemory = 250e6 // bytes
 	floodLines  = 200   // of the log, 2 kB each
 )
 
 // floodAttacks try to exhaust the control plane from the network, without an
 // identity.
 func floodAttacks() []attack {
-	const area, promise = "flood by a stranger", "workloads get certificates meanwhile; memory grows by less than 150 MB, the log by less than 200 lines"
+	const area, promise = "flood by a stranger", "workloads get certificates meanwhile; memory grows by less than 250 MB, the log by less than 200 lines"
 	return []attack{
 		{area, "connections to every port that send nothing", promise, halfOpen},
 		{area, "requests to the HTTP ports whose headers never end", promise, slowHeaders},

@@ -15,21 +15,29 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // limit bounds the whole run.
 const limit = 20 * time.Minute
 
 func main() {
-	if code, ran := isolated(); ran {
-		os.Exit(code)
-	}
+	os.Exit(ownnet.Tests(program{}).Run())
+}
+
+// program is all that this program does; it runs in a network namespace of its own.
+type program struct{}
+
+// Run returns the exit code.
+func (program) Run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "attack:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // options are the command line.

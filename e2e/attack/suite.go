@@ -76,19 +76,16 @@ var errSkipped = errors.New("not tried")
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(identityAttacks(), claimAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks())
+	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), dnsAttacks())
 }
 
 // unkept names the attacks whose promise is known not to hold yet: the tests
 // leave them out, and the table says so.
 func unkept() []string {
 	return []string{
-		"ADS streams that copy each field of another workload's node and reject every push while its namespace becomes STRICT",
-		"a machine registers with the labels of another service",
 		"files with tens of thousands of empty or broken documents",
 		"link loops in the directory, and links to /proc and /",
 		"named pipes, sockets and devices among the files",
-		"ADS streams and certificate requests with forged tokens",
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // workloadAttacks try to exhaust the control plane with the identity of a workload.
 func workloadAttacks() []attack {
-	const area, promise = "flood by a workload", "other workloads get certificates and configuration; memory grows by less than 150 MB, the log by less than 200 lines"
+	const area, promise = "flood by a workload", "other workloads get certificates and configuration; memory grows by less than 250 MB, the log by less than 200 lines"
 	return []attack{
 		{area, "a node id of many MB", promise, workload(giantID)},
 		{area, "a node with hundreds of thousands of labels", promise, workload(giantLabels)},

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// sidecarAttacks go against an agent and its Envoy.
+func sidecarAttacks() []attack {
+	return []attack{
+		{"STRICT", "plaintext, raw bytes, TLS without a certificate and with a self-made one, to every port of a workload", "the application sees none of them; a workload of the mesh is served", passStrict},
+		{"STRICT", "a workload of the mesh sends a forged x-forwarded-client-cert", "the application sees the identity of the certificate only", forgeXFCC},
+		{"status port", "scrapes of metrics that nobody reads, on 15020, 15021 and 15090", "readiness and metrics are answered meanwhile", slowScrapes},
+		{"debug port", "questions with a foreign Host header, and from a web page", "each is refused", rebindDebug},
+		{"files", "a start with umask 0: what other users of the machine can read and write", "sockets are for the agent's group, the bootstrap for its user; no file holds a private key; no file is writable for others", looseFiles},
+		{"Wasm", "modules at file URLs, at loopback and metadata addresses, and behind redirects to them", "nothing is fetched; requests go on with FAIL_OPEN", badModules},
+	}
+}
+
+// sidecar is an agent with its Envoy, and the application behind them, which
+// answers with the x-forwarded-client-cert that it sees.
+type sidecar struct {
+	*process
+	*plane
+	dir, ip string
+	client  *tls.Certificate // of shop/web
+}
+
+// payIngress has pay's application behind ports of its Envoy.
+const payIngress = `apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: pay, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: pay}}
+  ingress:
+  - {port: {number: 8080, protocol: HTTP, name: http}, defaultEndpoint: "APP"}
+  - {port: {number: 9000, protocol: TCP, name: tcp}, defaultEndpoint: "APP"}
+  - {port: {number: 9090, name: any}, defaultEndpoint: "APP"}
+`
+
+// withSidecar runs a control plane, an application and the agent of shop/pay with
+// its Envoy, and calls a function.
+func withSidecar(ctx context.Context, s *suite, config map[string]string, f func(*sidecar) (string, error), env ...string) (out outcome, err error) {
+	app, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return out, err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "application %s", r.Header.Values("X-Forwarded-Client-Cert")) // the client sees what is missing
+	}), ReadHeaderTimeout: patience}
+	go func() { _ = server.Serve(app) }() // it ends with Close
+	defer func() { _ = server.Close() }() // nobody is served any longer
+	files := map[string]string{"shop.yaml": shop, "strict.yaml": strict, "sidecar.yaml": strings.ReplaceAll(payIngress, "APP", app.Addr().String())}
+	for name, text := range config {
+		files[name] = text
+	}
+	p, err := s.newPlane(ctx, files)
+	if err != nil {
+		return out, err
+	}
+	defer p.stop()
+	c := &sidecar{plane: p, ip: s.address()}
+	if c.client, err = p.member(ctx, "shop", "web"); err != nil {
+		return out, err
+	}
+	if err := c.launch(ctx, s, env); err != nil {
+		return out, err
+	}
+	defer c.process.stop()
+	out.seen, err = f(c)
+	return out, err
+}
+
+// launch runs the agent until it is ready and serves the application.
+func (c *sidecar) launch(ctx context.Context, s *suite, env []string) (err error) {
+	if c.dir, err = s.folder("pay"); err != nil {
+		return err
+	}
+	token, err := c.issuer.good("shop", "pay")
+	if err != nil {
+		return err
+	}
+	root, err := os.ReadFile(filepath.Join(c.plane.dir, "state", "root-cert.pem"))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(
+		write(filepath.Join(c.dir, "etc/istio/pod/labels"), "app=\"pay\"\n", 0o644),
+		write(filepath.Join(c.dir, "var/run/secrets/tokens/istio-token"), token, 0o600),
+		write(filepath.Join(c.dir, "var/run/secrets/istio/root-cert.pem"), string(root), 0o644))
+	if err != nil {
+		return err
+	}
+	proxy := fmt.Sprintf(`{"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"0.1s","statusPort":15020,"proxyAdminPort":15000}`, c.plane.ip+":15012", s.envoy)
+	c.process, err = start(spec{
+		path: "/bin/sh", dir: c.dir, args: []string{"-c", `umask 0; exec "$0" "$@"`, filepath.Join(s.bin, "outrigger-agent"), "proxy", "sidecar", "--domain", "shop.svc.cluster.local"},
+		env: append([]string{
+			"POD_NAME=pay", "POD_NAMESPACE=shop", "INSTANCE_IP=" + c.ip, "SERVICE_ACCOUNT=pay", "ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_CLUSTER_ID=Kubernetes",
+			"PROXY_CONFIG=" + proxy, "ISTIOD_SAN=" + planeName, "TRUST_DOMAIN=cluster.local", "OUTRIGGER_BIND_ADDRESS=" + c.ip,
+		}, env...),
+	})
+	if err != nil {
+		return err
+	}
+	err = eventually(ctx, func() error { return c.reaches(ctx, nil) })
+	if err != nil {
+		c.process.stop()
+		return fmt.Errorf("the workload is not served: %w: %s", err, c.process.lastWords())
+	}
+	return nil
+}
+
+// reaches makes a request with mutual TLS and returns an error unless the
+// application answers it. The header may add to the request.
+func (c *sidecar) reaches(ctx context.Context, header http.Header) error {
+	_, err := c.answer(ctx, "8080", &tls.Config{Certificates: []tls.Certificate{*c.client}}, header)
+	return err
+}
+
+// answer returns what the application says on a port, by TLS if there is a
+// configuration.
+func (c *sidecar) answer(ctx context.Context, port string, cfg *tls.Config, header http.Header) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	scheme := "http"
+	if cfg != nil {
+		scheme = "https"
+		cfg.InsecureSkipVerify = true // the attacker does not care who answers
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+c.ip+":"+port+"/", nil)
+	if err != nil {
+		return "", err
+	}
+	if header != nil {
+		req.Header = header
+	}
+	req.Host = "pay.shop.svc.cluster.local"
+	code, body, err := send(&http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}, req)
+	if err == nil && (code != http.StatusOK || !strings.HasPrefix(body, "application")) {
+		err = fmt.Errorf("port %s answers %d: %s", port, code, body)
+	}
+	return body, err
+}
+
+func passStrict(ctx context.Context, s *suite) (outcome, error) {
+	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
+		forged, err := selfMade("spiffe://cluster.local/ns/shop/sa/web", c.client.Leaf.Issuer, nil)
+		if err != nil {
+			return "", err
+		}
+		other, err := selfMade("spiffe://other.example/ns/shop/sa/web", pkix.Name{}, nil)
+		if err != nil {
+			return "", err
+		}
+		byWorkload, err := selfMade("spiffe://cluster.local/ns/shop/sa/admin", pkix.Name{}, c.client)
+		if err != nil {
+			return "", err
+		}
+		n := 0
+		for _, port := range []string{"8080", "9000", "9090"} {
+			for name, cfg := range map[string]*tls.Config{
+				"plaintext": nil, "TLS without a certificate": {}, "TLS with the ALPN of the mesh": {NextProtos: []string{"istio", "istio-peer-exchange", "h2"}},
+				"a self-made certificate": {Certificates: []tls.Certificate{*forged}}, "another trust domain": {Certificates: []tls.Certificate{*other}},
+				"a certificate that a workload signed": {Certificates: []tls.Certificate{*byWorkload}}, "the name of the service": {ServerName: "pay.shop.svc.cluster.local"},
+			} {
+				n++
+				if body, err := c.answer(ctx, port, cfg, nil); err == nil {
+					return "", fmt.Errorf("port %s, %s: the application answers %q", port, name, body)
+				}
+			}
+			for _, raw := range []string{"GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PROXY TCP4 127.0.0.1 127.0.0.1 1 1\r\nGET / HTTP/1.0\r\n\r\n", "\r\n\r\nGET / HTTP/1.0\r\n\r\n"} {
+				n++
+				if answer := talk(ctx, c.ip+":"+port, raw); strings.Contains(answer, "application") {
+					return "", fmt.Errorf("port %s, raw bytes %q: the application answers", port, raw)
+				}
+			}
+			if port != "8080" {
+				continue
+			}
+			if err := c.reaches(ctx, nil); err != nil {
+				return "", err
+			}
+		}
+		return fmt.Sprintf("%d of %d refused", n, n), nil
+	})
+}
+
+// talk writes some bytes and returns what is answered until the connection ends
+// or is silent.
+func talk(ctx context.Context, address, text string) string {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = conn.Close() }()               // the other side may have done so
+	_ = conn.SetDeadline(time.Now().Add(time.Second)) // cannot fail on an open connection
+	_, _ = io.WriteString(conn, text)                 // as above
+	answer, _ := io.ReadAll(io.LimitReader(conn, 64<<10))
+	return string(answer)
+}
+
+func forgeXFCC(ctx context.Context, s *suite) (outcome, error) {
+	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
+		const admin = "By=spiffe://cluster.local/ns/shop/sa/pay;Hash=0;URI=spiffe://cluster.local/ns/shop/sa/admin"
+		forgeries := []http.Header{
+			{"X-Forwarded-Client-Cert": {admin}},
+			{"X-Forwarded-Client-Cert": {admin, admin}},
+			{"X-Forwarded-Client-Cert": {admin + ","}},
+			{"X_forwarded_client_cert": {admin}},
+			{"x-forwarded-client-cert": {admin}},
+			{"Connection": {"X-Forwarded-Client-Cert"}, "X-Forwarded-Client-Cert": {admin}},
+		}
+		for _, header := range forgeries {
+			body, err := c.answer(ctx, "8080", &tls.Config{Certificates: []tls.Certificate{*c.client}}, header)
+			if err != nil {
+				return "", err
+			}
+			if strings.Contains(body, "sa/admin") || !strings.Contains(body, "URI=spiffe://cluster.local/ns/shop/sa/web") {
+				return "", fmt.Errorf("with %v the application sees %s", header, body)
+			}
+		}
+		return fmt.Sprintf("%d of %d replaced", len(forgeries), len(forgeries)), nil
+	})
+}
+
+func slowScrapes(ctx context.Context, s *suite) (outcome, error) {
+	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
+		n := s.some(1100, 300)
+		err := during(ctx, func(ctx context.Context) error {
+			for port, path := range map[string]string{":15020": "/stats/prometheus", ":15090": "/stats/prometheus", ":15021": "/healthz/ready"} {
+				conns, end := crowd(ctx, c.ip+port, n)
+				defer end()
+				for _, conn := range conns {
+					_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection
+					_, _ = io.WriteString(conn, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", 20))
+				}
+			}
+			linger(ctx)
+			return nil
+		}, func(ctx context.Context) error {
+			for _, url := range []string{":15020/healthz/ready", ":15021/healthz/ready", ":15020/stats/prometheus"} {
+				if code, body, err := get(ctx, "http://"+c.ip+url); err != nil || code != http.StatusOK {
+					return fmt.Errorf("%s answers %d, %w: %s", url, code, err, body)
+				}
+			}
+			return nil
+		})
+		return "all were answered", err
+	})
+}
+
+func rebindDebug(ctx context.Context, s *suite) (outcome, error) {
+	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
+		n := 0
+		for _, target := range []string{"http://127.0.0.1:15004/debug/syncz", "http://" + c.plane.ip + ":8080/debug/configz"} {
+			for name, header := range map[string]http.Header{
+				"Host": {}, "Origin": {"Origin": {"https://attacker.example"}, "Sec-Fetch-Site": {"cross-site"}}, "forwarded": {"X-Forwarded-For": {"192.0.2.1"}},
+			} {
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+				if err != nil {
+					return "", err
+				}
+				if req.Header = header; name == "Host" || strings.Contains(target, "15004") {
+					req.Host = "attacker.example"
+				}
+				n++
+				if code, body, err := send(&http.Client{}, req); err == nil && code == http.StatusOK {
+					return "", fmt.Errorf("%s with a foreign %s answers %d: %.100s", target, name, code, body)
+				}
+			}
+		}
+		return fmt.Sprintf("%d of %d refused", n, n), nil
+	})
+}
+
+func looseFiles(ctx context.Context, s *suite) (outcome, error) {
+	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
+		sockets := 0
+		err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			mode := info.Mode()
+			switch name := strings.TrimPrefix(path, c.dir); {
+			case mode&fs.ModeSocket != 0:
+				sockets++
+				if mode.Perm()&0o007 != 0 {
+					return fmt.Errorf("socket %s has mode %o", name, mode.Perm())
+				}
+			case mode.IsRegular() && mode.Perm()&0o002 != 0:
+				return fmt.Errorf("file %s is writable for others: %o", name, mode.Perm())
+			case strings.HasSuffix(name, "envoy-rev.json") && mode.Perm() != 0o600:
+				return fmt.Errorf("the bootstrap has mode %o", mode.Perm())
+			case mode.IsRegular():
+				b, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				if bytes.Contains(b, []byte("PRIVATE KEY")) {
+					return fmt.Errorf("file %s holds a private key", name)
+				}
+			}
+			return nil
+		})
+		if err == nil && sockets < 2 {
+			err = fmt.Errorf("only %d sockets were found", sockets)
+		}
+		for _, log := range []string{c.process.output(), c.plane.output()} {
+			if strings.Contains(log, "PRIVATE KEY") || strings.Contains(log, "eyJ") {
+				err = errors.Join(err, errors.New("a log holds a key or a token"))
+			}
+		}
+		return "all as promised", err
+	})
+}
+
+const modules = `apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: NAME, namespace: shop}
+spec: {url: "URL", failStrategy: FAIL_OPEN, selector: {matchLabels: {app: pay}}}
+---
+`
+
+func badModules(ctx context.Context, s *suite) (outcome, error) {
+	l, err := net.Listen("tcp", s.address()+":0")
+	if err != nil {
+		return outcome{}, err
+	}
+	defer func() { _ = l.Close() }() // it is not needed any longer
+	asked := make(chan struct{}, 1)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close() // that it came is enough
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	urls := []string{"http://" + l.Addr().String() + "/m.wasm", "https://" + l.Addr().String() + "/m.wasm", "oci://" + l.Addr().String() + "/m:v1", "http://169.254.169.254/latest/meta-data/", "file:///etc/passwd"}
+	var plugins strings.Builder
+	for i, url := range urls {
+		plugins.WriteString(strings.NewReplacer("NAME", fmt.Sprintf("m%d", i), "URL", url).Replace(modules))
+	}
+	return withSidecar(ctx, s, map[string]string{"wasm.yaml": plugins.String()}, func(c *sidecar) (string, error) {
+		// The agent says which modules it does not fetch.
+		err := eventually(ctx, func() error {
+			for _, url := range urls[:4] {
+				if !strings.Contains(c.process.output(), strings.TrimPrefix(url, "oci://")) {
+					return fmt.Errorf("the agent does not say that it refuses %s", url)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return "", err
+		}
+		if err := c.reaches(ctx, nil); err != nil {
+			return "", err
+		}
+		select {
+		case <-asked:
+			return "", errors.New("a module was fetched from a loopback address")
+		default:
+		}
+		code, dump, err := get(ctx, "http://"+c.ip+":15000/config_dump?include_eds")
+		if err == nil && (code != http.StatusOK || strings.Contains(dump, "/etc/passwd")) {
+			err = fmt.Errorf("the proxy was given /etc/passwd as a module, or does not answer: %d", code)
+		}
+		return fmt.Sprintf("%d of %d not fetched", len(urls), len(urls)), err
+	})
+}
