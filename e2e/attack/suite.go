@@ -85,7 +85,6 @@ func unkept() []string {
 	return []string{
 		"files with tens of thousands of empty or broken documents",
 		"link loops in the directory, and links to /proc and /",
-		"named pipes, sockets and devices among the files",
 	}
 }
 
