@@ -44,6 +44,8 @@ const (
 	ageGrace = 10 * time.Second
 	// Machines behind one translated address are few; a proxy has two or three.
 	connectionsPerAddress = 512
+	// All pods of a node, or of a subnet, may have addresses of one /64 network.
+	addressesPerNetwork = 16
 	// Connections that a restart of 10,000 proxies needs; the rest of the files is
 	// for stores, logs and HTTP.
 	maxConnections = 65536
@@ -71,7 +73,7 @@ func newConnections() ratelimit.Limit {
 // limitVariables are the rows of the table about limits.
 func limitVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(connectionsPerAddress), "connections that one address (of IPv6, one /64 network) may have to each gRPC port; more are for proxies that share an address behind a translation. Addresses of this machine have no limit", func(e *environment, s string) error {
+		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(connectionsPerAddress), "connections that one address may have to each gRPC port; more are for proxies that share an address behind a translation, and then as many of them may have the same identity. A /64 network of IPv6 may have 16 times as many. Addresses of this machine have no limit", func(e *environment, s string) error {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 1 {
 				return fmt.Errorf("%q is not a number of connections: write for example %d", s, connectionsPerAddress)
@@ -80,6 +82,15 @@ func limitVariables() []variable {
 			return nil
 		}},
 	}
+}
+
+// callerStreams returns how many streams of one identity may come from an address
+// that may have a number of connections. Zero means the default.
+func callerStreams(perAddress int) int {
+	if perAddress <= connectionsPerAddress {
+		return 0
+	}
+	return perAddress // of proxies with the same identity, for all that is known
 }
 
 // limits makes the listeners and servers of all ports.
@@ -114,7 +125,7 @@ func openFiles() int {
 func (l *limits) grpcListener(port string, raw net.Listener) net.Listener {
 	return connlimit.Listen(raw, connlimit.Config{
 		Total: min(maxConnections, l.files/3), PerSource: l.perAddress, Rate: newConnections(), Reserved: connlimit.Loopback,
-		Evict: true, Unused: unusedTimeout, Work: connlimit.DefaultWork, OnClose: l.count(port),
+		Network: addressesPerNetwork, Evict: true, Unused: unusedTimeout, Work: connlimit.DefaultWork, OnClose: l.count(port),
 	})
 }
 

@@ -144,7 +144,7 @@ func newServer(ctx context.Context, f flags, env environment, log *slog.Logger) 
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(env.generate), Workers: env.pushWorkers, CanaryPush: env.canaryPush, NoVHDS: !env.vhds, Secrets: secrets,
 		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, MCP: s.newMCP(env),
-		Logger: log.With("component", "discovery"), Registerer: reg,
+		CallerStreams: callerStreams(env.perAddress), Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
 		return nil, err

@@ -103,6 +103,9 @@ func clip(text string) string { return lograte.Clip(text, 300) }
 // callers knows what the streams of each caller hold. Its size is bounded by the
 // number of streams.
 type callers struct {
+	// streams is how many streams a caller may have; its names and requests are
+	// bounded in proportion.
+	streams int
 	// requests are budgets of requests. They outlive streams.
 	requests *ratelimit.Keyed[callerID]
 
@@ -110,8 +113,9 @@ type callers struct {
 	byID map[callerID]*callerUse
 }
 
-func newCallers() *callers {
-	return &callers{requests: ratelimit.NewKeyed[callerID](maxCallers), byID: map[callerID]*callerUse{}}
+// newCallers returns callers with a number of streams each, maxCallerStreams at least.
+func newCallers(streams int) *callers {
+	return &callers{streams: max(streams, maxCallerStreams), requests: ratelimit.NewKeyed[callerID](maxCallers), byID: map[callerID]*callerUse{}}
 }
 
 // callerID is a workload on one machine: replicas of a workload share an identity.
@@ -141,7 +145,7 @@ func (c *callers) enter(ctx context.Context, caller *authn.Caller) (*quota, erro
 	if caller != nil {
 		id.identity = caller.ID.String()
 	}
-	limit := ratelimit.Limit{PerSecond: requestsPerSecond, Burst: requestBurst}
+	limit := ratelimit.Limit{PerSecond: float64(c.share(requestsPerSecond)), Burst: c.share(requestBurst)}
 	if connlimit.Loopback(sourceOf(ctx)) { // workloads of this machine share an address
 		return &quota{callers: c, use: &callerUse{id: id}, budget: rate.NewLimiter(requestsPerSecond, requestBurst)}, nil
 	}
@@ -153,12 +157,15 @@ func (c *callers) enter(ctx context.Context, caller *authn.Caller) (*quota, erro
 		h.use = &callerUse{id: id}
 		c.byID[id] = h.use
 	}
-	if h.use.streams >= maxCallerStreams {
+	if h.use.streams >= c.streams {
 		return nil, status.Errorf(codes.ResourceExhausted, "the caller has %d streams from one address, and may have no more", h.use.streams)
 	}
 	h.use.streams++
 	return h, nil
 }
+
+// share returns a limit of maxCallerStreams streams for as many as a caller may have.
+func (c *callers) share(limit int) int { return limit * c.streams / maxCallerStreams }
 
 // leave takes a stream out of the count.
 func (a *quota) leave() {
@@ -182,8 +189,8 @@ func (a *quota) resize(names int) error {
 	switch {
 	case names > maxStreamNames:
 		return status.Errorf(codes.ResourceExhausted, "the stream asks for names of %d bytes in all, at most %d are served", names, maxStreamNames)
-	case a.use.names > maxCallerNames:
-		return status.Errorf(codes.ResourceExhausted, "the caller's streams ask for names of %d bytes in all, at most %d are served", a.use.names, maxCallerNames)
+	case a.use.names > c.share(maxCallerNames):
+		return status.Errorf(codes.ResourceExhausted, "the caller's streams ask for names of %d bytes in all, at most %d are served", a.use.names, c.share(maxCallerNames))
 	}
 	return nil
 }

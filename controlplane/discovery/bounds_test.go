@@ -138,7 +138,7 @@ func from(t *testing.T, ip string) context.Context {
 // do not feel it: other identities, and replicas of it on other machines.
 func TestCallers(t *testing.T) {
 	t.Parallel()
-	c := newCallers()
+	c := newCallers(0)
 	shop := &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}}
 	other := &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "pay"}}
 	var streams []*quota
@@ -197,12 +197,36 @@ func TestCallers(t *testing.T) {
 	}
 }
 
+// TestCallersBehindOneAddress checks that a higher limit of streams lets more
+// replicas of a workload share an address, each with its part of names and requests.
+func TestCallersBehindOneAddress(t *testing.T) {
+	t.Parallel()
+	const streams = 10 * maxCallerStreams
+	c := newCallers(streams)
+	shop := &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}}
+	for i := range streams {
+		q, err := c.enter(from(t, "10.0.0.1"), shop)
+		if err == nil {
+			err = q.resize(maxCallerNames / maxCallerStreams)
+		}
+		if err != nil {
+			t.Fatalf("stream %d: %v", i+1, err)
+		}
+		if got, want := q.budget.Burst(), 10*requestBurst; got != want {
+			t.Fatalf("a burst of %d requests, want %d", got, want)
+		}
+	}
+	if _, err := c.enter(from(t, "10.0.0.1"), shop); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one stream more: %v", err)
+	}
+}
+
 // TestSlowed checks how many requests, of which size, a caller may send, also over
 // streams that it opens one after the other.
 func TestSlowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, began := newCallers(), time.Now()
+		c, began := newCallers(0), time.Now()
 		for range 10 {
 			q, err := c.enter(from(t, "10.0.0.1"), nil)
 			if err != nil {

@@ -79,6 +79,9 @@ type Config struct {
 	// Denied tells why a caller is served no more; nil serves all. It is asked
 	// again with every push and request, and must not wait.
 	Denied func(caller *authn.Caller) error
+	// CallerStreams is how many streams one identity may have from one address, 64
+	// at least. More are for proxies that share an address behind a translation.
+	CallerStreams int
 	// OnProgress hears that [Server.Distribution] may have changed; nil for
 	// nobody. It must not wait.
 	OnProgress func()
@@ -153,7 +156,7 @@ func New(cfg Config) (*Server, error) {
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
 		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
 	}
-	s.callers = newCallers()
+	s.callers = newCallers(cfg.CallerStreams)
 	s.labelWait.Store(int64(labelWait))
 	s.objects = newObjects(cfg.MCP, cfg.Logger)
 	s.admission = make(chan struct{}, cfg.Workers)

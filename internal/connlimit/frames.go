@@ -186,7 +186,7 @@ func (l *Listener) firstBudget(c *Conn) *rate.Limiter {
 	if c.reserved || !c.source.IsValid() {
 		return l.ownBudget()
 	}
-	return l.work.Bucket(c.source, l.cfg.Work)
+	return l.work.Bucket(c.source, l.times(c.source, l.cfg.Work))
 }
 
 // meteredCredentials are others whose connections are metered.

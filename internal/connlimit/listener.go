@@ -41,6 +41,9 @@ type Config struct {
 	// PerSource is how many connections one source may have. A source is an IPv4
 	// address, or a /64 network of IPv6, which one machine can have as a whole.
 	PerSource int
+	// Network is how many times PerSource, Rate and Work a /64 network has: machines
+	// or pods may share one. Zero means once.
+	Network int
 	// Rate limits new connections of one source.
 	Rate ratelimit.Limit
 	// Reserved reports whether a source is exempt from PerSource and Rate, and may
@@ -139,13 +142,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 // It returns a connection that the caller must close for it, if there is one.
 func (l *Listener) admit(c *Conn) (reason string, evicted *Conn) {
 	if !c.reserved && c.source.IsValid() && l.cfg.Rate.Burst > 0 {
-		if wait, _ := l.rates.Take(c.source, l.cfg.Rate, time.Now()); wait > 0 {
+		if wait, _ := l.rates.Take(c.source, l.times(c.source, l.cfg.Rate), time.Now()); wait > 0 {
 			return ReasonRate, nil
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !c.reserved && c.source.IsValid() && l.cfg.PerSource > 0 && l.sources[c.source] >= l.cfg.PerSource {
+	if !c.reserved && c.source.IsValid() && l.cfg.PerSource > 0 && l.sources[c.source] >= l.cfg.PerSource*l.share(c.source) {
 		return ReasonSource, nil
 	}
 	if l.full(c.reserved) {
@@ -169,6 +172,20 @@ func (l *Listener) admit(c *Conn) (reason string, evicted *Conn) {
 		c.unused = time.AfterFunc(l.cfg.Unused, func() { c.end(ReasonUnused) })
 	}
 	return "", evicted
+}
+
+// share returns how many times the limits of an address a source has.
+func (l *Listener) share(source netip.Prefix) int {
+	if source.Addr().Is6() {
+		return max(1, l.cfg.Network)
+	}
+	return 1
+}
+
+// times returns the limit of a source, given that of an address.
+func (l *Listener) times(source netip.Prefix, limit ratelimit.Limit) ratelimit.Limit {
+	n := l.share(source)
+	return ratelimit.Limit{PerSecond: limit.PerSecond * float64(n), Burst: limit.Burst * n}
 }
 
 // full reports whether a new connection needs the place of another one. The

@@ -128,6 +128,29 @@ func TestPerSource(t *testing.T) {
 	})
 }
 
+// TestNetwork has a network of IPv6 have several times the limits of an address.
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{PerSource: 2, Network: 3, Rate: ratelimit.Limit{PerSecond: 1, Burst: 3}, Work: ratelimit.Limit{PerSecond: 1, Burst: 10}})
+		for i := range 6 {
+			c := w.want(fmt.Sprintf("2001:db8::%d", i+1), true)
+			if got := c.budget.Load().Burst(); got != 30 {
+				t.Errorf("the network may send %d frames at once, want 30", got)
+			}
+		}
+		w.want("2001:db8::7", false)
+		w.want("10.0.0.1", true)
+		if c := w.want("10.0.0.1", true); c.budget.Load().Burst() != 10 {
+			t.Errorf("an address may send %d frames at once, want 10", c.budget.Load().Burst())
+		}
+		w.want("10.0.0.1", false)
+		if w.closed[ReasonSource] != 2 || len(w.closed) != 1 {
+			t.Errorf("counted are %v", w.closed)
+		}
+	})
+}
+
 func TestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
