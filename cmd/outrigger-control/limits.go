@@ -53,6 +53,9 @@ const (
 	// few connections.
 	httpConnections           = 512
 	httpConnectionsPerAddress = 64
+	// What each address may have even if others must close some for it. A kubelet or
+	// a Prometheus has fewer.
+	httpConnectionsFair = 8
 	// Those of this machine that nobody else can use up.
 	httpReserve = 32
 	// Requests have no body but those of the API server, which waits 10 s at most.
@@ -133,7 +136,7 @@ func (l *limits) grpcListener(port string, raw net.Listener) net.Listener {
 func (l *limits) httpListener(port string, raw net.Listener) net.Listener {
 	return connlimit.Listen(raw, connlimit.Config{
 		Total: httpConnections, PerSource: httpConnectionsPerAddress, Rate: newConnections(), Reserved: connlimit.Loopback, Reserve: httpReserve,
-		Evict: true, Stall: stallTimeout, OnClose: l.count(port),
+		Fair: httpConnectionsFair, Stall: stallTimeout, OnClose: l.count(port),
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -83,6 +84,77 @@ func TestHeaderLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestProbesAmongStrangers has strangers of many addresses hold as many connections
+// of an HTTP port as there are, all of them with a request that does not end: the
+// kubelet is answered.
+func TestProbesAmongStrangers(t *testing.T) {
+	t.Parallel()
+	l := newLimits(slog.New(slog.DiscardHandler), environment{}, prometheus.NewRegistry())
+	port := &pipes{conns: make(chan net.Conn)}
+	begun := make(chan struct{})
+	server := l.httpServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			begun <- struct{}{}
+			_, _ = io.Copy(io.Discard, r.Body) // it does not end
+		}
+		_, _ = io.WriteString(w, "ready")
+	}))
+	go func() { _ = server.Serve(l.httpListener("http", port)) }() // ends with Close
+	t.Cleanup(func() { _ = server.Close() })
+	for i := range httpConnections - httpReserve {
+		c := port.dial(t, fmt.Sprintf("10.0.0.%d", i/httpConnectionsPerAddress))
+		if _, err := io.WriteString(c, "POST /ready HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+	}
+	c := port.dial(t, "10.1.0.1")
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute)) // a pipe takes it
+	_, err := io.WriteString(c, "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+	if err == nil {
+		_, err = http.ReadResponse(bufio.NewReader(c), nil)
+	}
+	if err != nil {
+		t.Errorf("the kubelet is not answered: %v", err)
+	}
+}
+
+// pipes is a listener in memory, whose peers have any address.
+type pipes struct {
+	conns chan net.Conn
+	once  sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.conns) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// dial connects from an address.
+func (p *pipes) dial(t *testing.T, ip string) net.Conn {
+	client, served := net.Pipe()
+	t.Cleanup(func() { _ = client.Close() }) // it may be closed
+	p.conns <- addressed{served, &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
+	return client
+}
+
+// addressed is a connection from an address.
+type addressed struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.remote }
 
 // TestLogFlood has a stranger open streams, and ask for certificates, without
 // proof: each is refused, and the log stays short and says how many lines it lacks.
