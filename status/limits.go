@@ -37,7 +37,7 @@ const (
 // not, it takes the place of a peer that has more connections.
 func (s *Server) limit() net.Listener {
 	return connlimit.Listen(s.cfg.Listener, connlimit.Config{
-		Total: maxConns, Reserve: reservedConns, Reserved: s.node.has, PerSource: maxConnsPerSource, Fair: fairConns, Stall: stallTime, SendBuffer: sendBuffer,
+		Total: maxConns, Reserve: reservedConns, Reserved: s.node.has, PerSource: maxConnsPerSource, EachAddress: true, Fair: fairConns, Stall: stallTime, SendBuffer: sendBuffer,
 		OnClose: func(reason string) { s.metrics.closed.WithLabelValues(reason).Inc() },
 	})
 }
@@ -96,7 +96,7 @@ type scrapeSlots struct {
 
 // scrapeSlot is one of them.
 type scrapeSlot struct {
-	source netip.Prefix
+	source netip.Addr
 	exempt bool   // from maxScrapesPerSource
 	end    func() // cuts it off
 	begun  time.Time
@@ -124,7 +124,7 @@ func (s *scrapeSlots) enter(ctx context.Context, mine *scrapeSlot) (ok bool) {
 func (s *scrapeSlots) try(mine *scrapeSlot) (wait <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counts, most, ending := map[netip.Prefix]int{}, 0, 0
+	counts, most, ending := map[netip.Addr]int{}, 0, 0
 	for _, other := range s.running {
 		if other.ending {
 			ending++
@@ -164,14 +164,11 @@ func (s *scrapeSlots) leave(mine *scrapeSlot) {
 	}
 }
 
-// sourceOf returns the address of a peer, and the network that counts as one
-// source: the address itself, or a /64 network of IPv6.
-func sourceOf(peer string) (source netip.Prefix, ip netip.Addr) {
+// sourceOf returns the address of a peer, without the zone of IPv6.
+func sourceOf(peer string) netip.Addr {
 	address, err := netip.ParseAddrPort(peer)
 	if err != nil {
-		return netip.Prefix{}, netip.Addr{}
+		return netip.Addr{}
 	}
-	ip = address.Addr().Unmap().WithZone("")
-	source, _ = ip.Prefix(min(ip.BitLen(), 64)) // the length is one that both families have
-	return source, ip
+	return address.Addr().Unmap().WithZone("")
 }

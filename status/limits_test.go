@@ -152,7 +152,7 @@ func TestScrapeSlots(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			var mine *scrapeSlot
-			mine = &scrapeSlot{source: netip.MustParsePrefix(source), exempt: exempt, end: func() {
+			mine = &scrapeSlot{source: netip.MustParseAddr(source), exempt: exempt, end: func() {
 				cut = append(cut, source)
 				go s.leave(mine)
 			}}
@@ -161,26 +161,26 @@ func TestScrapeSlots(t *testing.T) {
 			}
 			return mine
 		}
-		first := enter("10.0.0.1/32", false)
+		first := enter("10.0.0.1", false)
 		for range maxScrapesPerSource - 1 {
-			enter("10.0.0.1/32", false)
+			enter("10.0.0.1", false)
 		}
-		if enter("10.0.0.1/32", false) != nil {
+		if enter("10.0.0.1", false) != nil {
 			t.Error("a source has more than its share")
 		}
 		s.leave(first)
-		if enter("10.0.0.1/32", false) == nil {
+		if enter("10.0.0.1", false) == nil {
 			t.Error("the place that was left is not free")
 		}
 		for range maxScrapes - maxScrapesPerSource {
-			if enter("127.0.0.1/32", true) == nil {
+			if enter("127.0.0.1", true) == nil {
 				t.Error("this machine has a share")
 			}
 		}
-		if enter("127.0.0.1/32", true) != nil || len(cut) != 0 {
+		if enter("127.0.0.1", true) != nil || len(cut) != 0 {
 			t.Errorf("who has the most got another place; cut off were %v", cut)
 		}
-		if enter("10.0.0.2/32", false) == nil || strings.Join(cut, " ") != "127.0.0.1/32" {
+		if enter("10.0.0.2", false) == nil || strings.Join(cut, " ") != "127.0.0.1" {
 			t.Errorf("cut off were %v, want one of the source that has the most", cut)
 		}
 		if len(s.running) != maxScrapes {
@@ -189,13 +189,13 @@ func TestScrapeSlots(t *testing.T) {
 		// With one for each source, whoever comes waits for its turn.
 		s.running, cut = nil, nil
 		for i := range maxScrapes {
-			enter(fmt.Sprintf("10.0.1.%d/32", i), false)
+			enter(fmt.Sprintf("10.0.1.%d", i), false)
 		}
-		if enter("10.0.2.1/32", false) != nil || len(cut) != 0 {
+		if enter("10.0.2.1", false) != nil || len(cut) != 0 {
 			t.Errorf("cut off before its turn ended: %v", cut)
 		}
 		time.Sleep(scrapeTurn)
-		if enter("10.0.2.2/32", false) == nil || strings.Join(cut, " ") != "10.0.1.0/32" {
+		if enter("10.0.2.2", false) == nil || strings.Join(cut, " ") != "10.0.1.0" {
 			t.Errorf("cut off were %v, want the oldest", cut)
 		}
 	})

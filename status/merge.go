@@ -38,8 +38,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	controller := http.NewResponseController(w)
 	// A writer that cannot have a deadline is one of a test.
 	_ = controller.SetWriteDeadline(time.Now().Add(limit + writeGrace))
-	source, ip := sourceOf(r.RemoteAddr)
-	place := &scrapeSlot{source: source, exempt: s.node.has(ip), end: func() {
+	source := sourceOf(r.RemoteAddr)
+	place := &scrapeSlot{source: source, exempt: s.node.has(source), end: func() {
 		cancel()
 		_ = controller.SetWriteDeadline(time.Now()) // as above
 	}}

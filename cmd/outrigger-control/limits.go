@@ -136,7 +136,7 @@ func (l *limits) grpcListener(port string, raw net.Listener) net.Listener {
 func (l *limits) httpListener(port string, raw net.Listener) net.Listener {
 	return connlimit.Listen(raw, connlimit.Config{
 		Total: httpConnections, PerSource: httpConnectionsPerAddress, Rate: newConnections(), Reserved: connlimit.Loopback, Reserve: httpReserve,
-		Fair: httpConnectionsFair, Stall: stallTimeout, OnClose: l.count(port),
+		EachAddress: true, Fair: httpConnectionsFair, Stall: stallTimeout, OnClose: l.count(port),
 	})
 }
 

@@ -58,7 +58,7 @@ type Addr struct {
 func (l *Listener) wrap(raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, listener: l, closed: make(chan struct{})}
 	var ip netip.Addr
-	c.source, ip = sourceOf(raw.RemoteAddr())
+	c.source, ip = l.sourceOf(raw.RemoteAddr())
 	c.reserved = ip.IsValid() && l.cfg.Reserved(ip)
 	c.address = Addr{raw.RemoteAddr(), c}
 	c.budget.Store(l.firstBudget(c))

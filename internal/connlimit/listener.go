@@ -44,6 +44,10 @@ type Config struct {
 	// Network is how many times PerSource, Rate and Work a /64 network has: machines
 	// or pods may share one. Zero means once.
 	Network int
+	// EachAddress makes each address of IPv6 a source of its own. It is for servers
+	// with Fair, where a machine with many addresses gains little: in many clusters
+	// all pods and nodes share a /64 network.
+	EachAddress bool
 	// Rate limits new connections of one source.
 	Rate ratelimit.Limit
 	// Reserved reports whether a source is exempt from PerSource and Rate, and may
@@ -294,14 +298,14 @@ func ConnState(conn net.Conn, state http.ConnState) {
 }
 
 // sourceOf returns the source of an address: nothing for sockets without one.
-func sourceOf(addr net.Addr) (source netip.Prefix, ip netip.Addr) {
+func (l *Listener) sourceOf(addr net.Addr) (source netip.Prefix, ip netip.Addr) {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
 		return netip.Prefix{}, netip.Addr{}
 	}
 	ip = tcp.AddrPort().Addr().Unmap().WithZone("")
 	bits := ip.BitLen()
-	if ip.Is6() {
+	if ip.Is6() && !l.cfg.EachAddress {
 		bits = 64
 	}
 	source, err := ip.Prefix(bits)

@@ -151,6 +151,19 @@ func TestNetwork(t *testing.T) {
 	})
 }
 
+// TestEachAddress has neighbours in a network of IPv6 not use up each other's share.
+func TestEachAddress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Config{PerSource: 1, EachAddress: true, Rate: ratelimit.Limit{PerSecond: 1, Burst: 2}})
+		w.want("2001:db8::1", true)
+		w.want("2001:db8::1", false)
+		for i := range 10 {
+			w.want(fmt.Sprintf("2001:db8::%x", i+2), true)
+		}
+	})
+}
+
 func TestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
