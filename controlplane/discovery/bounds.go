@@ -26,8 +26,9 @@ import (
 // What one request may hold. Envoys and agents stay far below; docs/SECURITY.md
 // has the same table for operators.
 const (
-	// An Envoy lists its 600 extensions in 60 kB; the metadata holds a ProxyConfig.
-	maxNode   = 256 << 10
+	// An Envoy lists its 600 extensions in 60 kB; the metadata holds a ProxyConfig and
+	// the annotations of a pod, which may have 256 KiB.
+	maxNode   = 512 << 10
 	maxNodeID = 1 << 10
 	// A pod has some tens.
 	maxLabels = 1024

@@ -64,7 +64,7 @@ func TestRequestBounds(t *testing.T) {
 	}{
 		"a large mesh, delta, again": {request: &discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: names[:60_000], InitialResourceVersions: versionsOf(names[:60_000])}},
 		"a large mesh":               {request: &discoveryv3.DiscoveryRequest{ResourceNames: names[:100_000]}},
-		"an Envoy":                   {request: &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: long(500), UserAgentName: long(100 << 10)}}},
+		"an Envoy":                   {request: &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: long(500), UserAgentName: long(350 << 10)}}},
 		"many names":                 {request: &discoveryv3.DiscoveryRequest{ResourceNames: append(names, "x")}, says: "resource names 200001, at most 200000"},
 		"many names, delta":          {request: &discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: names, ResourceNamesUnsubscribe: []string{"x"}}, says: "resource names 200001"},
 		"many versions":              {request: &discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: names, InitialResourceVersions: versionsOf(names[:1])}, says: "resource names 200001"},
