@@ -53,6 +53,10 @@ const (
 	// few connections.
 	httpConnections           = 512
 	httpConnectionsPerAddress = 64
+	// An API server uses a connection for each object that it is asked to write at
+	// once, of which it takes 200.
+	webhookConnectionsPerAddress = 256
+	webhooksPort                 = "webhooks"
 	// What each address may have even if others must close some for it. A kubelet or
 	// a Prometheus has fewer.
 	httpConnectionsFair = 8
@@ -134,8 +138,12 @@ func (l *limits) grpcListener(port string, raw net.Listener) net.Listener {
 
 // httpListener limits the connections of an HTTP port.
 func (l *limits) httpListener(port string, raw net.Listener) net.Listener {
+	perAddress := httpConnectionsPerAddress
+	if port == webhooksPort {
+		perAddress = webhookConnectionsPerAddress
+	}
 	return connlimit.Listen(raw, connlimit.Config{
-		Total: httpConnections, PerSource: httpConnectionsPerAddress, Rate: newConnections(), Reserved: connlimit.Loopback, Reserve: httpReserve,
+		Total: httpConnections, PerSource: perAddress, Rate: newConnections(), Reserved: connlimit.Loopback, Reserve: httpReserve,
 		EachAddress: true, Fair: httpConnectionsFair, Stall: stallTimeout, OnClose: l.count(port),
 	})
 }

@@ -120,6 +120,33 @@ func TestProbesAmongStrangers(t *testing.T) {
 	}
 }
 
+// TestConnectionsPerAddress checks how many connections of one address are accepted:
+// an API server asks about all objects that it writes at once.
+func TestConnectionsPerAddress(t *testing.T) {
+	t.Parallel()
+	l := newLimits(slog.New(slog.DiscardHandler), environment{}, prometheus.NewRegistry())
+	for name, most := range map[string]int{"http": 64, webhooksPort: 256} {
+		port := &pipes{conns: make(chan net.Conn)}
+		limited, accepted := l.httpListener(name, port), make(chan int, 1)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				if _, err := limited.Accept(); err != nil {
+					break
+				}
+			}
+			accepted <- n
+		}()
+		for range most + 10 {
+			port.dial(t, "10.0.0.1")
+		}
+		_ = port.Close() // it cannot fail
+		if n := <-accepted; n != most {
+			t.Errorf("%s accepts %d connections of an address, want %d", name, n, most)
+		}
+	}
+}
+
 // pipes is a listener in memory, whose peers have any address.
 type pipes struct {
 	conns chan net.Conn

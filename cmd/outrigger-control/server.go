@@ -227,7 +227,7 @@ func (s *server) run(until context.Context) error {
 	s.serveGRPC(g, "secure", s.secure, s.listeners.secure)
 	s.serveGRPC(g, "plaintext", s.plaintext, s.listeners.plaintext)
 	s.serveHTTP(ctx, g, "http", s.http, s.listeners.http)
-	s.serveHTTP(ctx, g, "webhooks", s.webhooks, s.listeners.webhooks)
+	s.serveHTTP(ctx, g, webhooksPort, s.webhooks, s.listeners.webhooks)
 	s.serveHTTP(ctx, g, "monitoring", s.monitoring, s.listeners.monitoring)
 	s.log.Info("serving", "component", "control", "address", s.listeners.String())
 	return g.Wait()
