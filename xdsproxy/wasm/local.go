@@ -28,8 +28,8 @@ const maxNesting = 100
 var typeMember = member{0, "@type", "@type"}
 
 // Check returns an error if a serialized message holds, at any depth, the
-// configuration of a Wasm extension whose code is a local file that does not lie
-// below FileDir. Links are followed. Messages that do not hold Marker need no check.
+// configuration of a Wasm extension whose code is a local file that lies neither
+// below FileDir nor below Dir. Links are followed. Messages that do not hold Marker need no check.
 func (c *Cache) Check(message []byte) error {
 	return c.checkNested(message, 0)
 }
@@ -84,7 +84,10 @@ func (c *Cache) checkCode(b []byte) error {
 	if err != nil || name == "" {
 		return err
 	}
-	f, err := c.openLocal(name)
+	f, err := openBelow(c.cfg.Dir, name) // a module that the cache holds, as in the last good configuration
+	if err != nil {
+		f, err = c.openLocal(name)
+	}
 	if err != nil {
 		return fmt.Errorf("the code of a Wasm extension is the file %q: %w", name, err)
 	}
@@ -114,11 +117,16 @@ func (c *Cache) openLocal(name string) (*os.File, error) {
 	if c.cfg.FileDir == "" {
 		return nil, errors.New("no directory is configured that Wasm modules may lie in")
 	}
-	path, err := filepath.Rel(c.cfg.FileDir, name)
+	return openBelow(c.cfg.FileDir, name)
+}
+
+// openBelow opens a regular file below a directory.
+func openBelow(dir, name string) (*os.File, error) {
+	path, err := filepath.Rel(dir, name)
 	if err != nil || !filepath.IsLocal(path) {
-		return nil, fmt.Errorf("the file is not below %s", c.cfg.FileDir)
+		return nil, fmt.Errorf("the file is not below %s", dir)
 	}
-	root, err := os.OpenRoot(c.cfg.FileDir) // no link leads out of it
+	root, err := os.OpenRoot(dir) // no link leads out of it
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@
 package wasm
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -111,6 +113,24 @@ func TestCheckPasses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.Check(b); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A module that the cache holds is a local file of the last good configuration.
+func TestCheckOwnModule(t *testing.T) {
+	t.Parallel()
+	c := newCache(t, Config{})
+	for name, want := range map[string]bool{filepath.Join(c.cfg.Dir, "m.wasm"): true, filepath.Join(t.TempDir(), "m.wasm"): false} {
+		if err := os.WriteFile(name, []byte("module"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		filter := pluginSpec{name: "p", url: "https://example.com/m.wasm"}.wasm()
+		filter.Config.GetVmConfig().Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{Local: &corev3.DataSource{
+			Specifier: &corev3.DataSource_Filename{Filename: name},
+		}}}
+		if err := c.Check(marshalAny(t, anyOf(t, filter))); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
