@@ -126,7 +126,9 @@ func fakeApp(args []string) int {
 		return 3
 	case "deaf":
 		signal.Ignore(syscall.SIGTERM)
-		select {}
+		for { // an empty select is a deadlock for the runtime
+			time.Sleep(time.Hour)
+		}
 	case "parent": // leaves a child behind, which prints its pid
 		c := exec.Command("/bin/sleep", "300")
 		if err := c.Start(); err != nil {
