@@ -155,11 +155,16 @@ type labels struct {
 	seen atomic.Pointer[model.Proxy]
 }
 
-// given notes what the agent was given.
-func (l *labels) given(n *corev3.Node, registered bool) {
+// given notes which labels count beneath those of the workload: those that the
+// agent was given, and what a machine that registers itself claims, as its entry
+// has the labels of its group alone. Where a registry knows the workloads, none do.
+func (l *labels) given(n *corev3.Node, proxy *model.Proxy, registered bool) {
 	static := map[string]string{}
-	if registered {
-		n = nil // these are claims, too
+	switch {
+	case registered:
+		n = nil
+	case proxy.AutoRegisterGroup != "":
+		maps.Copy(static, proxy.Labels)
 	}
 	for k, v := range n.GetMetadata().GetFields()["STATIC_LABELS"].GetStructValue().GetFields() {
 		static[k] = v.GetStringValue()

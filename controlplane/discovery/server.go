@@ -345,7 +345,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta, st.quota = delta, quota
 	if objects == nil {
-		st.labels.given(first.node, s.server.presence.Registered)
+		st.labels.given(first.node, proxy, s.server.presence.Registered)
 		s.server.kept.join(st, programOf(first.node))
 	}
 	defer s.server.remove(st)
