@@ -158,7 +158,7 @@ func TestGeneratorPanicsForAgent(t *testing.T) {
 func TestStreamPanics(t *testing.T) {
 	t.Parallel()
 	h := &harness{table: &table{}}
-	h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(*model.Proxy, bool, string) { panic("report") }}, nil, insecure.NewCredentials(), insecure.NewCredentials())
+	h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(*model.Proxy, bool, string) { panic("report") }}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
 	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
 	h.push()
 	bad, other := h.connect(t, true), h.connect(t, true)

@@ -112,7 +112,7 @@ func TestAcknowledgesWrongly(t *testing.T) {
 		p.want("cds a=1 b=1")
 		p.subscribe(generate.TypeListener)
 		p.quiet() // listeners wait for the answer to clusters
-		for _, nonce := range []string{"never sent", "-1", strings.Repeat("9", 10_000), p.nonce[generate.TypeListener] + "x"} {
+		for _, nonce := range []string{"never sent", "-1", strings.Repeat("9", maxWord), p.nonce[generate.TypeListener] + "x"} {
 			say(generate.TypeCluster, nonce)
 		}
 		p.quiet()

@@ -35,12 +35,6 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 		during, after int64
 		act           func(t *testing.T, h *harness, p *peer)
 	}{
-		{"a hundred thousand types that are not served", 10e6, 4e6, func(t *testing.T, _ *harness, p *peer) {
-			long := strings.Repeat("x", 1000) // 100 MB, if they were kept
-			for i := range 100_000 {
-				p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: long + versionOf(uint64(i))})
-			}
-		}},
 		{"a thousand snapshots, none acknowledged", 10e6, 4e6, func(t *testing.T, h *harness, p *peer) {
 			p.subscribe(generate.TypeCluster)
 			p.want("cds a=1 b=1")
