@@ -60,15 +60,15 @@ test: build envoy ## run all tests that need no cluster, with the real Envoy
 
 # test-all is test, then each suite that needs more.
 .PHONY: test-all
-test-all: test test-kube ## run all tests there are: test, every Envoy, kube-apiserver, conformance
+test-all: test test-envoys test-kube ## run all tests there are: test, every Envoy, kube-apiserver, conformance
 
 # Tests of e2e/kube mostly wait, for leases and the like: more of them run at
 # once than there are processors.
 .PHONY: test-kube
 test-kube: build envoy kube ## run the tests with a real kube-apiserver
-	cd e2e/kube && go test -count=1 -parallel 6 ./...
-	cd e2e/kube/prober && go test -count=1 ./...
-	cd e2e/kube/conformance && go test -count=1 -parallel 6 ./...
+	cd e2e/kube && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 6 ./...
+	cd e2e/kube/prober && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...
+	cd e2e/kube/conformance && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 6 ./...
 
 .PHONY: test-stress
 test-stress: build envoy ## run make test again and again, on a busy machine, twice at once; hours
@@ -81,11 +81,9 @@ test-envoys: build ## test with every supported version of Envoy
 	for version in $$(scripts/get-envoy --versions); do \
 	  scripts/get-envoy $(ENVOYS)/$$version $$version; \
 	  echo "Envoy $$version"; \
-	  ENVOY=$(abspath $(ENVOYS))/$$version/envoy go test -count=1 -parallel 4 -run '^Test(Golden|Override|(Real)?Envoy.*|Interception|Shop)$$' \
+	  ENVOY=$(abspath $(ENVOYS))/$$version/envoy CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^Test(Golden|Override|(Real)?Envoy.*|Interception|Shop)$$' \
 	    ./bootstrap ./controlplane/generate ./controlplane/discovery ./envoy ./sds ./xdsproxy/... ./e2e; \
 	done
-
-test-all: test-envoys
 
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector

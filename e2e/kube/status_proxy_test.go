@@ -49,11 +49,17 @@ func (c *control) ads(t *testing.T, address string) (discoveryv3.AggregatedDisco
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	return adsOn(t.Context(), t, conn, address)
+}
+
+// adsOn opens a stream of shop/web on a connection, with an end of its own.
+func adsOn(ctx context.Context, t *testing.T, conn *grpc.ClientConn, address string) (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, *corev3.Node, func()) {
+	t.Helper()
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +70,25 @@ func (c *control) ads(t *testing.T, address string) (discoveryv3.AggregatedDisco
 // proxy connects a proxy that acknowledges everything.
 func (c *control) proxy(t *testing.T, address string) *proxyClient {
 	t.Helper()
-	p := &proxyClient{}
-	var node *corev3.Node
-	p.stream, node, _ = c.ads(t, address)
+	stream, node, _ := c.ads(t, address)
+	return acknowledging(t, stream, node)
+}
+
+// provenProxy is like proxy, and proves with a token that it is shop/web.
+func (c *control) provenProxy(t *testing.T, cluster *Cluster, address string) *proxyClient {
+	t.Helper()
+	if err := cluster.CreateServiceAccount(t.Context(), "shop", "web"); err != nil {
+		t.Fatal(err)
+	}
+	ctx := withToken(t.Context(), istioToken(t, cluster, "shop", "web", nil), "Kubernetes")
+	stream, node, _ := adsOn(ctx, t, c.dial(t, waitRoots(t, cluster, "shop")), address)
+	return acknowledging(t, stream, node)
+}
+
+// acknowledging subscribes to clusters and listeners, and acknowledges everything.
+func acknowledging(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, node *corev3.Node) *proxyClient {
+	t.Helper()
+	p := &proxyClient{stream: stream}
 	for _, typeURL := range []string{typeCluster, typeListener} {
 		if err := p.stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, Node: node}); err != nil {
 			t.Fatal(err)
