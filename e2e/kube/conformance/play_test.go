@@ -217,10 +217,9 @@ func (w *world) gatewayPod(ctx context.Context, namespace, name, address, labels
 	if err := pods.Delete(ctx, name, *metav1.NewDeleteOptions(0)); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{
+	return w.readyPod(ctx, address, &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{
 		NodeName: node, HostNetwork: true, ServiceAccountName: name, Containers: []corev1.Container{{Name: name, Image: "gateway"}},
-	}}, metav1.CreateOptions{})
-	return err
+	}})
 }
 
 // agent runs the agent and Envoy of a gateway, with some labels, as the service

@@ -291,16 +291,21 @@ func (w *world) pod(ctx context.Context, a *app) error {
 	if err := w.cluster.CreateServiceAccount(ctx, a.namespace, "default"); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	pods := w.cluster.Admin().CoreV1().Pods(a.namespace)
-	pod, err := pods.Create(ctx, &corev1.Pod{
+	return w.readyPod(ctx, w.node, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: a.name, Namespace: a.namespace, Labels: a.labels},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: a.name, Image: "echo"}}},
-	}, metav1.CreateOptions{})
+	})
+}
+
+// readyPod creates a Pod that is ready at an address.
+func (w *world) readyPod(ctx context.Context, address string, pod *corev1.Pod) error {
+	pods := w.cluster.Admin().CoreV1().Pods(pod.Namespace)
+	pod, err := pods.Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: w.node, PodIPs: []corev1.PodIP{{IP: w.node}},
+		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 	}
 	_, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
