@@ -182,7 +182,12 @@ func (s *Server) Restart(ctx context.Context) error {
 }
 
 // Pause holds the program: its connections stay and nothing answers.
-func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Pause() {
+	s.signal(syscall.SIGSTOP)
+	if p := s.current(); p != nil {
+		awaitStopped(p.cmd.Process.Pid)
+	}
+}
 
 // Resume lets a paused program go on.
 func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
