@@ -102,8 +102,8 @@ func staticCluster(name, connectTimeout string, address object, http2 bool) obje
 }
 
 // Limits of what others can cost through the plaintext ports 15021 and 15090. There
-// is no limit on their connections: with one, whoever holds that many would keep the
-// kubelet out. Instead each of them is cheap and ends soon if nothing happens on it.
+// is no limit on their connections, as a stranger could exhaust it and lock out the
+// kubelet. Instead each connection is cheap and is closed soon when it is idle.
 const (
 	// maxStatsReaders bounds the answers with metrics that Envoy holds in memory, as
 	// its admin port makes each of them as a whole. Other scrapes wait for a place.

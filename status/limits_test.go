@@ -186,7 +186,7 @@ func TestScrapeSlots(t *testing.T) {
 		if len(s.running) != maxScrapes {
 			t.Errorf("%d are running, want %d", len(s.running), maxScrapes)
 		}
-		// With one for each source, whoever comes waits for its turn.
+		// With one scrape for each source, a new source waits for its turn.
 		s.running, cut = nil, nil
 		for i := range maxScrapes {
 			enter(fmt.Sprintf("10.0.1.%d", i), false)

@@ -112,8 +112,8 @@ func (r *readiness) run(ctx context.Context, c *check) {
 		return
 	}
 	c.err, r.last, r.lastAt, r.silent = err, err, time.Now(), time.Time{}
-	// It counts for as long as it took: whoever asks often costs Envoy's main thread
-	// half of its time at most.
+	// The answer is reused for as long as it took to get, so that frequent callers
+	// take at most half of the time of Envoy's main thread.
 	r.fresh = r.lastAt.Add(r.lastAt.Sub(begun))
 	if err == nil && !r.wasOnce {
 		r.wasOnce = true

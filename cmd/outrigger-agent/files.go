@@ -130,7 +130,7 @@ func listenUnix(ctx context.Context, path string, mode, dirMode os.FileMode) (ne
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
-	// Linux gives the socket the mode of its descriptor, without what the umask takes.
+	// On Linux the socket file has the mode of its descriptor, reduced by the umask.
 	early := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), uint32(mode)) }) // Chmod follows
 	}}

@@ -51,8 +51,8 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }
 		c.Loopback.Drain = proxy.Drain
 		if cfg.env.scrape.mergeEnvoy {
-			// Through the admin port: whoever fills ENVOY_PROMETHEUS_PORT does not
-			// keep Envoy's metrics from those who ask the agent.
+			// The admin port is used because strangers can exhaust
+			// ENVOY_PROMETHEUS_PORT.
 			c.EnvoyMetricsURL = "http://" + cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())) + "/stats/prometheus"
 		}
 	}

@@ -98,8 +98,8 @@ func TestGatewayAPIFromFiles(t *testing.T) {
 	}
 }
 
-// The Secrets of a Gateway are for its service account, whoever says to be its
-// workload.
+// TestGatewayAccount checks that only the service account of a Gateway reads its
+// Secrets, whatever a proxy claims.
 func TestGatewayAccount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

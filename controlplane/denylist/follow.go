@@ -38,8 +38,8 @@ type Follower struct {
 	metrics *metrics
 }
 
-// NewFollower reads the file. It must be there and good: a control plane that
-// starts without the list would let in whoever is on it.
+// NewFollower reads the file. It returns an error if the file is missing or invalid:
+// a control plane that starts without the list would admit the denied identities.
 func NewFollower(cfg Config) (*Follower, error) {
 	f := &Follower{cfg: cfg, metrics: newMetrics()}
 	if err := f.look(); err != nil {

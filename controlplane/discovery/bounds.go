@@ -267,10 +267,10 @@ func (s *stream) resized() error {
 // served.
 const maxRefused = 16
 
-// refuse takes a request for a type that is not served here: it is not answered,
-// and nothing is kept of it but that it was told. The stream goes on, for the
-// proxy's other types are not to suffer. "There are none" would be no answer: it
-// is not known here, and a proxy that has some from elsewhere would drop them.
+// refuse handles a request for a type that is not served here. The request gets no
+// answer, and the stream continues, so that the proxy's other types are unaffected.
+// An empty answer would be wrong: a proxy that has resources of the type from
+// another server would drop them. Only the names of types that were logged are kept.
 func (s *stream) refuse(typeURL string) {
 	s.server.metrics.unserved.Inc()
 	typeURL = clip(typeURL)

@@ -29,8 +29,8 @@ metadata: {name: edge, namespace: default}
 spec: {hosts: ["pay.example.com"], gateways: [edge], http: [{route: [{destination: {host: pay.example.com, port: {number: 80}}}]}]}
 `
 
-// What protects is told from routing and tuning: a change of the one changes the
-// guard of a resource, a change of the other does not.
+// TestGuard checks that the guard of a resource changes with what protects a
+// workload, and not with routing or tuning.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

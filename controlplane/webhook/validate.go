@@ -30,8 +30,8 @@ const (
 	maxBody = 6 << 20
 	// mostWarnings bounds what a person is shown; Kubernetes cuts more.
 	mostWarnings = 32
-	// mostAtOnce bounds the objects that are checked at the same time. Who
-	// waits longer than waitTime is told to come back.
+	// mostAtOnce bounds the objects that are checked at the same time. A caller
+	// that waits longer than waitTime receives 503 and can try again.
 	mostAtOnce = 4
 	waitTime   = 5 * time.Second
 )

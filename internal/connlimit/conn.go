@@ -22,8 +22,8 @@ const (
 	exempt
 )
 
-// maxWrite is how much is written at once, so that a slow peer that reads is told
-// from one that does not.
+// maxWrite is the number of bytes written at once. It is small enough to distinguish
+// a slow reader from a peer that does not read.
 const maxWrite = 64 << 10
 
 // Conn is a connection of a [Listener].
