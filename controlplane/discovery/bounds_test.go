@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -284,4 +285,26 @@ func TestTooManyNames(t *testing.T) {
 			t.Errorf("the stream ends with %v, want %q", err, want)
 		}
 	})
+}
+
+// TestUnservedTypesAreForgotten checks that a stream remembers few of the types that
+// are not served, and little of each, however many a proxy asks for.
+func TestUnservedTypesAreForgotten(t *testing.T) {
+	t.Parallel()
+	s, err := New(Config{Generator: &table{}, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := &stream{server: s, log: slog.New(slog.DiscardHandler)}
+	for i := range 100_000 {
+		st.refuse(fmt.Sprint(i, strings.Repeat("x", maxWord)))
+	}
+	if len(st.refused) != maxRefused {
+		t.Errorf("%d types are remembered, want %d", len(st.refused), maxRefused)
+	}
+	for typeURL := range st.refused {
+		if len(typeURL) > maxWord {
+			t.Errorf("%d bytes of a type are remembered", len(typeURL))
+		}
+	}
 }

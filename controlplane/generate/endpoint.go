@@ -92,7 +92,7 @@ func NoEndpoints(cluster string) *Resource {
 	return r
 }
 
-// endpointsOf gives the endpoints of a subset with a port of the service.
+// endpointsOf returns the endpoints of a subset with a port of the service.
 func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subset string, port uint32) []*model.Endpoint {
 	list := set.OfPort(port)
 	if subset == "" {

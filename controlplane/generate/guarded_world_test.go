@@ -33,7 +33,7 @@ const forwardedCert = "X-Forwarded-Client-Cert"
 
 // guarded is the real Envoy of a workload. It has an identity of the mesh and
 // takes mutual TLS and plaintext in front of an application, which answers with
-// the certificates that it is told of. Its listeners and clusters can change.
+// the content of x-forwarded-client-cert. Its listeners and clusters can change.
 type guarded struct {
 	authority *issuer
 	own       string // files of its certificate and key, with ~ between
