@@ -175,14 +175,15 @@ func (c *converter) serviceNamed(text, namespace string) (n name, host string) {
 	return n, n.name + "." + n.namespace + ".svc." + c.in.Domain
 }
 
-// external gives the addresses at which a Service takes requests from outside the
-// cluster, or else inside.
+// external returns the addresses at which a Service takes requests from outside
+// the cluster, or else inside. A Service that waits for its load balancer has none:
+// clients would take its cluster IP for the address that is to be used.
 func external(s *model.Service) []string {
 	var out []string
 	for _, list := range s.ExternalAddresses {
 		out = append(out, list...)
 	}
-	if len(out) == 0 {
+	if len(out) == 0 && !s.AwaitsAddress {
 		out = append(out, s.Addresses...)
 		for _, list := range s.ClusterAddresses {
 			out = append(out, list...)

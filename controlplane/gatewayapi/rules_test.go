@@ -118,3 +118,28 @@ func TestGrants(t *testing.T) {
 }
 
 func pointer[T any](v T) *T { return &v }
+
+// The address of a Gateway is its load balancer's, once it has one, never the
+// cluster IP in the meantime.
+func TestGatewayAddress(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		service model.Service
+		want    []string
+	}{
+		"inside only": {model.Service{Addresses: []string{"10.96.0.1"}}, []string{"10.96.0.1"}},
+		"to come":     {model.Service{Addresses: []string{"10.96.0.1"}, AwaitsAddress: true}, nil},
+		"balanced":    {model.Service{Addresses: []string{"10.96.0.1"}, ExternalAddresses: map[string][]string{"c": {"192.0.2.1"}}}, []string{"192.0.2.1"}},
+		"of another cluster": {
+			model.Service{Addresses: []string{"10.96.0.1"}, AwaitsAddress: true, ExternalAddresses: map[string][]string{"d": {"192.0.2.1"}}},
+			[]string{"192.0.2.1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := external(&c.service); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}

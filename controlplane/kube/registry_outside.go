@@ -52,6 +52,7 @@ func (r *serviceRecord) readOutside(o *corev1.Service) {
 			add(ingress.IP)
 			add(ingress.Hostname)
 		}
+		r.service.AwaitsAddress = len(out.addresses) == 0
 	case corev1.ServiceTypeNodePort:
 		text, given := o.Annotations[nodeSelector]
 		if !given {

@@ -32,6 +32,7 @@ func TestOutside(t *testing.T) {
 		"inside":        {spec: `{clusterIP: 10.96.0.1, ports: [{port: 80}]}`, addresses: "map[]"},
 		"not balanced":  {spec: `{type: ClusterIP, externalIPs: [192.0.2.7, "2001:db8::07"]}`, status: balanced, addresses: "map[c:[192.0.2.7 2001:db8::7]]"},
 		"balanced":      {spec: `{type: LoadBalancer, externalIPs: [192.0.2.7]}`, status: balanced, addresses: "map[c:[192.0.2.7 192.0.2.1 lb.example.com]]"},
+		"to come":       {spec: `{type: LoadBalancer, clusterIP: 10.96.0.1}`, addresses: "map[] awaited"},
 		"a gateway":     {meta: `labels: {topology.istio.io/network: one}`, spec: `{type: ClusterIP, externalIPs: [192.0.2.7]}`, addresses: "map[c:[192.0.2.7]]", gateways: "one/c=192.0.2.7:15443"},
 		"at a name too": {meta: `labels: {topology.istio.io/network: one, networking.istio.io/gatewayPort: "443"}`, spec: `{type: LoadBalancer}`, status: balanced, addresses: "map[c:[192.0.2.1 lb.example.com]]", gateways: "one/c=192.0.2.1:443", problems: `the gateway of the network "one" has the name "lb.example.com"`},
 		"a wrong port":  {meta: `labels: {topology.istio.io/network: one, networking.istio.io/gatewayPort: "0"}`, spec: `{externalIPs: [192.0.2.7]}`, addresses: "map[c:[192.0.2.7]]", gateways: "one/c=192.0.2.7:15443", problems: `the label networking.istio.io/gatewayPort is "0"`},
@@ -60,6 +61,9 @@ func TestOutside(t *testing.T) {
 			got := fmt.Sprint(with.ExternalAddresses)
 			if len(with.ExternalPorts) > 0 {
 				got += fmt.Sprint(" ", with.ExternalPorts)
+			}
+			if with.AwaitsAddress {
+				got += " awaited"
 			}
 			if got != c.addresses || showGateways(m.gateways(record)) != c.gateways {
 				t.Errorf("%s, gateways %s", got, showGateways(m.gateways(record)))

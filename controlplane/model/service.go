@@ -114,6 +114,9 @@ type Service struct {
 	// from outside; ExternalPorts their ports by the service's, if they differ.
 	ExternalAddresses map[string][]string
 	ExternalPorts     map[string]map[uint32]uint32
+	// AwaitsAddress is true if the service has no external address yet and its
+	// load balancer will provide one.
+	AwaitsAddress bool
 	// External is true for MESH_EXTERNAL: no mesh identity is expected.
 	External bool
 	// Registry is where the service comes from.

@@ -115,7 +115,7 @@ func sameService(a, b *model.Service) bool {
 	return a.ServiceKey == b.ServiceKey && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Ports, b.Ports) && a.Resolution == b.Resolution &&
 		a.Passthrough == b.Passthrough && a.Headless == b.Headless && slices.Equal(a.Addresses, b.Addresses) &&
 		maps.EqualFunc(a.ClusterAddresses, b.ClusterAddresses, slices.Equal) && maps.EqualFunc(a.ExternalAddresses, b.ExternalAddresses, slices.Equal) &&
-		maps.EqualFunc(a.ExternalPorts, b.ExternalPorts, maps.Equal) && a.External == b.External && a.Registry == b.Registry &&
+		maps.EqualFunc(a.ExternalPorts, b.ExternalPorts, maps.Equal) && a.AwaitsAddress == b.AwaitsAddress && a.External == b.External && a.Registry == b.Registry &&
 		slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && slices.Equal(a.ServiceAccounts, b.ServiceAccounts) &&
 		slices.Equal(a.ExportTo, b.ExportTo) && a.NodeLocal == b.NodeLocal && a.Distribution == b.Distribution &&
 		slices.Equal(a.Allocated, b.Allocated) && a.Created.Equal(b.Created) && a.Source == b.Source
