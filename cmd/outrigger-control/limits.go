@@ -44,6 +44,9 @@ const (
 	ageGrace = 10 * time.Second
 	// Machines behind one translated address are few; a proxy has two or three.
 	connectionsPerAddress = 512
+	// New connections of an address a second, unless it may have more than
+	// connectionsPerAddress.
+	connectionsPerSecond = 100
 	// All pods of a node, or of a subnet, may have addresses of one /64 network.
 	addressesPerNetwork = 16
 	// Connections that a restart of 10,000 proxies needs; the rest of the files is
@@ -71,16 +74,18 @@ const (
 	httpIdleTimeout = 90 * time.Second
 )
 
-// newConnections limits how often an address connects: a handshake of TLS costs
-// about a millisecond.
-func newConnections() ratelimit.Limit {
-	return ratelimit.Limit{PerSecond: 100, Burst: connectionsPerAddress}
+// newConnections limits how often an address connects that may have a number of
+// connections, in proportion to that number: a handshake of TLS costs about a
+// millisecond.
+func newConnections(perAddress int) ratelimit.Limit {
+	perAddress = max(perAddress, connectionsPerAddress)
+	return ratelimit.Limit{PerSecond: connectionsPerSecond * float64(perAddress) / connectionsPerAddress, Burst: perAddress}
 }
 
 // limitVariables are the rows of the table about limits.
 func limitVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(connectionsPerAddress), "connections that one address may have to each gRPC port; more are for proxies that share an address behind a translation, and then as many of them may have the same identity. A /64 network of IPv6 may have 16 times as many. Addresses of this machine have no limit", func(e *environment, s string) error {
+		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(connectionsPerAddress), "connections that one address may have to each gRPC port, of which 100 a second may be new, or more in proportion where this is more than 512; more are for proxies that share an address behind a translation, and then as many of them may have the same identity. A /64 network of IPv6 may have 16 times as many. Addresses of this machine have no limit", func(e *environment, s string) error {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 1 {
 				return fmt.Errorf("%q is not a number of connections: write for example %d", s, connectionsPerAddress)
@@ -131,7 +136,7 @@ func openFiles() int {
 // grpcListener limits the connections of a gRPC port.
 func (l *limits) grpcListener(port string, raw net.Listener) net.Listener {
 	return connlimit.Listen(raw, connlimit.Config{
-		Total: min(maxConnections, l.files/3), PerSource: l.perAddress, Rate: newConnections(), Reserved: connlimit.Loopback,
+		Total: min(maxConnections, l.files/3), PerSource: l.perAddress, Rate: newConnections(l.perAddress), Reserved: connlimit.Loopback,
 		Network: addressesPerNetwork, Evict: true, Unused: unusedTimeout, Work: connlimit.DefaultWork, OnClose: l.count(port),
 	})
 }
@@ -143,7 +148,7 @@ func (l *limits) httpListener(port string, raw net.Listener) net.Listener {
 		perAddress = webhookConnectionsPerAddress
 	}
 	return connlimit.Listen(raw, connlimit.Config{
-		Total: httpConnections, PerSource: perAddress, Rate: newConnections(), Reserved: connlimit.Loopback, Reserve: httpReserve,
+		Total: httpConnections, PerSource: perAddress, Rate: newConnections(perAddress), Reserved: connlimit.Loopback, Reserve: httpReserve,
 		EachAddress: true, Fair: httpConnectionsFair, Stall: stallTimeout, OnClose: l.count(port),
 	})
 }

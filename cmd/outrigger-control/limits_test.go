@@ -21,6 +21,8 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -120,14 +122,28 @@ func TestProbesAmongStrangers(t *testing.T) {
 	}
 }
 
-// TestConnectionsPerAddress checks how many connections of one address are accepted:
-// an API server asks about all objects that it writes at once.
+// TestConnectionsPerAddress checks how many connections of one address are accepted at
+// once: an API server asks about all objects that it writes at once, and many proxies
+// behind one address connect at once.
 func TestConnectionsPerAddress(t *testing.T) {
 	t.Parallel()
-	l := newLimits(slog.New(slog.DiscardHandler), environment{}, prometheus.NewRegistry())
-	for name, most := range map[string]int{"http": 64, webhooksPort: 256} {
-		port := &pipes{conns: make(chan net.Conn)}
-		limited, accepted := l.httpListener(name, port), make(chan int, 1)
+	limitsOf := func(perAddress int) *limits {
+		l := newLimits(slog.New(slog.DiscardHandler), environment{perAddress: perAddress}, prometheus.NewRegistry())
+		l.files = 1 << 20
+		return l
+	}
+	for name, c := range map[string]struct {
+		most   int
+		listen func(string, net.Listener) net.Listener
+	}{
+		"http":       {64, limitsOf(connectionsPerAddress).httpListener},
+		webhooksPort: {256, limitsOf(connectionsPerAddress).httpListener},
+		"grpc":       {connectionsPerAddress, limitsOf(connectionsPerAddress).grpcListener},
+		"more":       {2000, limitsOf(2000).grpcListener},
+		"fewer":      {10, limitsOf(10).grpcListener},
+	} {
+		port, most := &pipes{conns: make(chan net.Conn)}, c.most
+		limited, accepted := c.listen(name, port), make(chan int, 1)
 		go func() {
 			n := 0
 			for ; ; n++ {
@@ -182,6 +198,15 @@ type addressed struct {
 }
 
 func (a addressed) RemoteAddr() net.Addr { return a.remote }
+
+func TestNewConnections(t *testing.T) {
+	t.Parallel()
+	for perAddress, want := range map[int]ratelimit.Limit{1: {PerSecond: 100, Burst: 512}, 512: {PerSecond: 100, Burst: 512}, 5120: {PerSecond: 1000, Burst: 5120}} {
+		if got := newConnections(perAddress); got != want {
+			t.Errorf("%d connections: %v, want %v", perAddress, got, want)
+		}
+	}
+}
 
 // TestLogFlood has a stranger open streams, and ask for certificates, without
 // proof: each is refused, and the log stays short and says how many lines it lacks.
