@@ -173,6 +173,7 @@ func TestImportRules(t *testing.T) {
 		{"controlplane/ca", "internal/ratelimit", true},
 		{"internal/connlimit", "internal/ratelimit", true},
 		{"internal/connlimit", "certs", false},
+		{"xdsproxy", "internal/localonly", true},
 	} {
 		if allowed := importProblem(c.from, c.to) == ""; allowed != c.allowed {
 			t.Errorf("%s imports %s: allowed is %v, want %v", c.from, c.to, allowed, c.allowed)

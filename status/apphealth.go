@@ -41,7 +41,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusMethodNotAllowed, "only GET is allowed")
 		return
 	}
-	if hook && !s.cfg.HookSources.allows(r.RemoteAddr) {
+	if hook && !s.cfg.HookSources.allows(r) {
 		s.cfg.Logger.Warn("a lifecycle hook was refused: the peer is not known to be the kubelet; if it is, set OUTRIGGER_HOOK_SOURCES to its address, or to any",
 			"path", r.URL.Path, "address", r.RemoteAddr)
 		// Any answer would count as success.

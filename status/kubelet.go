@@ -8,11 +8,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
 // HookSources says who may run the application's lifecycle hooks. The kubelet
@@ -60,11 +63,15 @@ func ParseHookSources(text string) (more []netip.Prefix, everybody bool, err err
 // guesses reports whether nobody has said where the kubelet calls from.
 func (s HookSources) guesses() bool { return !s.Anybody && !s.HostIP.IsValid() && len(s.More) == 0 }
 
-// allows reports whether a peer may run hooks. It reads the routes anew, because a
-// network may set them after the agent has started.
-func (s HookSources) allows(peer string) bool {
-	if s.Anybody || isLocal(peer) {
+// allows reports whether the peer of a request may run hooks. It reads the routes anew,
+// because a network may set them after the agent has started.
+func (s HookSources) allows(r *http.Request) bool {
+	if s.Anybody {
 		return true
+	}
+	peer := r.RemoteAddr
+	if localonly.Peer(peer) {
+		return !localonly.Forwarded(r.Header)
 	}
 	address, err := netip.ParseAddrPort(peer)
 	if err != nil {

@@ -79,12 +79,17 @@ func TestHookSources(t *testing.T) {
 		{"any", HookSources{Anybody: true}, "203.0.113.5:4000", true},
 		{"no address", node, "@", false},
 	} {
-		if got := c.sources.allows(c.peer); got != c.want {
+		if got := c.sources.allows(&http.Request{RemoteAddr: c.peer}); got != c.want {
 			t.Errorf("%s: %s may run hooks: %t, want %t", c.name, c.peer, got, c.want)
 		}
 	}
+	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Via"} {
+		if (HookSources{}).allows(&http.Request{RemoteAddr: "127.0.0.1:1", Header: http.Header{name: {"192.0.2.7"}}}) {
+			t.Errorf("a request with %s may run hooks", name)
+		}
+	}
 	for _, own := range ownAddresses() { // as in a pod of the host network
-		if peer := net.JoinHostPort(own.String(), "1"); own.Zone() == "" && !(HookSources{}).allows(peer) {
+		if peer := net.JoinHostPort(own.String(), "1"); own.Zone() == "" && !(HookSources{}).allows(&http.Request{RemoteAddr: peer}) {
 			t.Errorf("%s, which this host has, may not run hooks", peer)
 		}
 	}

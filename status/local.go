@@ -4,46 +4,26 @@
 package status
 
 import (
-	"net"
 	"net/http"
 	"net/http/pprof"
-	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
-// loopbackOnly refuses peers that are not on this machine, and browsers that
-// are, when a page of somebody else sends them.
+// loopbackOnly refuses peers on other machines, requests that a proxy on this
+// machine forwards, and those of web pages.
 func loopbackOnly(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !isLocal(r.RemoteAddr) {
+		if !localonly.Request(r) {
 			answer(w, http.StatusForbidden, "Only requests from localhost are allowed")
 			return
 		}
-		if r.Header.Get("Origin") != "" || !ownHost(r.Host) {
-			answer(w, http.StatusForbidden, "Only requests for localhost or an address are allowed, and none of a web page")
+		if err := localonly.Foreign(r); err != nil {
+			answer(w, http.StatusForbidden, err.Error())
 			return
 		}
 		next(w, r)
 	}
-}
-
-// isLocal tells whether a peer's address is one of this machine's own requests.
-// 127.0.0.6 is not: Envoy hands on with it what came from elsewhere.
-func isLocal(peer string) bool {
-	host, _, err := net.SplitHostPort(peer)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback() && !ip.Equal(net.IPv4(127, 0, 0, 6))
-}
-
-// ownHost tells whether a Host header is one that nobody can point here: no
-// name but localhost.
-func ownHost(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return host == "" || host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
 }
 
 func (s *Server) serveQuit(w http.ResponseWriter, r *http.Request) {

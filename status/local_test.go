@@ -134,7 +134,8 @@ func TestWebPagesAreRefused(t *testing.T) {
 	address, quits, drains := guardAll(t, "127.0.0.1")
 	for header, want := range map[string]string{
 		"Host: evil.example": "403", "Host: evil.example:15020": "403", "Host: localhost.evil.example": "403", "Host: localhost\r\nOrigin: http://evil.example": "403",
-		"Host: localhost\r\nOrigin: null": "403", "Host: localhost:15020": "200", "Host: 127.0.0.1": "200", "Host: [::1]:15020": "200", "Host: 10.1.2.3:15020": "200",
+		"Host: localhost\r\nOrigin: null": "403", "Host: localhost\r\nSec-Fetch-Site: cross-site": "403",
+		"Host: localhost\r\nX-Forwarded-For: 127.0.0.1": "403", "Host: localhost\r\nForwarded: for=127.0.0.1": "403", "Host: localhost\r\nVia: 1.1 proxy": "403", "Host: localhost\r\nX-Real-IP: ::1": "403", "Host: localhost:15020": "200", "Host: 127.0.0.1": "200", "Host: [::1]:15020": "200", "Host: 10.1.2.3:15020": "200",
 	} {
 		if codes := raw(t, address, "GET /debug/own HTTP/1.1\r\n"+header+"\r\nConnection: close\r\n\r\n"); codes != want {
 			t.Errorf("%q: %s, want %s", header, codes, want)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
 // Limits of the debug port.
@@ -87,13 +88,16 @@ func (d *Debug) Run(ctx context.Context) error {
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-				rpc.ServeHTTP(w, r)
+			if !localonly.Request(r) {
+				http.Error(w, "only requests from this machine are answered", http.StatusForbidden)
 				return
 			}
-			if !localHost(r.Host) {
-				// A browser was sent here by a page under another name.
-				http.Error(w, fmt.Sprintf("The host of the request is %q. Ask localhost, or the address of the port.", r.Host), http.StatusForbidden)
+			if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+				rpc.ServeHTTP(w, r) // no page can send that; clients choose the authority
+				return
+			}
+			if err := localonly.Foreign(r); err != nil {
+				http.Error(w, err.Error(), http.StatusForbidden)
 				return
 			}
 			mux.ServeHTTP(w, r)
@@ -116,15 +120,6 @@ func (d *Debug) Run(ctx context.Context) error {
 		return server.Close()
 	})
 	return g.Wait()
-}
-
-// localHost tells whether a Host header names this machine.
-func localHost(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // serveHTTP asks what the path says: /debug/syncz is the type

@@ -299,5 +299,22 @@ func TestDebugIsLocal(t *testing.T) {
 			t.Errorf("host %q: %d, want %d", host, resp.StatusCode, want)
 		}
 	}
+	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Via", "Origin"} {
+		for path, method := range map[string]string{"/debug/x": http.MethodPost, "/agent/xds": http.MethodGet} {
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set(name, "127.0.0.1")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusForbidden {
+				t.Errorf("%s with %s: %d, want 403", path, name, resp.StatusCode)
+			}
+		}
+	}
 	http.DefaultClient.CloseIdleConnections()
 }

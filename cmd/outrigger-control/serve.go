@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
 func absolute(dir string) (string, error) {
@@ -126,7 +127,7 @@ func (s *server) newHTTP(f flags, reg *prometheus.Registry) {
 // fromLoopback refuses peers from elsewhere, and web pages.
 func fromLoopback(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := discovery.FromThisMachine(r); err != nil {
+		if err := localonly.Check(r); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}

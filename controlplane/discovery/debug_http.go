@@ -9,11 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,6 +20,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
 // Answers over HTTP are bounded: so many are made at a time, others wait so long
@@ -87,10 +85,10 @@ func (h *debugHandler) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *debugHandler) answer(r *http.Request) ([]byte, *debugRefusal) {
-	if text := foreign(r); text != "" {
-		return nil, &debugRefusal{http.StatusForbidden, text}
+	if err := localonly.Foreign(r); err != nil {
+		return nil, &debugRefusal{http.StatusForbidden, err.Error()}
 	}
-	local := isLocal(r)
+	local := localonly.Request(r)
 	var caller *authn.Caller
 	if !local {
 		var no *debugRefusal
@@ -150,47 +148,6 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 		return nil, &debugRefusal{http.StatusInternalServerError, err.Error()}
 	}
 	return pretty.Bytes(), nil
-}
-
-// FromThisMachine says why a request is not one of a program on this machine;
-// nil if it is.
-func FromThisMachine(r *http.Request) error {
-	if !isLocal(r) {
-		return errors.New("only requests from this machine are answered")
-	}
-	if why := foreign(r); why != "" {
-		return errors.New(why)
-	}
-	return nil
-}
-
-// isLocal reports whether a request comes from this machine. 127.0.0.6 and ::6
-// are not: Envoy hands on with them what came from elsewhere; nor is what a proxy
-// on this machine says that it hands on.
-func isLocal(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return false
-	}
-	ip := peer.Addr().Unmap()
-	return ip.IsLoopback() && ip != netip.AddrFrom4([4]byte{127, 0, 0, 6}) &&
-		r.Header.Get("X-Forwarded-For") == "" && r.Header.Get("Forwarded") == ""
-}
-
-// foreign says why a request is one that a web page of somebody else has made in
-// the browser of a person: empty if it is none.
-func foreign(r *http.Request) string {
-	if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") != "" || site != "" && site != "none" && site != "same-origin" {
-		return "requests of web pages are not answered"
-	}
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && isLocal(r) && !strings.EqualFold(host, "localhost") {
-		return fmt.Sprintf("the request is for the host %q: from this machine, use an address or localhost", host)
-	}
-	return ""
 }
 
 // authenticate tells who asks, by what the Authenticator reads of gRPC calls: the

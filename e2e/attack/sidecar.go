@@ -26,7 +26,7 @@ func sidecarAttacks() []attack {
 		{"STRICT", "plaintext, raw bytes, TLS without a certificate and with a self-made one, to every port of a workload", "the application sees none of them; a workload of the mesh is served", passStrict},
 		{"STRICT", "a workload of the mesh sends a forged x-forwarded-client-cert", "the application sees the identity of the certificate only", forgeXFCC},
 		{"status port", "scrapes of metrics that nobody reads, on 15020, 15021 and 15090", "readiness and metrics are answered meanwhile", slowScrapes},
-		{"debug port", "questions with a foreign Host header, and from a web page", "each is refused", rebindDebug},
+		{"debug ports", "questions with a foreign Host header, from a web page, and through a proxy on the same machine, on 15004, 15020 and 8080", "each is refused", rebindDebug},
 		{"files", "a start with umask 0: what other users of the machine can read and write", "sockets are for the agent's group, the bootstrap for its user; no file holds a private key; no file is writable for others", looseFiles},
 		{"Wasm", "modules at file URLs, at loopback and metadata addresses, and behind redirects to them", "nothing is fetched; requests go on with FAIL_OPEN", badModules},
 	}
@@ -267,20 +267,25 @@ func slowScrapes(ctx context.Context, s *suite) (outcome, error) {
 func rebindDebug(ctx context.Context, s *suite) (outcome, error) {
 	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
 		n := 0
-		for _, target := range []string{"http://127.0.0.1:15004/debug/syncz", "http://" + c.plane.ip + ":8080/debug/configz"} {
-			for name, header := range map[string]http.Header{
-				"Host": {}, "Origin": {"Origin": {"https://attacker.example"}, "Sec-Fetch-Site": {"cross-site"}}, "forwarded": {"X-Forwarded-For": {"192.0.2.1"}},
-			} {
+		foreign := map[string]http.Header{
+			"Host": {}, "Origin": {"Origin": {"https://attacker.example"}, "Sec-Fetch-Site": {"cross-site"}},
+			"X-Forwarded-For": {"X-Forwarded-For": {"127.0.0.1"}}, "Forwarded": {"Forwarded": {"for=127.0.0.1"}}, "Via": {"Via": {"1.1 proxy"}},
+		}
+		for _, target := range []string{"http://" + c.ip + ":15004/agent/xds", "http://" + c.ip + ":15020/debug/config", "http://" + c.plane.ip + ":8080/debug/configz"} {
+			if code, body, err := get(ctx, target); err != nil || code != http.StatusOK {
+				return "", fmt.Errorf("%s answers %d to a program of this machine (%w): %s", target, code, err, body)
+			}
+			for name, header := range foreign {
 				req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 				if err != nil {
 					return "", err
 				}
-				if req.Header = header; name == "Host" || strings.Contains(target, "15004") {
+				if req.Header = header; name == "Host" {
 					req.Host = "attacker.example"
 				}
 				n++
-				if code, body, err := send(&http.Client{}, req); err == nil && code == http.StatusOK {
-					return "", fmt.Errorf("%s with a foreign %s answers %d: %.100s", target, name, code, body)
+				if code, body, err := send(&http.Client{}, req); err != nil || code == http.StatusOK {
+					return "", fmt.Errorf("%s with a foreign %s answers %d (%w): %.100s", target, name, code, err, body)
 				}
 			}
 		}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package localonly
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+)
+
+// Check returns nil if a request comes from a program on this machine, otherwise the
+// reason why it does not.
+func Check(r *http.Request) error {
+	if !Request(r) {
+		return errors.New("only requests from this machine are answered")
+	}
+	return Foreign(r)
+}
+
+// Request reports whether a request comes from this machine and was not forwarded for
+// somebody else.
+func Request(r *http.Request) bool { return Peer(r.RemoteAddr) && !Forwarded(r.Header) }
+
+// Peer reports whether the address of a peer, with its port, belongs to this machine.
+// 127.0.0.6 and ::6 do not count: Envoy uses them for what others sent.
+func Peer(address string) bool {
+	peer, err := netip.ParseAddrPort(address)
+	return err == nil && connlimit.Loopback(peer.Addr())
+}
+
+// Forwarded reports whether a proxy sent a request: proxies say so in one of several
+// headers, whatever their values.
+func Forwarded(h http.Header) bool {
+	for name := range h {
+		switch {
+		case strings.HasPrefix(name, "X-Forwarded-"), strings.HasPrefix(name, "X-Envoy-"):
+			return true
+		}
+		switch name {
+		case "Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip":
+			return true
+		}
+	}
+	return false
+}
+
+// Foreign returns an error if a web page of another origin made a request in a
+// browser, or if the request is local and its host is a name other than localhost: a
+// page can resolve a name of its own to this machine.
+func Foreign(r *http.Request) error {
+	if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") != "" || site != "" && site != "none" && site != "same-origin" {
+		return errors.New("requests of web pages are not answered")
+	}
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "" && !strings.EqualFold(host, "localhost") && Peer(r.RemoteAddr) {
+		return fmt.Errorf("the request is for the host %q: from this machine, use an address or localhost", host)
+	}
+	return nil
+}
