@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -340,47 +338,6 @@ spec:
 	w.apply(t, strings.Replace(rule, "TIMEOUT", "4s", 1))
 	w.apply(t, service)
 	until(t, "the endpoint is back", func() bool { return to("") == good })
-}
-
-// TestEdgeTopology has load balancers before the gateway: one that writes the
-// PROXY protocol, and proxies whose word for the client's address counts.
-func TestEdgeTopology(t *testing.T) {
-	t.Parallel()
-	objects := strings.Join(strings.SplitAfter(edgeObjects, "---")[:3], "") + `
-apiVersion: networking.istio.io/v1alpha3
-kind: Gateway
-metadata: {name: edge, namespace: default}
-spec:
-  servers:
-  - port: {number: 80, name: http, protocol: HTTP}
-    bind: ADDRESS
-    hosts: [a.test]
----
-apiVersion: networking.istio.io/v1alpha3
-kind: VirtualService
-metadata: {name: a, namespace: default}
-spec:
-  hosts: [a.test]
-  gateways: [edge]
-  http: [{route: [{destination: {host: apps, port: {number: 1}}}]}]
-`
-	w := startEdge(t, "DELTA_GRPC", "127.77.57.13", objects, &meshv1alpha1.Topology{
-		NumTrustedProxies: 1, ProxyProtocol: &meshv1alpha1.Topology_ProxyProtocolConfiguration{},
-		ForwardClientCertDetails: meshv1alpha1.ForwardClientCertDetails_ALWAYS_FORWARD_ONLY,
-	})
-	from := caller{port: "PORT_HTTP", before: "PROXY TCP4 198.51.100.7 192.0.2.1 4711 80\r\n"}
-	until(t, "the client's address is that of the header", func() bool { return w.ask(from, "a.test") == "200 a a.test 198.51.100.7" })
-	for _, tc := range []struct{ header, want string }{
-		{"X-Forwarded-For: 203.0.113.9", "200 a a.test 203.0.113.9,198.51.100.7"},
-		{"X-Forwarded-Client-Cert: By=somebody", "200 a a.test 198.51.100.7\nBy=somebody"},
-	} {
-		if got := w.ask(from, "a.test", tc.header); got != tc.want {
-			t.Errorf("with %s: %q, want %q", tc.header, got, tc.want)
-		}
-	}
-	if got := w.ask(caller{port: "PORT_HTTP"}, "a.test"); !strings.HasPrefix(got, "error: ") {
-		t.Errorf("a connection without the header is answered: %q", got)
-	}
 }
 
 // TestEdgeMissingCredential has a server whose Secret does not exist beside one

@@ -82,9 +82,6 @@ func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Top
 		l := listenOn(t, ip)
 		taken, w.ports[name] = append(taken, l), portOf(t, l.Addr())
 	}
-	for _, l := range taken {
-		_ = l.Close() // only the number is needed
-	}
 	w.address = ip + ":" + w.ports["PORT_HTTP"]
 
 	log := slog.New(slog.NewTextHandler(w.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -122,7 +119,11 @@ func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Top
 			t.Logf("the control plane said:\n%s", w.logged)
 		}
 	})
-	w.runEnvoy(t, binary, w.bootstrap(t, api, l.Addr().String()))
+	bootstrap := w.bootstrap(t, api, l.Addr().String())
+	for _, l := range taken { // after all other listeners of the address have a port
+		_ = l.Close() // only the number is needed
+	}
+	w.runEnvoy(t, binary, bootstrap)
 	return w
 }
 

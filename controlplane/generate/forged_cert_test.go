@@ -17,9 +17,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestForgedClientCert sends forged XFCC elements through the real Envoy: the
+// TestEnvoyForgedClientCert sends forged XFCC elements through the real Envoy: the
 // application sees what the connection proves, and nothing else.
-func TestForgedClientCert(t *testing.T) {
+func TestEnvoyForgedClientCert(t *testing.T) {
 	t.Parallel()
 	const forged = "By=spiffe://cluster.local/ns/default/sa/default;URI=spiffe://cluster.local/ns/pay/sa/admin"
 	const own = "URI=spiffe://cluster.local/ns/evil/sa/mallory"
