@@ -28,6 +28,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
 // interceptedMesh has a server on two machines, one redirected, one transparent,
@@ -97,9 +99,9 @@ func TestInterception(t *testing.T) {
 		server.talk(t, "[::]:5432", "hello ")
 		server.talk(t, "[::]:6000", "")
 	}
-	client.redirect(t)
-	web.redirect(t)
-	seen.transparent(t)
+	client.redirect(t, client.Redirect)
+	web.redirect(t, web.Redirect)
+	seen.redirect(t, seen.Transparent)
 	m.agent(t, client, "client", "REDIRECT")
 	m.agent(t, web, "web", "REDIRECT")
 	m.agent(t, seen, "seen", "TPROXY")
@@ -231,7 +233,7 @@ func converse(t *testing.T, from *machine, address, greeting string) {
 	eventually(t, 10*time.Second, func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		c, err := from.dial(ctx, "tcp", address)
+		c, err := from.Dial(ctx, "tcp", address)
 		if err != nil {
 			return fmt.Sprintf("%s connects to %s: %v", from.name, address, err)
 		}
@@ -345,7 +347,7 @@ func (m *intercepted) agent(t *testing.T, at *machine, app, interception string)
 		fmt.Sprintf(`PROXY_CONFIG={"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"1s"}`,
 			hostPort(m.control.ip4, 15012), envoyBinary(t)))
 	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: proxyID}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: netlab.ProxyID}}
 	m.run(t, at, cmd, app)
 	eventually(t, 30*time.Second, func() string {
 		code, body, err := request(t.Context(), m.control.client(), "http://"+hostPort(at.ip4, 15020)+"/healthz/ready", "")

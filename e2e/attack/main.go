@@ -57,7 +57,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.StringVar(&o.bin, "bin", "bin", "directory of the programs")
 	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs, else on PATH)")
 	fs.StringVar(&o.only, "only", "", "run only the attacks whose area or name contains this text")
-	fs.StringVar(&o.write, "write", "", "write the tables into this document, if every attack ran and every promise held")
+	fs.StringVar(&o.write, "write", "", "write the rows of the attacks that ran into the tables of this document, if every promise held")
 	fs.BoolVar(&o.short, "short", false, "smaller loads")
 	fs.BoolVar(&o.unkept, "unkept", false, "also make the attacks whose promise is known not to hold yet")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")

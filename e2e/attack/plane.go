@@ -40,11 +40,16 @@ type plane struct {
 // newPlane runs a control plane with some files as its configuration. It is
 // ready when newPlane returns. Environment variables may be added.
 func (s *suite) newPlane(ctx context.Context, config map[string]string, env ...string) (*plane, error) {
+	return s.newPlaneAt(ctx, s.address(), config, env...)
+}
+
+// newPlaneAt is newPlane with an address.
+func (s *suite) newPlaneAt(ctx context.Context, ip string, config map[string]string, env ...string) (*plane, error) {
 	dir, err := s.folder("control")
 	if err != nil {
 		return nil, err
 	}
-	p := &plane{dir: dir, ip: s.address()}
+	p := &plane{dir: dir, ip: ip}
 	for name, text := range config {
 		if err := p.write(name, text); err != nil {
 			return nil, err

@@ -17,13 +17,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// onLockedThread calls a function on a thread that lives until it returns: a
-// child with Pdeathsig is killed when the thread that started it ends.
+// onLockedThread calls a function on a thread that ends when it returns: a child
+// with Pdeathsig is killed when the thread that started it ends. The function may
+// change the thread. The caller is a goroutine that does nothing else.
 func onLockedThread(f func() error) error {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	return f()
 }
 
@@ -39,7 +41,16 @@ type process struct {
 type spec struct {
 	path, dir string
 	args, env []string
-	gid       uint32 // 0 for that of this program
+	gid       uint32          // 0 for that of this program
+	at        *netlab.Machine // nil for the namespace of this program
+}
+
+// enter moves the calling thread to where the program is to run.
+func (p spec) enter() error {
+	if p.at == nil {
+		return nil
+	}
+	return p.at.Enter()
 }
 
 // start starts a program whose output goes to the file log in its directory.
@@ -62,7 +73,10 @@ func start(p spec) (*process, error) {
 	started := make(chan error, 1)
 	go func() {
 		_ = onLockedThread(func() error {
-			err := cmd.Start()
+			err := p.enter()
+			if err == nil {
+				err = cmd.Start()
+			}
 			started <- err
 			if err == nil {
 				proc.err = cmd.Wait()

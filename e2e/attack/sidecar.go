@@ -12,12 +12,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
 // sidecarAttacks go against an agent and its Envoy.
@@ -39,6 +42,8 @@ type sidecar struct {
 	*plane
 	dir, ip string
 	client  *tls.Certificate // of shop/web
+	// dial connects as an attacker does.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // payIngress has pay's application behind ports of its Envoy.
@@ -53,10 +58,32 @@ spec:
   - {port: {number: 9090, name: any}, defaultEndpoint: "APP"}
 `
 
+// rig says how a sidecar runs. The zero value is a sidecar in the namespace of this
+// program, without interception.
+type rig struct {
+	config map[string]string // files of the control plane
+	env    []string          // of the agent
+	// lab has the machine of the sidecar, whose traffic is redirected.
+	lab *lab
+	// prepare changes the directory of the agent before it starts.
+	prepare func(dir string) error
+}
+
 // withSidecar runs a control plane, an application and the agent of shop/pay with
 // its Envoy, and calls a function.
-func withSidecar(ctx context.Context, s *suite, config map[string]string, f func(*sidecar) (string, error), env ...string) (out outcome, err error) {
-	app, err := net.Listen("tcp", "127.0.0.1:0")
+func withSidecar(ctx context.Context, s *suite, config map[string]string, f func(*sidecar) (string, error), env ...string) (outcome, error) {
+	return rig{config: config, env: env}.run(ctx, s, f)
+}
+
+// run runs the sidecar and calls a function, which returns what it observed.
+func (r rig) run(ctx context.Context, s *suite, f func(*sidecar) (string, error)) (out outcome, err error) {
+	c := &sidecar{ip: s.address(), dial: (&net.Dialer{}).DialContext}
+	address, listen, plane := "127.0.0.1:0", net.Listen, s.address()
+	if r.lab != nil {
+		c.ip, c.dial, plane = r.lab.pay.IP4.String(), r.lab.stranger.Dial, r.lab.here.IP4.String()
+		address, listen = "[::]:8080", r.lab.pay.Listen
+	}
+	app, err := listen("tcp", address)
 	if err != nil {
 		return out, err
 	}
@@ -65,20 +92,21 @@ func withSidecar(ctx context.Context, s *suite, config map[string]string, f func
 	}), ReadHeaderTimeout: patience}
 	go func() { _ = server.Serve(app) }() // it ends with Close
 	defer func() { _ = server.Close() }() // nobody is served any longer
-	files := map[string]string{"shop.yaml": shop, "strict.yaml": strict, "sidecar.yaml": strings.ReplaceAll(payIngress, "APP", app.Addr().String())}
-	for name, text := range config {
-		files[name] = text
+	files := map[string]string{"shop.yaml": shop, "strict.yaml": strict}
+	if r.lab == nil {
+		files["sidecar.yaml"] = strings.ReplaceAll(payIngress, "APP", app.Addr().String())
+	} else {
+		files["shop.yaml"] = strings.ReplaceAll(shop, "10.0.0.1", c.ip)
 	}
-	p, err := s.newPlane(ctx, files)
-	if err != nil {
+	maps.Copy(files, r.config)
+	if c.plane, err = s.newPlaneAt(ctx, plane, files); err != nil {
 		return out, err
 	}
-	defer p.stop()
-	c := &sidecar{plane: p, ip: s.address()}
-	if c.client, err = p.member(ctx, "shop", "web"); err != nil {
+	defer c.plane.stop()
+	if c.client, err = c.plane.member(ctx, "shop", "web"); err != nil {
 		return out, err
 	}
-	if err := c.launch(ctx, s, env); err != nil {
+	if err := c.launch(ctx, s, r); err != nil {
 		return out, err
 	}
 	defer c.process.stop()
@@ -87,7 +115,7 @@ func withSidecar(ctx context.Context, s *suite, config map[string]string, f func
 }
 
 // launch runs the agent until it is ready and serves the application.
-func (c *sidecar) launch(ctx context.Context, s *suite, env []string) (err error) {
+func (c *sidecar) launch(ctx context.Context, s *suite, r rig) (err error) {
 	if c.dir, err = s.folder("pay"); err != nil {
 		return err
 	}
@@ -103,26 +131,53 @@ func (c *sidecar) launch(ctx context.Context, s *suite, env []string) (err error
 		write(filepath.Join(c.dir, "etc/istio/pod/labels"), "app=\"pay\"\n", 0o644),
 		write(filepath.Join(c.dir, "var/run/secrets/tokens/istio-token"), token, 0o600),
 		write(filepath.Join(c.dir, "var/run/secrets/istio/root-cert.pem"), string(root), 0o644))
+	if err == nil && r.prepare != nil {
+		err = r.prepare(c.dir)
+	}
 	if err != nil {
 		return err
 	}
-	proxy := fmt.Sprintf(`{"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"0.1s","statusPort":15020,"proxyAdminPort":15000}`, c.plane.ip+":15012", s.envoy)
-	c.process, err = start(spec{
-		path: "/bin/sh", dir: c.dir, args: []string{"-c", `umask 0; exec "$0" "$@"`, filepath.Join(s.bin, "outrigger-agent"), "proxy", "sidecar", "--domain", "shop.svc.cluster.local"},
-		env: append([]string{
-			"POD_NAME=pay", "POD_NAMESPACE=shop", "INSTANCE_IP=" + c.ip, "SERVICE_ACCOUNT=pay", "ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_CLUSTER_ID=Kubernetes",
-			"PROXY_CONFIG=" + proxy, "ISTIOD_SAN=" + planeName, "TRUST_DOMAIN=cluster.local", "OUTRIGGER_BIND_ADDRESS=" + c.ip,
-		}, env...),
+	if c.process, err = start(c.spec(s, r)); err != nil {
+		return err
+	}
+	err = eventually(ctx, func() error {
+		select {
+		case <-c.process.ended:
+			return nil // it says why
+		default:
+		}
+		return c.reaches(ctx, nil)
 	})
-	if err != nil {
-		return err
+	select {
+	case <-c.process.ended:
+		err = errors.New("the agent has ended")
+	default:
 	}
-	err = eventually(ctx, func() error { return c.reaches(ctx, nil) })
 	if err != nil {
 		c.process.stop()
 		return fmt.Errorf("the workload is not served: %w: %s", err, c.process.lastWords())
 	}
 	return nil
+}
+
+// spec returns how the agent is started.
+func (c *sidecar) spec(s *suite, r rig) spec {
+	proxy := fmt.Sprintf(`{"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"0.1s","statusPort":15020,"proxyAdminPort":15000}`, c.plane.ip+":15012", s.envoy)
+	p := spec{
+		path: "/bin/sh", dir: c.dir, args: []string{"-c", `umask 0; exec "$0" "$@"`, filepath.Join(s.bin, "outrigger-agent"), "proxy", "sidecar", "--domain", "shop.svc.cluster.local"},
+		env: []string{
+			"POD_NAME=pay", "POD_NAMESPACE=shop", "INSTANCE_IP=" + c.ip, "SERVICE_ACCOUNT=pay", "ISTIO_META_CLUSTER_ID=Kubernetes",
+			"PROXY_CONFIG=" + proxy, "ISTIOD_SAN=" + planeName, "TRUST_DOMAIN=cluster.local",
+		},
+	}
+	if r.lab == nil {
+		p.env = append(p.env, "ISTIO_META_INTERCEPTION_MODE=NONE", "OUTRIGGER_BIND_ADDRESS="+c.ip)
+	} else {
+		p.env = append(p.env, "ISTIO_META_INTERCEPTION_MODE=REDIRECT")
+		p.at, p.gid = r.lab.pay, netlab.ProxyID
+	}
+	p.env = append(p.env, r.env...)
+	return p
 }
 
 // reaches makes a request with mutual TLS and returns an error unless the
@@ -132,8 +187,8 @@ func (c *sidecar) reaches(ctx context.Context, header http.Header) error {
 	return err
 }
 
-// answer returns what the application says on a port, by TLS if there is a
-// configuration.
+// answer returns what the application says on a port, or at an address with a port, by
+// TLS if there is a configuration.
 func (c *sidecar) answer(ctx context.Context, port string, cfg *tls.Config, header http.Header) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -142,7 +197,11 @@ func (c *sidecar) answer(ctx context.Context, port string, cfg *tls.Config, head
 		scheme = "https"
 		cfg.InsecureSkipVerify = true // the attacker does not care who answers
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+c.ip+":"+port+"/", nil)
+	address := net.JoinHostPort(c.ip, port)
+	if strings.Contains(port, ":") {
+		address = port
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+"/", nil)
 	if err != nil {
 		return "", err
 	}
@@ -150,7 +209,7 @@ func (c *sidecar) answer(ctx context.Context, port string, cfg *tls.Config, head
 		req.Header = header
 	}
 	req.Host = "pay.shop.svc.cluster.local"
-	code, body, err := send(&http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}, req)
+	code, body, err := send(&http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg, DialContext: c.dial}}, req)
 	if err == nil && (code != http.StatusOK || !strings.HasPrefix(body, "application")) {
 		err = fmt.Errorf("port %s answers %d: %s", port, code, body)
 	}
@@ -159,57 +218,88 @@ func (c *sidecar) answer(ctx context.Context, port string, cfg *tls.Config, head
 
 func passStrict(ctx context.Context, s *suite) (outcome, error) {
 	return withSidecar(ctx, s, nil, func(c *sidecar) (string, error) {
-		forged, err := selfMade("spiffe://cluster.local/ns/shop/sa/web", c.client.Leaf.Issuer, nil)
-		if err != nil {
-			return "", err
-		}
-		other, err := selfMade("spiffe://other.example/ns/shop/sa/web", pkix.Name{}, nil)
-		if err != nil {
-			return "", err
-		}
-		byWorkload, err := selfMade("spiffe://cluster.local/ns/shop/sa/admin", pkix.Name{}, c.client)
+		forged, err := c.forgeries()
 		if err != nil {
 			return "", err
 		}
 		n := 0
 		for _, port := range []string{"8080", "9000", "9090"} {
-			for name, cfg := range map[string]*tls.Config{
-				"plaintext": nil, "TLS without a certificate": {}, "TLS with the ALPN of the mesh": {NextProtos: []string{"istio", "istio-peer-exchange", "h2"}},
-				"a self-made certificate": {Certificates: []tls.Certificate{*forged}}, "another trust domain": {Certificates: []tls.Certificate{*other}},
-				"a certificate that a workload signed": {Certificates: []tls.Certificate{*byWorkload}}, "the name of the service": {ServerName: "pay.shop.svc.cluster.local"},
-			} {
-				n++
-				if body, err := c.answer(ctx, port, cfg, nil); err == nil {
-					return "", fmt.Errorf("port %s, %s: the application answers %q", port, name, body)
-				}
-			}
-			for _, raw := range []string{"GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PROXY TCP4 127.0.0.1 127.0.0.1 1 1\r\nGET / HTTP/1.0\r\n\r\n", "\r\n\r\nGET / HTTP/1.0\r\n\r\n"} {
-				n++
-				if answer := talk(ctx, c.ip+":"+port, raw); strings.Contains(answer, "application") {
-					return "", fmt.Errorf("port %s, raw bytes %q: the application answers", port, raw)
-				}
-			}
-			if port != "8080" {
-				continue
-			}
-			if err := c.reaches(ctx, nil); err != nil {
+			tried, err := c.intrude(ctx, net.JoinHostPort(c.ip, port), forged)
+			if err != nil {
 				return "", err
 			}
+			n += tried
+		}
+		if err := c.reaches(ctx, nil); err != nil {
+			return "", err
 		}
 		return fmt.Sprintf("%d of %d refused", n, n), nil
 	})
 }
 
+// forgeries returns how somebody connects who is not of the mesh, by what is wrong; nil
+// is plaintext.
+func (c *sidecar) forgeries() (map[string]*tls.Config, error) {
+	forged, err := selfMade("spiffe://cluster.local/ns/shop/sa/web", c.client.Leaf.Issuer, nil)
+	if err != nil {
+		return nil, err
+	}
+	other, err := selfMade("spiffe://other.example/ns/shop/sa/web", pkix.Name{}, nil)
+	if err != nil {
+		return nil, err
+	}
+	byWorkload, err := selfMade("spiffe://cluster.local/ns/shop/sa/admin", pkix.Name{}, c.client)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]*tls.Config{
+		"plaintext": nil, "TLS without a certificate": {}, "TLS with the ALPN of the mesh": {NextProtos: []string{"istio", "istio-peer-exchange", "h2"}},
+		"a self-made certificate": {Certificates: []tls.Certificate{*forged}}, "another trust domain": {Certificates: []tls.Certificate{*other}},
+		"a certificate that a workload signed": {Certificates: []tls.Certificate{*byWorkload}}, "the name of the service": {ServerName: "pay.shop.svc.cluster.local"},
+	}, nil
+}
+
+// intrude connects to an address in each forged way and with raw bytes, and returns how
+// often it tried, or an error if the application answers.
+func (c *sidecar) intrude(ctx context.Context, address string, forged map[string]*tls.Config) (n int, err error) {
+	for name, cfg := range forged {
+		n++
+		if body, err := c.answer(ctx, address, cfg, nil); err == nil {
+			return n, fmt.Errorf("%s, %s: the application answers %q", address, name, body)
+		}
+	}
+	raw := []string{"GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PROXY TCP4 127.0.0.1 127.0.0.1 1 1\r\nGET / HTTP/1.0\r\n\r\n", "\r\n\r\nGET / HTTP/1.0\r\n\r\n"}
+	answers := make([]string, len(raw))
+	many(len(raw), func(i int) { answers[i] = c.talk(ctx, address, raw[i]) })
+	for i, answer := range answers {
+		n++
+		if strings.Contains(answer, "application") {
+			return n, fmt.Errorf("%s, raw bytes %q: the application answers", address, raw[i])
+		}
+	}
+	return n, nil
+}
+
 // talk writes some bytes and returns what is answered until the connection ends
 // or is silent.
-func talk(ctx context.Context, address, text string) string {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+func (c *sidecar) talk(ctx context.Context, address, text string) string {
+	return c.exchange(ctx, address, text, time.Second)
+}
+
+// whole sends a request of HTTP, without the end of its header, and returns all of the
+// answer.
+func (c *sidecar) whole(ctx context.Context, address, text string) string {
+	return c.exchange(ctx, address, text+"\r\nConnection: close\r\n\r\n", patience)
+}
+
+func (c *sidecar) exchange(ctx context.Context, address, text string, wait time.Duration) string {
+	conn, err := c.dial(ctx, "tcp", address)
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = conn.Close() }()               // the other side may have done so
-	_ = conn.SetDeadline(time.Now().Add(time.Second)) // cannot fail on an open connection
-	_, _ = io.WriteString(conn, text)                 // as above
+	defer func() { _ = conn.Close() }()        // the other side may have done so
+	_ = conn.SetDeadline(time.Now().Add(wait)) // cannot fail on an open connection
+	_, _ = io.WriteString(conn, text)          // as above
 	answer, _ := io.ReadAll(io.LimitReader(conn, 64<<10))
 	return string(answer)
 }

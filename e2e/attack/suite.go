@@ -76,7 +76,7 @@ var errSkipped = errors.New("not tried")
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), dnsAttacks())
+	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), labAttacks(), dnsAttacks())
 }
 
 // unkept names the attacks whose promise is known not to hold yet: the tests
@@ -101,6 +101,8 @@ type suite struct {
 	net    [3]byte // the first bytes of its addresses
 	hosts  byte    // that were given out
 	shared *plane  // the control plane of attacks that leave no traces; nil before the first
+
+	network *lab // of attacks that need several machines; nil before the first
 }
 
 func newSuite(o options, stderr io.Writer) (*suite, error) {

@@ -20,6 +20,12 @@ const (
 	markEnd      = "<!-- end -->\n"
 )
 
+// Heads of the tables.
+const (
+	attackHead = "| area | tried | promised | observed |\n|---|---|---|---|\n"
+	costHead   = "| who | attack | memory, at most | CPU, about | log lines, at most |\n|---|---|---|---|---|\n"
+)
+
 // printTable prints all attacks, with what they cost.
 func printTable(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -42,7 +48,7 @@ func printTable(out io.Writer, results []result) error {
 // attackTable returns the rows of the attacks for the document.
 func attackTable(results []result) string {
 	var b strings.Builder
-	b.WriteString("| area | tried | promised | observed |\n|---|---|---|---|\n")
+	b.WriteString(attackHead)
 	for _, r := range results {
 		seen := r.seen()
 		if r.open {
@@ -59,7 +65,7 @@ func (a attack) row() string { return fmt.Sprintf("| %s | %s | %s |", a.area, a.
 // costTable returns the rows of what attackers cost, rounded up.
 func costTable(results []result) string {
 	var b strings.Builder
-	b.WriteString("| who | attack | memory, at most | CPU, about | log lines, at most |\n|---|---|---|---|---|\n")
+	b.WriteString(costHead)
 	for _, r := range results {
 		c := r.outcome.cost
 		if c == nil {
@@ -91,15 +97,13 @@ func roundedSeconds(d time.Duration) string {
 	return fmt.Sprintf("%d s", rounded(int64((d+time.Second-1)/time.Second)))
 }
 
-// writeDocument puts both tables between their markers.
+// writeDocument puts both tables between their markers. Rows of attacks that did not
+// run stay as they are.
 func writeDocument(path string, results []result) error {
 	for _, r := range results {
 		if r.skipped != "" {
 			return fmt.Errorf("%s is not written: %s: %s", path, r.try, r.skipped)
 		}
-	}
-	if len(results) != len(attacks()) {
-		return fmt.Errorf("%s is not written: only %d of %d attacks ran", path, len(results), len(attacks()))
 	}
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -112,7 +116,43 @@ func writeDocument(path string, results []result) error {
 	if text, err = between(text, costsBegin, costTable(results)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	text, err = restore(text, string(doc), results)
+	if err != nil {
+		return fmt.Errorf("%s is not written: %w", path, err)
+	}
 	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+// restore returns a document whose tables have the rows of all attacks: those that ran
+// from the new document, the others from the old one, if it has them.
+func restore(text, old string, results []result) (string, error) {
+	ran := map[string]bool{}
+	for _, r := range results {
+		ran[r.try] = true
+	}
+	var rows, costs strings.Builder
+	for _, a := range attacks() {
+		from := old
+		if ran[a.try] {
+			from = text
+		}
+		row, costRow := "", ""
+		for line := range strings.Lines(from) {
+			switch {
+			case strings.HasPrefix(line, a.row()):
+				row = line
+			case strings.Count(line, "|") == 6 && strings.Contains(line, "| "+a.try+" |"):
+				costRow = line
+			}
+		}
+		rows.WriteString(row)
+		costs.WriteString(costRow)
+	}
+	text, err := between(text, attacksBegin, attackHead+rows.String())
+	if err != nil {
+		return "", err
+	}
+	return between(text, costsBegin, costHead+costs.String())
 }
 
 // between replaces what is between a marker and the end that follows it.

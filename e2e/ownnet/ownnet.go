@@ -30,10 +30,13 @@ const lockName = "@outrigger-tests-without-own-network"
 // the network, and runs m itself.
 func Tests(m Runner) Runner { return tests{m} }
 
+// Own reports whether this process has a network namespace of its own.
+func Own() bool { return os.Getenv(variable) != "" }
+
 type tests struct{ m Runner }
 
 func (t tests) Run() int {
-	if os.Getenv(variable) != "" {
+	if Own() {
 		if err := loopbackUp(); err != nil {
 			fmt.Fprintln(os.Stderr, "network namespace of the tests:", err)
 			return 1
