@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -64,8 +65,8 @@ static_resources:
       endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: %[2]s}}}}]}]
 `
 
-// startEnvoy runs an Envoy at a relay until the test ends.
-func startEnvoy(t *testing.T, r *rig) {
+// startEnvoy runs an Envoy at a relay until the test ends, and returns its process id.
+func startEnvoy(t *testing.T, r *rig) (pid int) {
 	t.Helper()
 	api := "GRPC"
 	if r.delta {
@@ -80,6 +81,7 @@ func startEnvoy(t *testing.T, r *rig) {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
 	})
+	return cmd.Process.Pid
 }
 
 // mesh is what a control plane has: a listener whose route answers with a word.
@@ -231,6 +233,67 @@ func TestEnvoyAfterHalfAStart(t *testing.T) {
 		receive(t, r.got, "answer, or what comes after clusters")
 		plane.Stop()
 		eventually(t, "envoy answers", func() bool { body, _ := fetch(t, address); return body == "old" })
+	})
+}
+
+// spoil makes Envoy reject the listener of a mesh.
+func spoil(mesh map[string]proto.Message) map[string]proto.Message {
+	mesh[listenerType].(*listenerv3.Listener).AccessLog = []*accesslogv3.AccessLog{{Name: "unknown"}}
+	return mesh
+}
+
+// configured waits until an Envoy is configured, or until the reason for which it is
+// not holds a text.
+func (r *rig) configured(t *testing.T, pid int, reason string) {
+	t.Helper()
+	eventually(t, "configured: "+reason, func() bool {
+		err := r.proxy.Configured(pid)
+		return reason == "" && err == nil || reason != "" && err != nil && strings.Contains(err.Error(), reason)
+	})
+}
+
+// A real Envoy rejects its only listener. It is not configured until the control
+// plane removes the listener.
+func TestEnvoyRejectsFirst(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		envoyBinary(t)
+		r := startRig(t, Config{}, delta)
+		pid := startEnvoy(t, r)
+		r.nextOf(t, clusterType)
+		r.answers <- r.meshAnswer(t, nil, clusterType, "1")
+		for r.next(t, "request for listeners").typeURL != listenerType {
+		}
+		r.answers <- r.meshAnswer(t, spoil(mesh(t, "127.77.51.24:18080", "x")), listenerType, "2")
+		r.configured(t, pid, "rejected its first listeners (LDS)")
+		if delta {
+			r.answers <- &discoveryv3.DeltaDiscoveryResponse{TypeUrl: listenerType, Nonce: "3", RemovedResources: []string{"l"}}
+		} else {
+			r.answers <- &discoveryv3.DiscoveryResponse{TypeUrl: listenerType, Nonce: "3", VersionInfo: "2"}
+		}
+		r.configured(t, pid, "")
+	})
+}
+
+// A real Envoy rejects a listener of the last good configuration. It is not
+// configured until it has that of the control plane.
+func TestEnvoyRejectsLastGood(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir, address := t.TempDir(), "127.77.51.25:18080"
+		if delta {
+			address = "127.77.51.26:18080"
+		}
+		envoyBinary(t)
+		seed, last := openStored(t, dir)
+		keep(t, seed, last, spoil(mesh(t, address, "old")), delta)
+		_, last = openStored(t, dir)
+		upstream := closedAddress(t)
+		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: upstream}}, delta)
+		pid := startEnvoy(t, r)
+		r.configured(t, pid, "rejected its last good listeners (LDS)")
+		r.start(t, listen(t, upstream))
+		r.answerAll(t, mesh(t, address, "new"))
+		r.configured(t, pid, "")
+		eventually(t, "envoy answers", func() bool { body, _ := fetch(t, address); return body == "new" })
 	})
 }
 

@@ -5,6 +5,7 @@ package xdsproxy
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -21,14 +22,35 @@ const (
 	firstAnswer = 10 * time.Second
 )
 
+// extensionType is that of extensions, which Envoy loads by ECDS.
+const extensionType = envoyPrefix + "config.core.v3.TypedExtensionConfig"
+
+// neededType is a type that Envoy serves by.
+type neededType struct {
+	typeURL, what string
+	// all is true if Envoy asks for all resources of the type. One that is removed
+	// does not exist any more, while one that Envoy asks for by name is missing.
+	all bool
+}
+
 // needed are the types that Envoy serves by, in the order of the protocol.
-var needed = [...]struct{ typeURL, what string }{
-	{envoyPrefix + "config.cluster.v3.Cluster", "clusters (CDS)"},
-	{envoyPrefix + "config.endpoint.v3.ClusterLoadAssignment", "endpoints (EDS)"},
-	{listenerType, "listeners (LDS)"},
-	{envoyPrefix + "config.route.v3.RouteConfiguration", "routes (RDS)"},
-	{envoyPrefix + "config.route.v3.VirtualHost", "virtual hosts (VHDS)"},
-	{envoyPrefix + "config.core.v3.TypedExtensionConfig", "extensions (ECDS)"},
+var needed = [...]neededType{
+	{envoyPrefix + "config.cluster.v3.Cluster", "clusters (CDS)", true},
+	{envoyPrefix + "config.endpoint.v3.ClusterLoadAssignment", "endpoints (EDS)", false},
+	{listenerType, "listeners (LDS)", true},
+	{envoyPrefix + "config.route.v3.RouteConfiguration", "routes (RDS)", false},
+	{envoyPrefix + "config.route.v3.VirtualHost", "virtual hosts (VHDS)", true},
+	{extensionType, "extensions (ECDS)", false},
+}
+
+// neededOf returns the entry of a type; nil for a type that does not count.
+func neededOf(typeURL string) *neededType {
+	for i := range needed {
+		if needed[i].typeURL == typeURL {
+			return &needed[i]
+		}
+	}
+	return nil
 }
 
 // first is how one Envoy took the first configuration of one type.
@@ -37,21 +59,24 @@ type first struct {
 	// counts from then on: what it rejects later leaves it with what it had.
 	accepted bool
 	// nonce is that of the last response until Envoy answers it, sent is when
-	// that was; names are those of its resources.
-	nonce string
-	sent  time.Time
-	names map[string]bool
-	empty bool
+	// that was; names are those of its resources, removed those that it removes.
+	nonce   string
+	sent    time.Time
+	names   map[string]bool
+	removed []string
+	empty   bool
 	// rejected is Envoy's reason. refused are the names that it still asks for
-	// of those that came with what it rejected; nil if they are not known.
+	// of those that came with what it rejected; nil if they are not known. stored
+	// is true if that was a part of the last good configuration.
 	rejected string
 	refused  map[string]bool
+	stored   bool
 }
 
 // Configured returns nil unless the Envoy with a process id has rejected all that
 // it was sent of a type that it needs, or has not answered yet. The error says
-// which type and why. It ends when Envoy accepts resources of the type, or no
-// longer asks for those that it rejected.
+// which type and why. It ends when Envoy accepts resources of the type or the removal
+// of those that it rejected, or when it no longer asks for them.
 func (p *Proxy) Configured(pid int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,8 +87,10 @@ func (p *Proxy) Configured(pid int) error {
 	for _, n := range needed {
 		switch f := types[n.typeURL]; {
 		case f == nil || f.accepted:
+		case f.rejected != "" && f.stored:
+			return fmt.Errorf("envoy has rejected its last good %s and has accepted none since: %s; it waits for the control plane", n.what, clipReason(f.rejected))
 		case f.rejected != "":
-			return fmt.Errorf("envoy has rejected its first %s and has none in force: %s; the control plane's status names the resource", n.what, clipReason(f.rejected))
+			return fmt.Errorf("envoy has rejected its first %s and has accepted none since: %s; the control plane's status names the resource", n.what, clipReason(f.rejected))
 		case f.nonce != "" && time.Since(f.sent) < firstAnswer:
 			return fmt.Errorf("envoy has not answered yet to its first %s", n.what)
 		}
@@ -84,11 +111,7 @@ func clipReason(reason string) string {
 // first returns the entry of a type for the stream's Envoy; nil for a type that
 // does not count. The caller holds mu.
 func (p *Proxy) first(pid int, typeURL string) *first {
-	known := false
-	for _, n := range needed {
-		known = known || n.typeURL == typeURL
-	}
-	if !known {
+	if neededOf(typeURL) == nil {
 		return nil
 	}
 	types := p.firsts[pid]
@@ -119,14 +142,20 @@ func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 	if f == nil || f.accepted {
 		return
 	}
-	f.nonce, f.sent, f.names, f.empty = r.nonce, time.Now(), map[string]bool{}, true
+	if s.live && f.stored {
+		f.rejected, f.refused, f.stored = "", nil, false // the control plane's takes its place
+	}
+	f.nonce, f.sent, f.names, f.removed, f.empty = r.nonce, time.Now(), map[string]bool{}, nil, true
 	newCursor(data).each(func(n protowire.Number, v cursor) {
-		if n != responseResources {
-			return
-		}
-		f.empty = false
-		if s.delta && len(f.names) <= maxFirstNames {
-			addNames(f.names, v, resourceName)
+		switch {
+		case n == responseResources:
+			f.empty = false
+			if s.delta && len(f.names) <= maxFirstNames {
+				addNames(f.names, v, resourceName)
+			}
+		case n == responseRemoved && s.delta && len(f.removed) <= maxFirstNames:
+			name, _ := v.text()
+			f.removed = append(f.removed, name)
 		}
 	})
 }
@@ -140,21 +169,52 @@ func (p *Proxy) asked(s *stream, data mem.BufferSlice, r request) {
 		return
 	}
 	answered := r.nonce != "" && r.nonce == f.nonce
+	// Without delta a request for more names repeats the last nonce. It is no answer,
+	// and its version is that of what Envoy accepted last: none.
+	accepts := r.rejected == "" && (answered || r.nonce != "" && (s.delta || r.version != ""))
 	switch {
 	case r.rejected != "":
-		if s.live { // what was last good may hold what Envoy is meant to reject
-			f.rejected, f.refused = r.rejected, f.names
+		// Of the last good configuration, Envoy is meant to reject extensions that
+		// are missing.
+		if !s.live && r.typeURL == extensionType {
+			break
 		}
-	case r.nonce != "" && !(answered && f.empty):
+		switch {
+		case !answered:
+			f.refused = nil
+		case f.rejected == "":
+			f.refused = f.names
+		case f.refused != nil && len(f.refused) <= maxFirstNames:
+			maps.Copy(f.refused, f.names)
+		}
+		f.rejected, f.stored = r.rejected, !s.live
+	case accepts && !(answered && f.empty):
 		*f = first{accepted: true}
 		return
 	}
+	withdrawn := answered && accepts && neededOf(r.typeURL).all && s.withdrawn(f)
 	if answered {
-		f.nonce, f.names = "", nil
+		f.nonce, f.names, f.removed = "", nil, nil
 	}
-	if f.rejected != "" && s.wantsNone(data, f) {
-		f.rejected, f.refused = "", nil
+	if f.rejected != "" && (withdrawn || s.wantsNone(data, f)) {
+		f.rejected, f.refused, f.stored = "", nil, false
 	}
+}
+
+// withdrawn reports whether none of the resources that were refused exists after
+// the last response, which has no resources and which Envoy accepted. Without delta
+// it is the whole state.
+func (s *stream) withdrawn(f *first) bool {
+	if !s.delta {
+		return true
+	}
+	if len(f.refused) == 0 || len(f.refused) > maxFirstNames {
+		return false
+	}
+	for _, name := range f.removed {
+		delete(f.refused, name)
+	}
+	return len(f.refused) == 0
 }
 
 // wantsNone tells whether Envoy, after a request, asks for none of the resources

@@ -10,6 +10,8 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 )
 
 // reject rejects a response.
@@ -24,28 +26,40 @@ func (e *envoy) reject(typeURL, nonce, reason string, names ...string) {
 }
 
 // An Envoy that rejects its first configuration of a type is not configured until
-// it takes resources of the type, or wants those no longer. Rejections that follow
-// an acceptance, and types that it does not serve by, do not count.
+// it takes resources of the type, wants those no longer, or takes their removal.
+// Rejections that follow an acceptance, and types that it does not serve by, do not
+// count.
 func TestConfigured(t *testing.T) {
 	const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-	const sent = "push" // the control plane sends a response to Envoy
+	const sent = "push"   // the control plane sends a response to Envoy
+	const gone = "remove" // the control plane removes a resource, without delta all of them
 	type step struct{ what, nonce, resource string }
 	for name, tc := range map[string]struct {
 		typeURL string
 		steps   []step
 		want    string // of the error, "" for none
+		sotw    string // the same without delta, if that differs
 	}{
-		"nothing asked":        {routeType, nil, ""},
-		"accepted":             {routeType, []step{{sent, "1", "r"}, {"ack", "1", ""}}, ""},
-		"not answered":         {routeType, []step{{sent, "1", "r"}}, "not answered yet to its first routes (RDS)"},
-		"rejected":             {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}}, "rejected its first routes (RDS) and has none in force: bad things"},
-		"clusters rejected":    {clusterType, []step{{sent, "1", "c"}, {"nack", "1", ""}}, "clusters (CDS)"},
-		"withdrawn":            {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {sent, "2", ""}, {"ack", "2", ""}}, "rejected its first routes"},
-		"corrected":            {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {sent, "2", "r"}, {"ack", "2", ""}}, ""},
-		"no longer wanted":     {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {"leave", "", "r"}}, ""},
-		"rejected later":       {routeType, []step{{sent, "1", "r"}, {"ack", "1", ""}, {sent, "2", "r"}, {"nack", "2", ""}}, ""},
-		"nothing, then reject": {routeType, []step{{sent, "1", ""}, {"ack", "1", ""}, {sent, "2", "r"}, {"nack", "2", ""}}, "rejected its first routes"},
-		"a secret":             {secretType, []step{{sent, "1", "s"}, {"nack", "1", ""}}, ""},
+		"nothing asked":        {routeType, nil, "", ""},
+		"accepted":             {routeType, []step{{sent, "1", "r"}, {"ack", "1", ""}}, "", ""},
+		"not answered":         {routeType, []step{{sent, "1", "r"}}, "not answered yet to its first routes (RDS)", ""},
+		"rejected":             {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}}, "rejected its first routes (RDS) and has accepted none since: bad things", ""},
+		"clusters rejected":    {clusterType, []step{{sent, "1", "c"}, {"nack", "1", ""}}, "clusters (CDS)", ""},
+		"withdrawn":            {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {sent, "2", ""}, {"ack", "2", ""}}, "rejected its first routes", ""},
+		"corrected":            {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {sent, "2", "r"}, {"ack", "2", ""}}, "", ""},
+		"no longer wanted":     {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {"leave", "", "r"}}, "", ""},
+		"rejected later":       {routeType, []step{{sent, "1", "r"}, {"ack", "1", ""}, {sent, "2", "r"}, {"nack", "2", ""}}, "", ""},
+		"nothing, then reject": {routeType, []step{{sent, "1", ""}, {"ack", "1", ""}, {sent, "2", "r"}, {"nack", "2", ""}}, "rejected its first routes", ""},
+		"a secret":             {secretType, []step{{sent, "1", "s"}, {"nack", "1", ""}}, "", ""},
+		"more is asked for":    {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {"more", "1", ""}}, "rejected its first routes", ""},
+		"a route is removed":   {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {gone, "2", "r"}, {"ack", "2", ""}}, "rejected its first routes", ""},
+		"all are removed":      {listenerType, []step{{sent, "1", "l"}, {"nack", "1", ""}, {gone, "2", "l"}, {"ack", "2", ""}}, "", ""},
+		"a removal is pending": {listenerType, []step{{sent, "1", "l"}, {"nack", "1", ""}, {gone, "2", "l"}}, "rejected its first listeners", ""},
+		"another is removed":   {listenerType, []step{{sent, "1", "l"}, {"nack", "1", ""}, {gone, "2", "k"}, {"ack", "2", ""}}, "rejected its first listeners", "none"},
+		"one of two is left":   {clusterType, []step{{sent, "1", "a b"}, {"nack", "1", ""}, {gone, "2", "a"}, {"ack", "2", ""}}, "rejected its first clusters", "none"},
+		"one after the other":  {clusterType, []step{{sent, "1", "a b"}, {"nack", "1", ""}, {gone, "2", "a"}, {"ack", "2", ""}, {gone, "3", "b"}, {"ack", "3", ""}}, "", ""},
+		"a part is accepted":   {clusterType, []step{{sent, "1", "a b"}, {"nack", "1", ""}, {sent, "2", "a"}, {"ack", "2", ""}}, "", ""},
+		"both are, in parts":   {clusterType, []step{{sent, "1", "a b"}, {"nack", "1", ""}, {sent, "2", "b"}, {"nack", "2", ""}, {gone, "3", "b"}, {"ack", "3", ""}}, "rejected its first clusters", "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothVariants(t, func(t *testing.T, delta bool) {
@@ -56,13 +70,22 @@ func TestConfigured(t *testing.T) {
 				for _, s := range tc.steps {
 					switch s.what {
 					case sent:
-						var values []string
-						if s.resource != "" {
-							values = []string{s.resource}
-						}
-						r.push(tc.typeURL, s.nonce, s.nonce, values...)
+						r.push(tc.typeURL, s.nonce, s.nonce, strings.Fields(s.resource)...)
 						e.wants(tc.typeURL, s.nonce)
 						continue
+					case gone:
+						if delta {
+							r.answers <- &discoveryv3.DeltaDiscoveryResponse{TypeUrl: tc.typeURL, Nonce: s.nonce, RemovedResources: []string{s.resource}}
+						} else {
+							r.push(tc.typeURL, s.nonce, s.nonce)
+						}
+						e.wants(tc.typeURL, s.nonce)
+						continue
+					case "more":
+						if e.ask(tc.typeURL, "r", "q"); !delta {
+							r.nextOf(t, tc.typeURL)
+							e.send(&discoveryv3.DiscoveryRequest{TypeUrl: tc.typeURL, ResponseNonce: s.nonce, ResourceNames: []string{"r", "q"}})
+						}
 					case "ack":
 						e.take(tc.typeURL, s.nonce, s.nonce, "r")
 					case "nack":
@@ -76,9 +99,12 @@ func TestConfigured(t *testing.T) {
 					}
 					r.nextOf(t, tc.typeURL) // the relay has seen it
 				}
-				err := r.proxy.Configured(os.Getpid())
-				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-					t.Errorf("got %v, want %q", err, tc.want)
+				err, want := r.proxy.Configured(os.Getpid()), tc.want
+				if !delta && tc.sotw != "" {
+					want = strings.TrimSuffix(tc.sotw, "none")
+				}
+				if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %q", err, want)
 				}
 				if err := r.proxy.Configured(os.Getpid() + 1); err != nil {
 					t.Errorf("another process: %v", err)
@@ -86,4 +112,50 @@ func TestConfigured(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An Envoy that rejects a part of the last good configuration is not configured
+// until it takes what the control plane has. Extensions that are missing do not
+// count.
+func TestConfiguredByLastGood(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		dir := t.TempDir()
+		remember(t, dir, delta)
+		_, last := openStored(t, dir)
+		address := closedAddress(t)
+		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: address}}, delta)
+		says := func(want string) func() bool {
+			return func() bool {
+				err := r.proxy.Configured(os.Getpid())
+				return want == "" && err == nil || want != "" && err != nil && strings.Contains(err.Error(), want)
+			}
+		}
+		e := r.envoy(t)
+		e.ask(clusterType)
+		e.take(clusterType, "x", anyOf(t, e, clusterType))
+		e.ask(extensionType, "missing")
+		e.reject(extensionType, anyOf(t, e, extensionType), "no such thing", "missing")
+		e.ask(listenerType)
+		nonce := anyOf(t, e, listenerType)
+		eventually(t, "only listeners are awaited", says("not answered yet to its first listeners"))
+		e.reject(listenerType, nonce, "bad things")
+		eventually(t, "listeners are rejected", says("rejected its last good listeners (LDS) and has accepted none since: bad things"))
+
+		r.start(t, listen(t, address))
+		r.nextOf(t, clusterType)
+		r.push(clusterType, "v9", "9", "")
+		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
+			t.Fatalf("envoy's stream ended with %v", err)
+		}
+		e = r.envoy(t)
+		e.ask(listenerType)
+		eventually(t, "the control plane has not answered", says("last good listeners"))
+		for r.next(t, "request for listeners").typeURL != listenerType { // the stream that tried it asked for clusters
+		}
+		r.push(listenerType, "v9", "10", "")
+		e.wants(listenerType, "10")
+		eventually(t, "envoy has not answered", says("not answered yet to its first listeners"))
+		e.take(listenerType, "v9", "10")
+		eventually(t, "listeners are accepted", says(""))
+	})
 }

@@ -12,8 +12,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-const extensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-
 // rewriter makes responses wait until they are let through, and then does what
 // they say.
 type rewriter struct {

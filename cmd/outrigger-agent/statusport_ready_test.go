@@ -132,7 +132,7 @@ func TestProxyNotReadyWithoutItsFirstRoutes(t *testing.T) {
 		if code == http.StatusOK {
 			t.Fatalf("it is ready: %s", body)
 		}
-		return strings.HasPrefix(body, "envoy has rejected its first routes (RDS) and has none in force: ") && strings.Contains(body, "a.example.com")
+		return strings.HasPrefix(body, "envoy has rejected its first routes (RDS) and has accepted none since: ") && strings.Contains(body, "a.example.com")
 	})
 	if code, _ := a.get(15021, "/healthz/ready"); code != http.StatusServiceUnavailable {
 		t.Errorf("through Envoy: %d", code)

@@ -182,6 +182,8 @@ type given struct {
 	mesh  *published
 	epoch uint64
 	sets  sets
+	// made is what was generated, before anything is held back.
+	made sets
 	// open is true if others try something first.
 	open bool
 	// undecided is true if it may be the one that tries something.
@@ -267,7 +269,7 @@ func (k *keeper) give(st *stream) error {
 			}
 		}
 	}
-	*g = given{mesh: st.mesh, epoch: c.epoch.Load(), sets: view.sets, open: view.open, undecided: view.undecided, spared: view.spared, trying: st.place.claim != nil}
+	*g = given{mesh: st.mesh, epoch: c.epoch.Load(), sets: view.sets, made: made, open: view.open, undecided: view.undecided, spared: view.spared, trying: st.place.claim != nil}
 	st.place.open = view.open
 	return nil
 }

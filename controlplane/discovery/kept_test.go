@@ -398,3 +398,50 @@ func TestRejectedWithoutGood(t *testing.T) {
 		}
 	}
 }
+
+// A proxy that rejected its first listener, and has none, is told that the listener
+// is gone when it is deleted, and not before. Then its agent is ready again.
+func TestRejectedWithdrawn(t *testing.T) {
+	t.Parallel()
+	for _, delta := range []bool{false, true} {
+		for _, alone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("delta %t, alone %t", delta, alone), func(t *testing.T) {
+				t.Parallel()
+				h := startCanary(t)
+				h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+				h.set(generate.TypeRoute, nil)
+				h.push()
+				var all []*peer
+				for i := range 2 {
+					p := h.connectAs(t, delta, i+1)
+					p.subscribe(generate.TypeCluster)
+					p.wantAck("cds a=1 b=1")
+					p.subscribe(generate.TypeListener)
+					p.want("lds l=1")
+					p.nack(generate.TypeListener, "Error adding/updating listener(s) l: no")
+					p.quiet()
+					if all = append(all, p); alone {
+						break
+					}
+				}
+				change := func(typeURL string, to map[string]string, inDelta, sotw string) {
+					t.Helper()
+					h.set(typeURL, to)
+					h.push()
+					order := all
+					if to != nil { // what is gone is not tried by one proxy first
+						first, others := canary(t, all)
+						order = append([]*peer{first}, others...)
+					}
+					for _, p := range order {
+						p.wantAck(p.line(inDelta, sotw))
+						p.quiet()
+					}
+				}
+				change(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"}, "cds b=2", "cds a=1 b=2")
+				change(generate.TypeListener, nil, "lds -l", "lds")
+				change(generate.TypeListener, map[string]string{"l": "l=2"}, "lds l=2", "lds l=2")
+			})
+		}
+	}
+}

@@ -292,20 +292,50 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 	sub.refused = false
 	for _, res := range last.changed {
 		switch {
-		case wantOf(now.Get(res.Name)) != wantOf(res):
-			sub.differ(res.Name, sub.prior.of(res.Name)) // it is held back
+		case wantOf(now.Get(res.Name)) != wantOf(res): // it is held back
+			sub.keep(res.Name, sub.prior.of(res.Name))
 		case !s.given.spared[resourceKey{item{r.typ, res.Name}, res.Hash}]:
 			sub.differ(res.Name, want{has: true})
 		case s.wholeAnswers(sub):
 			sub.refused = true // it is told again with the next change
 		default:
-			sub.differ(res.Name, sub.prior.of(res.Name))
+			sub.keep(res.Name, sub.prior.of(res.Name))
 		}
 	}
 	for _, name := range last.removed {
 		sub.differ(name, want{has: true})
 	}
 	sub.at, sub.prior = nil, prior{}
+}
+
+// keep notes that the subscriber rejected a resource and still has what it had
+// before, which may be nothing.
+func (s *subscription) keep(name string, had want) {
+	s.differ(name, had)
+	if s.wildcard && !had.has {
+		if s.untaken == nil {
+			s.untaken = map[string]bool{}
+		}
+		s.untaken[name] = true
+	}
+}
+
+// withdraw makes the next difference tell the proxy which of the resources that it
+// rejected and never had do not exist any more: its agent waits for them.
+func (s *stream) withdraw(sub *subscription, set *generate.Set) {
+	i := slices.Index(generate.Types, sub.typeURL)
+	if i < 0 {
+		return
+	}
+	for name := range sub.untaken {
+		switch {
+		case set.Get(name) != nil: // it is told of another version
+			delete(sub.untaken, name)
+		case s.given.made[i].Get(name) == nil:
+			delete(sub.untaken, name)
+			sub.differ(name, want{has: true})
+		}
+	}
 }
 
 // unsure notes that it is not known which part of a response that was rejected

@@ -49,6 +49,9 @@ type subscription struct {
 	// the subscriber had before it.
 	last  update
 	prior prior
+	// untaken are resources that a wildcard subscriber rejected and of which it
+	// has no version.
+	untaken map[string]bool
 	// sequence is that of the snapshot of the last response.
 	sequence uint64
 	// owed is true until a new or wider subscription is answered: it gets a

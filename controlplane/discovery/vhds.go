@@ -102,6 +102,7 @@ func (s *subscription) doubt(meant func(name string) bool) {
 
 // diff gives what a subscriber has to be told to be brought to set.
 func (s *stream) diff(sub *subscription, set *generate.Set) update {
+	s.withdraw(sub, set)
 	u := s.spare(sub, sub.diff(set))
 	if sub.typeURL != generate.TypeVirtualHost || !sub.wildcard || u.empty() {
 		return u
