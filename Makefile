@@ -76,13 +76,14 @@ test-stress: build envoy ## run make test again and again, on a busy machine, tw
 
 # Each supported version of Envoy: what it is given, and the mesh with it.
 ENVOYS ?= $(BIN)/envoys
+ENVOY_TESTS := '^Test(Golden|Override|(Real)?Envoy.*|Interception|Shop)$$'
 .PHONY: test-envoys
 test-envoys: build ## test with every supported version of Envoy
 	for version in $$(scripts/get-envoy --versions); do \
 	  scripts/get-envoy $(ENVOYS)/$$version $$version; \
-	  echo "Envoy $$version"; \
-	  ENVOY=$(abspath $(ENVOYS))/$$version/envoy CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^Test(Golden|Override|(Real)?Envoy.*|Interception|Shop)$$' \
-	    ./bootstrap ./controlplane/generate ./controlplane/discovery ./envoy ./sds ./xdsproxy/... ./e2e; \
+	  export ENVOY=$(abspath $(ENVOYS))/$$version/envoy; \
+	  $(GOTEST) "Envoy $$version, packages" $(GOFLAGS_TEST) -run $(ENVOY_TESTS) -- ./bootstrap ./controlplane/generate ./controlplane/discovery ./envoy ./sds ./xdsproxy ./xdsproxy/lastgood ./xdsproxy/wasm; \
+	  $(GOTEST) "Envoy $$version, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run $(ENVOY_TESTS) -- ./e2e; \
 	done
 
 .PHONY: race
