@@ -8,12 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
 // Names of the files that an Output writes.
@@ -112,8 +115,7 @@ func (o *Output) write(id *Identity) error {
 		data []byte
 	}{{keyFile, id.KeyPEM}, {chainFile, id.ChainPEM}, {rootsFile, id.RootsPEM}} {
 		path := filepath.Join(o.cfg.Dir, file.name)
-		// A file that cannot be read is replaced.
-		if old, err := os.ReadFile(path); len(file.data) == 0 || err == nil && bytes.Equal(old, file.data) {
+		if len(file.data) == 0 || holds(path, file.data) {
 			continue
 		}
 		tmp, err := prepareFile(path, file.data, o.cfg.Mode)
@@ -136,6 +138,18 @@ func (o *Output) write(id *Identity) error {
 	}
 	o.cfg.Logger.Info("certificate files written", "path", o.cfg.Dir, "expires", id.NotAfter.UTC().Format(time.RFC3339))
 	return nil
+}
+
+// holds reports whether a file of this user that nobody else may write has some content.
+// Others are replaced: links, pipes, and what another user has put there.
+func holds(path string, data []byte) bool {
+	f, err := localuser.Open(path, 0o022)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	old, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1))
+	return err == nil && bytes.Equal(old, data)
 }
 
 // prepared is a file under its temporary name.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,35 @@ func stat(t *testing.T, path string) os.FileInfo {
 		t.Fatal(err)
 	}
 	return info
+}
+
+// TestOutputReplacesPlantedFiles: in a directory that others may write, neither a link
+// nor a pipe keeps the files from being written, and nothing behind a link is read.
+func TestOutputReplacesPlantedFiles(t *testing.T) {
+	t.Parallel()
+	a, dir := newAuthority(t), t.TempDir()
+	roots := filepath.Join(t.TempDir(), "roots")
+	write(t, roots, certs.EncodeChain(a.root)) // what would be written, so far
+	for name, plant := range map[string]func(string) error{
+		keyFile:   func(path string) error { return os.Symlink("/dev/zero", path) },
+		chainFile: func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		rootsFile: func(path string) error { return os.Symlink(roots, path) },
+	} {
+		if err := plant(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorkload(t, a, nil)
+	newOutput(t, sds.OutputConfig{Dir: dir, Workload: w, Logger: quiet()})
+	run(t, w)
+	eventually(t, "the files of the identity", func() bool {
+		for _, name := range []string{keyFile, chainFile, rootsFile} {
+			if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o600 {
+				return false
+			}
+		}
+		return written(dir, w.Current())
+	})
 }
 
 // TestOutputThatCannotWrite goes on and says so once; the mode is that of

@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
 // probeTimeout bounds how long a server on the socket may take to answer.
@@ -22,7 +25,8 @@ const probeTimeout = time.Second
 
 // Probe reports whether somebody else, such as SPIRE's agent, serves secrets at
 // a socket: then no Server of ours is needed. A socket that nobody listens on is
-// removed. Something that listens and does not speak gRPC within a second is an
+// removed. A server of another user is an error, unless it is root's or that of the
+// directory's owner. Something that listens and does not speak gRPC within a second is an
 // error: it is neither of use nor ours to remove.
 func Probe(ctx context.Context, path string) (alive bool, err error) {
 	info, err := os.Stat(path)
@@ -46,11 +50,31 @@ func Probe(ctx context.Context, path string) (alive bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("looking for a secret server at socket %s: %w", path, err)
 	}
+	trusted := isTrusted(conn, path)
 	_ = conn.Close() // it was only asked whether somebody is there
+	if !trusted {
+		return false, fmt.Errorf("socket %s: another user serves it, who is neither root nor the owner of its directory; stop that process, or give the directory to its user", path)
+	}
 	if err := speaksGRPC(ctx, path); err != nil {
 		return false, fmt.Errorf("socket %s: somebody listens on it and %w; stop that process or wait until it serves secrets", path, err)
 	}
 	return true, nil
+}
+
+// isTrusted reports whether whoever serves a socket may hand out the identity of this
+// workload: root, this user, or the owner of the directory. In a directory that everybody
+// may write, any user can listen. Where the system does not tell, everybody is trusted.
+func isTrusted(conn net.Conn, path string) bool {
+	_, uid, ok := localuser.Peer(conn)
+	if !ok || uid == 0 || uid == os.Geteuid() {
+		return true
+	}
+	info, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return false
+	}
+	owner, ok := localuser.Owner(info)
+	return ok && uid == owner
 }
 
 // speaksGRPC returns nil once a server has answered as gRPC demands.

@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -109,4 +111,54 @@ func TestProbe(t *testing.T) {
 		t.Parallel()
 		probe(t, newRig(t, newAuthority(t)).socket, true, "")
 	})
+}
+
+// TestProbeOfAnotherUser: whoever can listen in a directory that everybody may write
+// cannot hand out an identity.
+func TestProbeOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("another user needs root")
+	}
+	const other = 65534
+	dir := t.TempDir()
+	path := filepath.Join(dir, "socket")
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	listening, served := make(chan error, 1), make(chan struct{})
+	server := grpc.NewServer()
+	go func() {
+		defer close(served)
+		runtime.LockOSThread() // the thread ends with the goroutine
+		// Of this thread alone; the functions of package syscall are about all.
+		if _, _, no := syscall.RawSyscall(syscall.SYS_SETRESUID, other, other, other); no != 0 {
+			listening <- no
+			return
+		}
+		l, err := net.Listen("unix", path)
+		listening <- err
+		if err == nil {
+			_ = server.Serve(l) // it ends with Stop
+		}
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-served
+	})
+	switch err := <-listening; {
+	case errors.Is(err, syscall.EACCES):
+		t.Skipf("another user cannot enter the temporary directory: %v", err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	if alive, err := sds.Probe(t.Context(), path); alive || err == nil || !strings.Contains(err.Error(), "another user serves it") {
+		t.Errorf("a server of another user: %v, %v", alive, err)
+	}
+	if err := os.Chown(dir, other, other); err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := sds.Probe(t.Context(), path); !alive || err != nil {
+		t.Errorf("a server of the owner of the directory: %v, %v", alive, err)
+	}
 }

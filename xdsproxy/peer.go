@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
 // peerListener notes which process is at the other end of each connection.
@@ -20,7 +21,8 @@ func (l peerListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{Conn: conn, address: peerAddress{conn.RemoteAddr(), processOf(conn)}}, nil
+	pid, _, _ := localuser.Peer(conn) // 0 where the system does not tell
+	return peerConn{Conn: conn, address: peerAddress{conn.RemoteAddr(), pid}}, nil
 }
 
 // peerConn has the process in its address, where gRPC leaves it for the streams.

@@ -159,11 +159,11 @@ func writeFile(path string, data []byte, mode os.FileMode) (err error) {
 		}
 	}()
 	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Chmod(mode)
+	}
 	if closeErr := tmp.Close(); err == nil {
 		err = closeErr
-	}
-	if err == nil {
-		err = os.Chmod(tmp.Name(), mode)
 	}
 	if err == nil {
 		err = os.Rename(tmp.Name(), path)

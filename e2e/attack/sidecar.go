@@ -30,7 +30,6 @@ func sidecarAttacks() []attack {
 		{"STRICT", "a workload of the mesh sends a forged x-forwarded-client-cert", "the application sees the identity of the certificate only", forgeXFCC},
 		{"status port", "scrapes of metrics that nobody reads, on 15020, 15021 and 15090", "readiness and metrics are answered meanwhile", slowScrapes},
 		{"debug ports", "questions with a foreign Host header, from a web page, and through a proxy on the same machine, on 15004, 15020 and 8080", "each is refused", rebindDebug},
-		{"files", "a start with umask 0: what other users of the machine can read and write", "sockets are for the agent's group, the bootstrap for its user; no file holds a private key; no file is writable for others", looseFiles},
 		{"Wasm", "modules at file URLs, at loopback and metadata addresses, and behind redirects to them", "nothing is fetched; requests go on with FAIL_OPEN", badModules},
 	}
 }

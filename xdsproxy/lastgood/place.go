@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
 // Names of the files.
@@ -28,6 +30,9 @@ func ownDirectory(path string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
 	}
+	if err := checkParent(filepath.Dir(path)); err != nil {
+		return err
+	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
 	}
@@ -42,7 +47,7 @@ func ownDirectory(path string) (err error) {
 	if err != nil {
 		return refuse(reasonDirectory, "it cannot be looked at: %v", err)
 	}
-	if !own(info) {
+	if !localuser.Owns(info) {
 		return refuse(reasonDirectory, "it belongs to another user; give it to user %d or name another directory", os.Geteuid())
 	}
 	if info.Mode().Perm() != 0o700 {
@@ -53,39 +58,27 @@ func ownDirectory(path string) (err error) {
 	return nil
 }
 
-// own says whether a file belongs to the user who runs the agent.
-func own(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
+// checkParent refuses a directory, or a link in its place, of a user who is neither root
+// nor this one: that user could lead what is written elsewhere.
+func checkParent(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return refuse(reasonDirectory, "it cannot be looked at: %v", err)
+	}
+	if uid, ok := localuser.Owner(info); ok && uid != 0 && uid != os.Geteuid() {
+		return refuse(reasonDirectory, "%s belongs to user %d; give it to user %d or name another directory", path, uid, os.Geteuid())
+	}
+	return nil
 }
 
 // openOwn opens a regular file of this user for reading. A file that others
 // can read or write is refused.
 func openOwn(path string) (*os.File, error) {
-	// Not to be held up by a pipe, and not to be led elsewhere.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ELOOP) {
-		return nil, refuse(reasonDirectory, "it is a symbolic link")
+	f, err := localuser.Open(path, 0o077)
+	if errors.Is(err, localuser.ErrRefused) {
+		return nil, refuse(reasonDirectory, "%v; remove it, and a new one is made", err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		err = refuse(reasonDisk, "it cannot be looked at: %v", err)
-	case !info.Mode().IsRegular():
-		err = refuse(reasonDirectory, "it is no regular file")
-	case !own(info):
-		err = refuse(reasonDirectory, "it belongs to another user")
-	case info.Mode().Perm()&0o077 != 0:
-		err = refuse(reasonDirectory, "its mode %04o lets others in; remove it, and a new one is made", info.Mode().Perm())
-	}
-	if err != nil {
-		_ = f.Close() // the error that counts is the first
-		return nil, err
-	}
-	return f, nil
+	return f, err
 }
 
 // nodeKey returns the key of the node, and makes it on first use.

@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
 const (
@@ -21,6 +23,8 @@ const (
 	partPrefix   = ".part-" // a file that is being written
 	indexVersion = 1
 	maxIndex     = 16 << 20
+	// writable are modes of files that another user may have changed.
+	writable = 0o022
 )
 
 // index is the file that tells the next agent what is in the directory.
@@ -70,7 +74,7 @@ func isDigest(s string) bool {
 }
 
 func readIndex(path string) (index, error) {
-	f, err := os.Open(path)
+	f, err := localuser.Open(path, writable)
 	if err != nil {
 		return index{}, err
 	}
@@ -221,7 +225,7 @@ func syncDir(dir string) error {
 
 // checkFile compares a file with its checksum.
 func checkFile(path, want string) error {
-	f, err := os.Open(path)
+	f, err := localuser.Open(path, writable)
 	if err != nil {
 		return err
 	}

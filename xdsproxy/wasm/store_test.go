@@ -5,11 +5,13 @@ package wasm
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -71,6 +73,25 @@ func TestRestart(t *testing.T) {
 		"index of tomorrow": {index(`{"version":99}`), 2},
 		"index lies": {index(`{"version":1,"modules":[null,{"module":"../../..","checksum":"etc","sha256":"","size":1}],
 			"sources":{"x":{"checksum":"../x"}}}`), 2},
+		"index a pipe": {func(t *testing.T, path string) {
+			t.Helper()
+			index := filepath.Join(filepath.Dir(filepath.Dir(path)), indexName)
+			if err := errors.Join(os.Remove(index), syscall.Mkfifo(index, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}, 2},
+		"index for others to write": {func(t *testing.T, path string) {
+			t.Helper()
+			if err := os.Chmod(filepath.Join(filepath.Dir(filepath.Dir(path)), indexName), 0o622); err != nil {
+				t.Fatal(err)
+			}
+		}, 2},
+		"module for others to write": {func(t *testing.T, path string) {
+			t.Helper()
+			if err := os.Chmod(path, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}, 2},
 		"module gone": {func(t *testing.T, path string) {
 			t.Helper()
 			if err := os.Remove(path); err != nil {
