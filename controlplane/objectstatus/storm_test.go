@@ -27,6 +27,7 @@ func TestNoStorm(t *testing.T) {
 		}
 		run(s.Run, r.Run)
 		r.publish()
+		time.Sleep(5 * time.Millisecond) // rounds are multiples of 10 ms from here: none is at the time of a change
 		for n := range 100 {
 			r.at(append(had(n, 1), discovery.ProxyStanding{ID: "new", Settled: 0})...)
 			time.Sleep(10 * time.Millisecond)
