@@ -55,14 +55,19 @@ func TestStrangers(t *testing.T) {
 		}
 		for range 3 {
 			for _, probe := range []string{"15020/healthz/ready", "15020/app-health/shop/livez", "15021/healthz/ready"} {
-				resp, err := kubelet.Get("http://" + address + ":" + probe)
-				if err != nil {
-					t.Errorf("strangers at %d: %v", port, err)
-					continue
+				status := ""
+				// Envoy answers 504 where a busy machine lets the agent wait.
+				for until := time.Now().Add(2 * time.Minute); (status == "" || strings.HasPrefix(status, "504")) && time.Now().Before(until); {
+					resp, err := kubelet.Get("http://" + address + ":" + probe)
+					if err != nil {
+						status = err.Error()
+						break
+					}
+					_ = resp.Body.Close() // its status tells
+					status = resp.Status
 				}
-				_ = resp.Body.Close() // its status tells
-				if resp.StatusCode != http.StatusOK {
-					t.Errorf("strangers at %d: %s answers %s", port, probe, resp.Status)
+				if !strings.HasPrefix(status, "200") {
+					t.Errorf("strangers at %d: %s answers %s", port, probe, status)
 				}
 			}
 		}
