@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // startEmpty is a server with nothing to serve, whose canaries, if it has any,
@@ -400,7 +402,7 @@ func TestRejectedWithoutGood(t *testing.T) {
 }
 
 // A proxy that rejected its first listener, and has none, is told that the listener
-// is gone when it is deleted, and not before. Then its agent is ready again.
+// is gone when it is deleted, and not before. Until then the status calls it REJECTED.
 func TestRejectedWithdrawn(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{false, true} {
@@ -411,6 +413,15 @@ func TestRejectedWithdrawn(t *testing.T) {
 				h.set(generate.TypeListener, map[string]string{"l": "l=1"})
 				h.set(generate.TypeRoute, nil)
 				h.push()
+				states := func() (out []report.State) {
+					var replica report.Replica
+					debugGet(t, h.server, "proxies", &replica)
+					for _, p := range replica.Proxies {
+						i := slices.IndexFunc(p.Types, func(t report.Type) bool { return t.Name == "lds" })
+						out = append(out, p.Types[i].State)
+					}
+					return out
+				}
 				var all []*peer
 				for i := range 2 {
 					p := h.connectAs(t, delta, i+1)
@@ -423,6 +434,9 @@ func TestRejectedWithdrawn(t *testing.T) {
 					if all = append(all, p); alone {
 						break
 					}
+				}
+				if got := states(); slices.Contains(got, report.Synced) || !slices.Contains(got, report.Rejected) {
+					t.Errorf("the states of the proxies are %v", got)
 				}
 				change := func(typeURL string, to map[string]string, inDelta, sotw string) {
 					t.Helper()
@@ -440,6 +454,9 @@ func TestRejectedWithdrawn(t *testing.T) {
 				}
 				change(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"}, "cds b=2", "cds a=1 b=2")
 				change(generate.TypeListener, nil, "lds -l", "lds")
+				if got := states(); slices.ContainsFunc(got, func(s report.State) bool { return s != report.Synced }) {
+					t.Errorf("after the deletion the states of the proxies are %v", got)
+				}
 				change(generate.TypeListener, map[string]string{"l": "l=2"}, "lds l=2", "lds l=2")
 			})
 		}

@@ -27,7 +27,7 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 // types are the states of a proxy, all synced but for those that are given.
 func types(other ...report.Type) (list []report.Type) {
 	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"} {
-		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3}
+		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3, Acked: "1"}
 		if name == "vhds" || name == "sds" || name == "pcds" {
 			t = report.Type{Name: name, State: report.NotSent}
 		}
@@ -54,7 +54,7 @@ func mesh() []answer[report.Replica] {
 	cart := proxy("cart-1", "istiod-0", report.Type{Name: "rds", State: report.Rejected, Since: ago(90 * time.Second), Resources: 1, Reason: held.Reason})
 	web := proxy("web-1", "istiod-1", report.Type{Name: "rds", State: report.HeldBack, Since: ago(90 * time.Second), Resources: 1, Reason: held.Reason})
 	cart.Held, web.Held = []report.Held{held}, []report.Held{held}
-	own := proxy("api-1", "istiod-1", report.Type{Name: "lds", State: report.Rejected, Since: ago(3 * time.Minute), Reason: envoysWords}, report.Type{Name: "vhds", State: report.Stale, Since: ago(40 * time.Second), Resources: 9})
+	own := proxy("api-1", "istiod-1", report.Type{Name: "lds", State: report.Rejected, Since: ago(3 * time.Minute), Reason: envoysWords, Acked: "1"}, report.Type{Name: "vhds", State: report.Stale, Since: ago(40 * time.Second), Resources: 9})
 	own.Agent, own.Cluster = "", ""
 	return []answer[report.Replica]{
 		{address: "10.0.0.1:15014", value: report.Replica{Name: "istiod-0", Version: "v1", Snapshot: 7, Pushed: ago(12 * time.Minute), Problems: 1, Proxies: []report.Proxy{cart}}},
@@ -112,6 +112,11 @@ func TestGolden(t *testing.T) {
 		"status": func(v view) error { return v.table(mesh()) },
 		"status-all-well": func(v view) error {
 			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{{Name: "a.shop", Types: types()}}}}})
+		},
+		"status-first": func(v view) error {
+			first := report.Proxy{Name: "a.shop", Types: types(report.Type{Name: "lds", State: report.Rejected, Since: ago(time.Minute), Reason: envoysWords})}
+			waits := report.Proxy{Name: "b.shop", Types: types(report.Type{Name: "lds", State: report.NotSent})}
+			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{first, waits}}}})
 		},
 		"status-nobody":   func(v view) error { return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014"}}) },
 		"status-proxy":    func(v view) error { return v.proxies(mesh()[:1]) },

@@ -242,8 +242,13 @@ func (v view) cell(p report.Proxy, name string) string {
 // summary says in one sentence how the proxies are.
 func (v view) summary(proxies []report.Proxy) {
 	states := map[report.State]int{}
+	starting := 0
 	for _, p := range proxies {
-		states[worst(p)]++
+		w := worst(p)
+		states[w]++
+		if w == report.Synced && stateOf(p, "cds") != report.NotSent && stateOf(p, "lds") == report.NotSent {
+			starting++
+		}
 	}
 	var words []string
 	for _, s := range []struct {
@@ -257,6 +262,9 @@ func (v view) summary(proxies []report.Proxy) {
 		if n := states[s.state]; n > 0 {
 			words = append(words, fmt.Sprintf("%d %s %s", n, hasHave(n), s.text))
 		}
+	}
+	if starting > 0 { // Envoy asks for them once its clusters are complete
+		words = append(words, fmt.Sprintf("%d %s not asked for listeners yet", starting, hasHave(starting)))
 	}
 	switch {
 	case len(proxies) == 0:
@@ -273,6 +281,16 @@ func hasHave(n int) string {
 		return "has"
 	}
 	return "have"
+}
+
+// stateOf returns the state of a proxy in a type.
+func stateOf(p report.Proxy, name string) report.State {
+	for _, t := range p.Types {
+		if t.Name == name {
+			return t.State
+		}
+	}
+	return report.NotSent
 }
 
 // worst is the state of a proxy that a person must hear of first.
@@ -350,7 +368,11 @@ func ownRejections(p report.Proxy) (list []report.Type) {
 
 func (v view) own(p report.Proxy) {
 	for _, t := range ownRejections(p) {
-		v.say("  %s, by %s %s ago; it keeps what it had\n    Envoy says: %s\n", t.Name, p.Name, age(t.Since, v.now), oneLine(t.Reason))
+		instead := "it keeps what it had"
+		if t.Acked == "" {
+			instead = "it has accepted none of this type since it connected"
+		}
+		v.say("  %s, by %s %s ago; %s\n    Envoy says: %s\n", t.Name, p.Name, age(t.Since, v.now), instead, oneLine(t.Reason))
 	}
 }
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// badFormat is a format of access logs that validation accepts and Envoy does not:
+// it rejects all listeners.
+const badFormat = "%NO_SUCH_OPERATOR%"
+
+// TestEnvoyRejectsFirst starts the shop with listeners that its Envoys reject. Neither
+// the readiness nor the status calls a proxy fine. The correction makes all of them
+// ready.
+func TestEnvoyRejectsFirst(t *testing.T) {
+	s := newShop(t)
+	s.edit("mesh.yaml", "config: config\n", "mesh: {accessLogFile: /dev/null, accessLogFormat: '"+badFormat+"'}\nconfig: config\n")
+	s.start()
+	ready := func(address string) (int, string) {
+		code, body, _, err := get(t.Context(), http.DefaultClient, "http://"+address+":15020/healthz/ready", nil)
+		if err != nil {
+			return 0, err.Error()
+		}
+		return code, body
+	}
+	const limit = 2 * time.Minute
+	for _, address := range []string{frontend, catalogV1, orders} {
+		eventually(t, limit, func() string {
+			time.Sleep(20 * time.Millisecond)
+			code, body := ready(address)
+			if code == http.StatusOK {
+				t.Fatalf("%s is ready: %s", address, body)
+			}
+			if strings.HasPrefix(body, "envoy has rejected ") && strings.Contains(body, "NO_SUCH_OPERATOR") {
+				return ""
+			}
+			return fmt.Sprintf("the readiness of %s is %d: %s", address, code, body)
+		})
+	}
+	eventually(t, limit, func() string {
+		out, err := s.tool("status")
+		if err == nil && strings.Contains(out, "REJECTED") && strings.Contains(out, "rejected something") && strings.Contains(out, "NO_SUCH_OPERATOR") && !strings.Contains(out, "all have what they were sent") {
+			return ""
+		}
+		return fmt.Sprintf("outrigger status, %v:\n%s", err, out)
+	})
+	if code, body := ready(frontend); code != http.StatusServiceUnavailable {
+		t.Errorf("after a while the readiness is %d: %s", code, body)
+	}
+
+	// The control plane follows this file.
+	mesh := filepath.Join(s.stateDir(), "control", "mesh.yaml")
+	text, err := os.ReadFile(mesh)
+	if err != nil || !strings.Contains(string(text), badFormat) {
+		t.Fatalf("the mesh config of the control plane is %q, %v", text, err)
+	}
+	if err := os.WriteFile(mesh, []byte(strings.Replace(string(text), badFormat, "%PROTOCOL%", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor("Ctrl-C ends it", limit)
+	eventually(t, limit, func() string {
+		out, err := s.tool("status")
+		if err == nil && strings.Contains(out, "4 proxies: all have what they were sent.") {
+			return ""
+		}
+		return fmt.Sprintf("outrigger status after the correction, %v:\n%s", err, out)
+	})
+}
