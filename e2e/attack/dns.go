@@ -20,6 +20,7 @@ const dnsMemory = 100e6
 func dnsAttacks() []attack {
 	return []attack{
 		{"DNS", "floods of names that do not exist, broken messages, zone transfers, and silent TCP connections", "names of the mesh are answered meanwhile; no zone is given; memory grows by less than 100 MB", floodDNS},
+		{"DNS", "a resolver that sends other ids, questions, types and source addresses, floods, giant, broken and endless answers, and addresses of names of the mesh", "no false answer is accepted, names of the mesh have the addresses of the mesh; memory grows by less than 100 MB", believeResolver},
 	}
 }
 

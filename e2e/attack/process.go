@@ -43,14 +43,30 @@ type spec struct {
 	args, env []string
 	gid       uint32          // 0 for that of this program
 	at        *netlab.Machine // nil for the namespace of this program
+	resolv    string          // file that the program sees as /etc/resolv.conf; empty for that of the system
 }
 
 // enter moves the calling thread to where the program is to run.
 func (p spec) enter() error {
-	if p.at == nil {
+	if p.at != nil {
+		if err := p.at.Enter(); err != nil {
+			return err
+		}
+	}
+	if p.resolv == "" {
 		return nil
 	}
-	return p.at.Enter()
+	err := unix.Unshare(unix.CLONE_NEWNS)
+	if err == nil {
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	if err == nil {
+		err = unix.Mount(p.resolv, "/etc/resolv.conf", "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: /etc/resolv.conf cannot be replaced for one program: %w", errSkipped, err)
+	}
+	return nil
 }
 
 // start starts a program whose output goes to the file log in its directory.

@@ -63,7 +63,8 @@ type rig struct {
 	config map[string]string // files of the control plane
 	env    []string          // of the agent
 	// lab has the machine of the sidecar, whose traffic is redirected.
-	lab *lab
+	lab    *lab
+	resolv string // see spec
 	// prepare changes the directory of the agent before it starts.
 	prepare func(dir string) error
 }
@@ -163,7 +164,7 @@ func (c *sidecar) launch(ctx context.Context, s *suite, r rig) (err error) {
 func (c *sidecar) spec(s *suite, r rig) spec {
 	proxy := fmt.Sprintf(`{"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"0.1s","statusPort":15020,"proxyAdminPort":15000}`, c.plane.ip+":15012", s.envoy)
 	p := spec{
-		path: "/bin/sh", dir: c.dir, args: []string{"-c", `umask 0; exec "$0" "$@"`, filepath.Join(s.bin, "outrigger-agent"), "proxy", "sidecar", "--domain", "shop.svc.cluster.local"},
+		path: "/bin/sh", dir: c.dir, resolv: r.resolv, args: []string{"-c", `umask 0; exec "$0" "$@"`, filepath.Join(s.bin, "outrigger-agent"), "proxy", "sidecar", "--domain", "shop.svc.cluster.local"},
 		env: []string{
 			"POD_NAME=pay", "POD_NAMESPACE=shop", "INSTANCE_IP=" + c.ip, "SERVICE_ACCOUNT=pay", "ISTIO_META_CLUSTER_ID=Kubernetes",
 			"PROXY_CONFIG=" + proxy, "ISTIOD_SAN=" + planeName, "TRUST_DOMAIN=cluster.local",

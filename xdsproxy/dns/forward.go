@@ -256,6 +256,7 @@ func (f *forward) reply(raw []byte, stale bool) []byte {
 		}
 	}
 	m.Extra = extra
+	keepRelevant(&m, name, f.known)
 	for _, section := range [][]miekg.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {
 			h := rr.Header()
