@@ -87,7 +87,11 @@ var errMalformed = errors.New("the answer is malformed")
 // wellFormed gives a message that can be read to its end. One that was cut in
 // the middle of a record loses all its records: the client asks again over TCP.
 func (a *ask) wellFormed(msg []byte) ([]byte, error) {
-	err := new(miekg.Msg).Unpack(msg)
+	var m miekg.Msg
+	err := m.Unpack(msg)
+	if err == nil && len(m.Answer)+len(m.Ns)+len(m.Extra) != recordsOf(msg) {
+		err = errors.New("records are missing")
+	}
 	switch end := headerLen + len(a.question); {
 	case err == nil:
 		return msg, nil
@@ -97,6 +101,14 @@ func (a *ask) wellFormed(msg []byte) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
+}
+
+// recordsOf returns how many records the header of a message announces.
+func recordsOf(msg []byte) (n int) {
+	for at := 6; at < headerLen; at += 2 {
+		n += int(binary.BigEndian.Uint16(msg[at:]))
+	}
+	return n
 }
 
 // newID is a number that nobody can guess.
