@@ -30,7 +30,6 @@ func sidecarAttacks() []attack {
 		{"STRICT", "a workload of the mesh sends a forged x-forwarded-client-cert", "the application sees the identity of the certificate only", forgeXFCC},
 		{"status port", "scrapes of metrics that nobody reads, on 15020, 15021 and 15090", "readiness and metrics are answered meanwhile", slowScrapes},
 		{"debug ports", "questions with a foreign Host header, from a web page, and through a proxy on the same machine, on 15004, 15020 and 8080", "each is refused", rebindDebug},
-		{"Wasm", "modules at file URLs, at loopback and metadata addresses, and behind redirects to them", "nothing is fetched; requests go on with FAIL_OPEN", badModules},
 	}
 }
 
@@ -425,66 +424,5 @@ func looseFiles(ctx context.Context, s *suite) (outcome, error) {
 			}
 		}
 		return "all as promised", err
-	})
-}
-
-const modules = `apiVersion: extensions.istio.io/v1alpha1
-kind: WasmPlugin
-metadata: {name: NAME, namespace: shop}
-spec: {url: "URL", failStrategy: FAIL_OPEN, selector: {matchLabels: {app: pay}}}
----
-`
-
-func badModules(ctx context.Context, s *suite) (outcome, error) {
-	l, err := net.Listen("tcp", s.address()+":0")
-	if err != nil {
-		return outcome{}, err
-	}
-	defer func() { _ = l.Close() }() // it is not needed any longer
-	asked := make(chan struct{}, 1)
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close() // that it came is enough
-			select {
-			case asked <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	urls := []string{"http://" + l.Addr().String() + "/m.wasm", "https://" + l.Addr().String() + "/m.wasm", "oci://" + l.Addr().String() + "/m:v1", "http://169.254.169.254/latest/meta-data/", "file:///etc/passwd"}
-	var plugins strings.Builder
-	for i, url := range urls {
-		plugins.WriteString(strings.NewReplacer("NAME", fmt.Sprintf("m%d", i), "URL", url).Replace(modules))
-	}
-	return withSidecar(ctx, s, map[string]string{"wasm.yaml": plugins.String()}, func(c *sidecar) (string, error) {
-		// The agent says which modules it does not fetch.
-		err := eventually(ctx, func() error {
-			for _, url := range urls[:4] {
-				if !strings.Contains(c.process.output(), strings.TrimPrefix(url, "oci://")) {
-					return fmt.Errorf("the agent does not say that it refuses %s", url)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return "", err
-		}
-		if err := c.reaches(ctx, nil); err != nil {
-			return "", err
-		}
-		select {
-		case <-asked:
-			return "", errors.New("a module was fetched from a loopback address")
-		default:
-		}
-		code, dump, err := get(ctx, "http://"+c.ip+":15000/config_dump?include_eds")
-		if err == nil && (code != http.StatusOK || strings.Contains(dump, "/etc/passwd")) {
-			err = fmt.Errorf("the proxy was given /etc/passwd as a module, or does not answer: %d", code)
-		}
-		return fmt.Sprintf("%d of %d not fetched", len(urls), len(urls)), err
 	})
 }

@@ -76,7 +76,7 @@ var errSkipped = errors.New("not tried")
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), labAttacks(), fileAttacks(), dnsAttacks())
+	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), labAttacks(), fileAttacks(), wasmAttacks(), dnsAttacks())
 }
 
 // unkept names the attacks whose promise is known not to hold yet: the tests
