@@ -13,8 +13,20 @@ import (
 // loopbackOnly refuses peers on other machines, requests that a proxy on this
 // machine forwards, and those of web pages.
 func loopbackOnly(next http.HandlerFunc) http.HandlerFunc {
+	return loopbackPeer(func(w http.ResponseWriter, r *http.Request) {
+		if localonly.Forwarded(r.Header) {
+			answer(w, http.StatusForbidden, "Only requests from localhost are allowed")
+			return
+		}
+		next(w, r)
+	})
+}
+
+// loopbackPeer refuses peers on other machines and requests of web pages. Envoy may
+// forward requests: its port of merged metrics proves who asks.
+func loopbackPeer(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !localonly.Request(r) {
+		if !localonly.Peer(r.RemoteAddr) {
 			answer(w, http.StatusForbidden, "Only requests from localhost are allowed")
 			return
 		}

@@ -154,7 +154,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/healthz/ready", s.serveReady)
 	metrics := s.serveMetrics
 	if s.cfg.MetricsLocalOnly {
-		metrics = loopbackOnly(metrics)
+		metrics = loopbackPeer(metrics)
 	}
 	mux.HandleFunc("/stats/prometheus", metrics)
 	mux.HandleFunc("/metrics", metrics)
