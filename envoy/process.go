@@ -25,6 +25,10 @@ import (
 // ended, should something else still hold its pipe.
 const pipeGrace = time.Second
 
+// answerGrace is how long the output of a program that was asked something is waited
+// for once it has ended: longer than a starved machine needs to read a line.
+const answerGrace = 5 * time.Second
+
 // Config is what a Process needs.
 type Config struct {
 	// Binary is the path of Envoy, or its name on PATH.

@@ -128,8 +128,7 @@ func (p *Process) rehearse(ctx context.Context, c *child) error {
 func (p *Process) ask(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, p.cfg.Binary, args...)
 	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env
-	cmd.WaitDelay = pipeGrace
-	out, err := cmd.CombinedOutput()
+	out, err := answer(cmd)
 	if err == nil {
 		return string(out), nil
 	}

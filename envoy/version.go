@@ -63,8 +63,7 @@ func CheckVersion(ctx context.Context, binary string) (Version, error) {
 		return Version{}, fmt.Errorf("there is no envoy at %s: install one there, or set binaryPath of the proxy configuration to one: %w", binary, err)
 	}
 	cmd := exec.CommandContext(ctx, binary, "--version")
-	cmd.WaitDelay = pipeGrace // it may be a script that leaves a program behind
-	out, err := cmd.CombinedOutput()
+	out, err := answer(cmd)
 	if err != nil {
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -83,6 +82,17 @@ func CheckVersion(ctx context.Context, binary string) (Version, error) {
 			binary, v, minMajor, minMinor)
 	}
 	return v, nil
+}
+
+// answer runs a program that prints something and ends, and returns what it printed. A
+// script may leave a program behind that holds its pipe.
+func answer(cmd *exec.Cmd) ([]byte, error) {
+	cmd.WaitDelay = answerGrace
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // the program itself has ended well
+	}
+	return out, err
 }
 
 // said appends what a program printed to an error about it, shortened.
