@@ -181,7 +181,13 @@ func (l *listeners) String() string {
 // serveGRPC runs a server that may be off, until it is stopped.
 func (s *server) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l net.Listener) {
 	if server != nil {
-		g.Go(func() error { return server.Serve(tracked{s.limits.grpcListener(port, l)}) })
+		g.Go(func() error {
+			err := server.Serve(tracked{s.limits.grpcListener(port, l)})
+			if errors.Is(err, grpc.ErrServerStopped) {
+				return nil // the end came before the start
+			}
+			return err
+		})
 	}
 }
 
