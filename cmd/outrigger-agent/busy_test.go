@@ -45,10 +45,7 @@ func TestProxyBusyEnvoyStaysReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := a.killEnvoy(pid)
-	code, body := http.StatusOK, ""
-	for code == http.StatusOK && time.Since(killed) < 2*time.Minute {
-		code, body = a.get(15020, "/healthz/ready")
-	}
+	code, body := a.notReady(killed)
 	if off := time.Since(killed); code != http.StatusServiceUnavailable || !strings.Contains(body, "killed by signal 9") {
 		t.Errorf("%s after the kill: %d %s, want 503 and the cause", off, code, body)
 	}
