@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 // credentialEnvironment says where the certificates of gateways are, and who
@@ -27,7 +29,7 @@ type credentialEnvironment struct {
 
 func credentialVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_CREDENTIALS", "", "where the Secrets with the certificates of gateways are: fs:///directory, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.credentials.source })},
+		{"OUTRIGGER_CREDENTIALS", "", "where the Secrets with the certificates of gateways are: fs:///directory, with ?links=/other if links may lead to /other, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.credentials.source })},
 		{"OUTRIGGER_CREDENTIAL_READERS", "", "with fs://: service accounts whose gateways get the Secrets of their namespace, as namespace/account, with commas between; * stands for all accounts of a namespace. In a cluster the right to list Secrets decides", func(e *environment, s string) (err error) {
 			e.credentials.readers, err = accounts(s)
 			return err
@@ -44,14 +46,19 @@ type credentialSource interface {
 // newCredentials makes the source of gateways' certificates.
 func (s *server) newCredentials(env credentialEnvironment, reg prometheus.Registerer) (config discovery.SecretsConfig, err error) {
 	scheme, dir, _ := strings.Cut(env.source, "://")
+	dir, parameters, _ := strings.Cut(dir, "?")
+	query, _ := url.ParseQuery(parameters)
+	links, fault := filetree.Links(query)
 	switch {
 	case env.source == "":
 		return config, nil
+	case fault != nil:
+		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q: %w", env.source, fault)
 	case scheme == "fs" && strings.HasPrefix(dir, "/"):
 		if len(env.readers) == 0 {
 			return config, errors.New("environment variable OUTRIGGER_CREDENTIAL_READERS is not set: nobody could get the Secrets of OUTRIGGER_CREDENTIALS; name the accounts of the gateways, such as istio-system/gateway")
 		}
-		s.credentials, err = credentials.NewFileSource(credentials.FileConfig{Dir: dir, Logger: s.log.With("component", "credentials"), Registerer: reg})
+		s.credentials, err = credentials.NewFileSource(credentials.FileConfig{Dir: dir, Links: links, Logger: s.log.With("component", "credentials"), Registerer: reg})
 		config.Authorize = env.authorize
 	case scheme == "k8s" && dir == "" && s.kube == nil:
 		return config, errors.New("environment variable OUTRIGGER_CREDENTIALS is k8s://, but no cluster is used: see OUTRIGGER_KUBERNETES and --kubeconfig")

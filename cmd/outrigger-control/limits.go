@@ -186,5 +186,14 @@ func limitLog(log *slog.Logger, reg prometheus.Registerer) *slog.Logger {
 		Name: "outrigger_control_log_lines_suppressed_total", Help: "Lines that were not written to the log because there were too many of their kind.",
 	})
 	reg.MustRegister(suppressed)
-	return slog.New(lograte.NewHandler(lograte.Config{Next: log.Handler(), Suppressed: suppressed.Inc}))
+	// Objects can be as many and as bad as their authors like.
+	messages := map[string]ratelimit.Limit{}
+	for _, message := range []string{
+		"a configuration object has a problem", "a problem of a configuration object is gone", "an object does not take full effect",
+		"more problems of configuration objects came or went than are logged",
+		"a path in the directory of credentials cannot be read; what was read before stays in force", "a file with credentials is not taken; what it held before stays in force",
+	} {
+		messages[message] = ratelimit.Limit{PerSecond: 1, Burst: 40}
+	}
+	return slog.New(lograte.NewHandler(lograte.Config{Next: log.Handler(), Messages: messages, Suppressed: suppressed.Inc}))
 }

@@ -281,18 +281,16 @@ func (a *Aggregate) Problems() []model.Problem {
 			all = append(all, model.Problem{Source: s.Name(), Reason: err.Error() +
 				"; what was read from it stays in force, and changes of it take no effect until the control plane restarts"})
 		}
-		all = append(all, s.Problems()...)
-		if i == 0 {
-			continue
-		}
+		of := s.Problems()
 		for _, schema := range s.Schemas() {
 			for _, c := range s.List(schema.Kind, "") {
-				if winner, of := first(a.stores[:i], c.Key); winner != nil {
-					all = append(all, model.Problem{Object: c.Key, Source: source(c, s), Reason: fmt.Sprintf(
-						"the same object stands in %s, which comes first: remove one of them", source(winner, of))})
+				if winner, in := first(a.stores[:i], c.Key); winner != nil {
+					of = append(slices.Clip(of), model.Problem{Object: c.Key, Source: source(c, s), Reason: fmt.Sprintf(
+						"the same object stands in %s, which comes first: remove one of them", source(winner, in))})
 				}
 			}
 		}
+		all = append(all, model.LimitProblems(of)...)
 	}
 	return all
 }

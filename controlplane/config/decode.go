@@ -55,14 +55,18 @@ func DecodeForeign(source string, data []byte) ([]*model.Config, []model.Problem
 // decode reads all documents; it ends early when done, which may be nil, is
 // closed.
 func (d *decoder) decode(done <-chan struct{}, data []byte) ([]*model.Config, []model.Problem) {
-	d.seen = map[model.Key]int{}
+	d.seen, d.bad = map[model.Key]int{}, map[model.Key]bool{}
 	work := &parseWork{search: mostSearched}
 	if len(data) > MaxFileSize {
 		d.problem(model.Key{}, 1, fmt.Sprintf(
 			"the file is larger than %d MiB, the most that is read at once: split it into several files", MaxFileSize>>20))
 		return nil, d.problems
 	}
-	for _, c := range splitDocuments(data) {
+	if n := countDocuments(data); n > maxDocuments {
+		d.problem(model.Key{}, 1, fmt.Sprintf("the file has %d documents, and at most %d are read: split it into several files", n, maxDocuments))
+		return nil, d.problems
+	}
+	for c := range splitDocuments(data) {
 		if done != nil && isClosed(done) {
 			break
 		}
@@ -74,8 +78,11 @@ func (d *decoder) decode(done <-chan struct{}, data []byte) ([]*model.Config, []
 			d.document(done, doc, 0)
 		}
 	}
-	if more := d.unnamed + work.unlisted - maxListed; more > 0 {
-		d.problems = append(d.problems, model.Problem{Source: d.source, Reason: unlistedText(more, "problem")})
+	d.unlistedErrors += max(0, d.unnamed-maxListed) + work.unlisted
+	if more := d.unlistedErrors + d.unlistedWarnings; more > 0 {
+		d.problems = append(d.problems, model.Problem{
+			Source: d.source, Reason: unlistedText(more, "problem"), Warning: d.unlistedErrors == 0, Unlisted: more,
+		})
 	}
 	return d.objects, d.problems
 }
@@ -93,8 +100,14 @@ type decoder struct {
 	problems []model.Problem
 	// unnamed counts the problems that belong to no object.
 	unnamed int
-	// seen holds the line of each key of the file.
+	// unlistedErrors and unlistedWarnings count problems with objects that are
+	// not listed.
+	unlistedErrors, unlistedWarnings int
+	// items counts those of all lists.
+	items int
+	// seen holds the line of each key of the file; bad has those with errors.
 	seen map[model.Key]int
+	bad  map[model.Key]bool
 }
 
 func (d *decoder) place(line int) string { return fmt.Sprintf("%s:%d", d.source, line) }
@@ -135,6 +148,10 @@ func (d *decoder) document(done <-chan struct{}, n *yaml.Node, depth int) {
 	case depth > 0:
 		d.problem(model.Key{}, n.Line, "a "+kind+" stands inside a list: write its items into the outer list")
 	default:
+		if d.items += len(items.Content); d.items > maxDocuments {
+			d.problem(model.Key{}, n.Line, fmt.Sprintf("the lists of the file have %d items up to here, and at most %d are read: split the file", d.items, maxDocuments))
+			return
+		}
 		for _, item := range items.Content {
 			if done != nil && isClosed(done) {
 				return
@@ -163,7 +180,11 @@ func (d *decoder) object(n *yaml.Node) {
 	case h.kind == "Secret" && h.apiVersion == "v1":
 		return // one of package credentials, which may share the directory
 	default:
-		d.problem(key, h.kindLine, "kind "+quote(h.kind)+" is not known here"+didYouMeanKind(h.kind))
+		reason := "kind " + quote(h.kind) + " is not known here"
+		if d.unnamed < maxListed { // else nobody reads the hint
+			reason += didYouMeanKind(h.kind)
+		}
+		d.problem(key, h.kindLine, reason)
 		return
 	}
 	meta := b.metadata(h.metadata, n, spec.Cluster, d.namespace)
@@ -199,6 +220,7 @@ func (d *decoder) object(n *yaml.Node) {
 	}
 	b.report(d, key, n.Line)
 	if b.count() > 0 {
+		d.bad[key] = true
 		return
 	}
 	if c.ResourceVersion = meta.resourceVersion; !d.written {
@@ -219,12 +241,18 @@ func (b *builder) report(d *decoder, key model.Key, line int) {
 		if list.unlisted > 0 {
 			list.faults = append(list.faults, fault{line, unlistedText(list.unlisted, list.what)})
 		}
-		for _, f := range list.faults {
+		for i, f := range list.faults {
 			if key.Name == "" {
 				d.unnamed++
 			}
-			if key.Name != "" || d.unnamed <= maxListed {
+			switch {
+			case key.Name == "" && d.unnamed > maxListed:
+			case len(d.problems) < maxOfFile, list.what == "error" && i == 0 && !d.bad[key]:
 				d.problems = append(d.problems, model.Problem{Object: key, Source: d.place(f.line), Reason: f.text, Warning: list.what == "warning"})
+			case list.what == "error":
+				d.unlistedErrors++
+			default:
+				d.unlistedWarnings++
 			}
 		}
 	}

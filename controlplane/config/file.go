@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 // FileConfig says how a [FileStore] works.
@@ -27,6 +28,9 @@ type FileConfig struct {
 	Dir string
 	// Name names the store in the metrics; empty means Dir.
 	Name string
+	// Links are directories, beside Dir, that symbolic links below Dir may lead
+	// to; "/" stands for all. Other links that leave Dir are problems.
+	Links []string
 	// LastGood is a directory for the last good version of objects that went
 	// bad, so that a restart keeps them; empty means that it does not.
 	LastGood string
@@ -51,6 +55,8 @@ const (
 	defaultRescan = 30 * time.Second
 	// pollInterval takes the place of Rescan while events do not come.
 	pollInterval = 2 * time.Second
+	// pollShare bounds how much of the time polling may take: a tenth.
+	pollShare = 10
 	// busyFactor bounds how long events can put off reading.
 	busyFactor = 10
 )
@@ -67,9 +73,9 @@ type FileStore struct {
 	log *slog.Logger
 	*Cache
 	state atomic.Pointer[fileSnapshot]
-	// busy is when the look at the directory began that is under way; nil
-	// when there is none.
-	busy atomic.Pointer[time.Time]
+	// busy is when the look at the directory began that is under way, aside the
+	// same for files that are read beside it; nil when there is none.
+	busy, aside atomic.Pointer[time.Time]
 	// writing holds a token while somebody writes. The lock file keeps out
 	// other processes.
 	writing chan struct{}
@@ -109,7 +115,9 @@ func NewFileStore(cfg FileConfig) (*FileStore, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.tree = newTree(cfg.Dir, cfg.Settle, lastGood{cfg.LastGood, s.log})
+	s.tree = newTree(filetree.Scope{
+		Root: cfg.Dir, Also: cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL",
+	}, cfg.Settle, lastGood{cfg.LastGood, s.log})
 	s.state.Store(&fileSnapshot{})
 	return s, nil
 }
@@ -158,14 +166,16 @@ func (s *FileStore) followOrLeave(ctx context.Context) error {
 }
 
 // Behind returns since when the store has been busy with one look at its
-// directory, and so applies no further change. It is zero while that takes less
-// than 10 s.
+// directory, or with some files of it, and so does not apply changes. It is zero
+// while that takes less than 10 s.
 func (s *FileStore) Behind() time.Time {
-	since := s.busy.Load()
-	if since == nil || time.Since(*since) < behindAfter {
-		return time.Time{}
+	var oldest time.Time
+	for _, since := range []*time.Time{s.busy.Load(), s.aside.Load()} {
+		if since != nil && time.Since(*since) >= behindAfter && (oldest.IsZero() || since.Before(oldest)) {
+			oldest = *since
+		}
 	}
-	return *since
+	return oldest
 }
 
 // report logs once that the store is stuck, and once that it is not any more.
@@ -202,13 +212,18 @@ func (s *FileStore) follow(ctx context.Context) error {
 	defer retry.Stop()
 	defer rescan.Stop()
 	var busySince time.Time
+	aside := make(chan map[string]content, 1)
 
 	for {
 		// Cases: the end; something happened in the directory; events
 		// were lost; the directory is quiet; a file that was gone or
-		// empty had time to come back; time to look at everything.
+		// empty had time to come back; time to look at everything; files were
+		// read aside.
 		select {
 		case <-ctx.Done():
+			if s.aside.Load() != nil {
+				<-aside
+			}
 			return nil
 		case event := <-events:
 			if !s.note(event) {
@@ -231,18 +246,52 @@ func (s *FileStore) follow(ctx context.Context) error {
 		case <-retry.C:
 		case <-rescan.C:
 			s.lookAtAll()
+		case contents := <-aside:
+			if s.takeAside(ctx, contents) {
+				retry.Reset(s.cfg.Settle)
+			}
+			s.readAside(ctx, aside)
+			continue
 		}
 		busySince = time.Time{}
+		began := time.Now()
 		waiting, degraded := s.refresh(ctx)
+		s.readAside(ctx, aside)
 		if waiting {
 			retry.Reset(s.cfg.Settle)
 		}
 		if next := s.cfg.Rescan; degraded {
-			rescan.Reset(min(next, pollInterval))
+			rescan.Reset(min(next, max(pollInterval, pollShare*time.Since(began))))
 		} else {
 			rescan.Reset(next)
 		}
 	}
+}
+
+// readAside reads files of the backlog in a goroutine, if there are some and
+// none does.
+func (s *FileStore) readAside(ctx context.Context, out chan<- map[string]content) {
+	s.mu.Lock()
+	read := s.tree.readAside()
+	s.mu.Unlock()
+	if read == nil {
+		return
+	}
+	now := time.Now()
+	s.aside.Store(&now)
+	go func() { out <- read(ctx) }() // follow waits for it
+}
+
+// takeAside makes visible what was read aside. Waiting means that some file may
+// come back.
+func (s *FileStore) takeAside(ctx context.Context, contents map[string]content) (waiting bool) {
+	s.aside.Store(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tree.now = time.Now()
+	s.tree.takeAside(ctx, contents)
+	s.publish()
+	return s.tree.waiting()
 }
 
 func (s *FileStore) note(e fsnotify.Event) bool {
@@ -306,31 +355,6 @@ func (s *FileStore) publish() {
 	s.Apply(next)
 	if t.loaded {
 		s.Loaded()
-	}
-}
-
-// logProblems says once that a problem is there and once that it is gone.
-func (s *FileStore) logProblems(prev, next *fileSnapshot) {
-	said := map[string]int{} // lines about each file
-	defer func() {
-		for place, n := range said {
-			if n > maxListed {
-				s.log.Warn("more problems of configuration objects came or went than are logged", "path", place, "count", n-maxListed)
-			}
-		}
-	}()
-	say := func(place string) bool { said[place]++; return said[place] <= maxListed }
-	for i, p := range next.problems {
-		if !prev.known[next.identity(i)] && say(next.places[i]) {
-			s.log.Warn("a configuration object has a problem", "kind", string(p.Object.Kind), "name", p.Object.Name,
-				"namespace", p.Object.Namespace, "source", p.Source, "reason", p.Reason)
-		}
-	}
-	for i, p := range prev.problems {
-		if !next.known[prev.identity(i)] && say(prev.places[i]) {
-			s.log.Info("a problem of a configuration object is gone", "kind", string(p.Object.Kind), "name", p.Object.Name,
-				"namespace", p.Object.Namespace, "source", p.Source, "reason", p.Reason)
-		}
 	}
 }
 

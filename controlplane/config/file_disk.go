@@ -257,7 +257,7 @@ func sweep(ctx context.Context, root string) {
 		return err == nil
 	}
 	// Who reads the directory tells of trouble with it.
-	_ = filetree.Walk{Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx, root)
+	_, _ = filetree.Walk{Scope: filetree.Scope{Root: root}, Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx)
 }
 
 func holds(path string, data []byte) bool {

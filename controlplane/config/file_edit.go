@@ -25,7 +25,7 @@ var errNotFound = errors.New("the file does not hold it")
 // is then written anew.
 func editObject(data []byte, key model.Key, doc []byte) ([]byte, error) {
 	start := 0
-	for _, c := range splitDocuments(data) {
+	for c := range splitDocuments(data) {
 		before := data[:start]
 		start += len(c.text)
 		at, items, err := c.find(key)

@@ -104,7 +104,7 @@ func FuzzEditObject(f *testing.F) {
 
 // plain reports whether each chunk of a file is one document, and no list.
 func plain(data []byte) bool {
-	for _, c := range splitDocuments(data) {
+	for c := range splitDocuments(data) {
 		docs, faults := c.parse(&parseWork{})
 		if len(docs) > 1 || len(faults) > 0 || len(docs) == 1 && listItems(docs[0]) != nil {
 			return false
@@ -117,7 +117,7 @@ func plain(data []byte) bool {
 func checkChunks(t *testing.T, before, after []byte) {
 	t.Helper()
 	texts := func(data []byte) (all []string) {
-		for _, c := range splitDocuments(data) {
+		for c := range splitDocuments(data) {
 			all = append(all, string(c.text))
 		}
 		return all

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
@@ -17,9 +16,12 @@ import (
 
 // content is what a file was found to hold.
 type content struct {
-	err   error // of reading it
+	err   error       // of reading it
+	info  fs.FileInfo // nil if it is not known
 	empty bool
-	sum   [sha256.Size]byte
+	// charge is what it counts for, in bytes; see [MaxStoreSize].
+	charge int64
+	sum    [sha256.Size]byte
 	// path is that of the objects and problems; empty when the content is what
 	// it was, and was not decoded again.
 	path     string
@@ -29,7 +31,7 @@ type content struct {
 
 // decodeContent reads the text of a file.
 func decodeContent(ctx context.Context, path string, data []byte) content {
-	c := content{sum: sha256.Sum256(data), empty: len(data) == 0, path: path}
+	c := content{sum: sha256.Sum256(data), empty: len(data) == 0, path: path, charge: charge(data)}
 	c.objects, c.problems, c.err = DecodeContext(ctx, path, data)
 	return c
 }
@@ -39,6 +41,8 @@ type file struct {
 	path string
 	info fs.FileInfo
 	sum  [sha256.Size]byte
+	// charge is what the content counts for, in bytes.
+	charge int64
 	// read means that sum, written, objects and problems are those of a
 	// content.
 	read bool
@@ -84,6 +88,7 @@ func (f *file) update(c content) bool {
 		f.read, f.written, f.problems, f.kept = false, nil, []model.Problem{problem}, f.objects
 		return !same || wasHeld
 	}
+	f.charge = c.charge
 	if f.read && c.sum == f.sum {
 		return wasHeld
 	}
@@ -101,7 +106,7 @@ func (f *file) fault(key model.Key) model.Problem {
 		case p.Warning:
 		case p.Object == key:
 			return p
-		case p.Object.Name == "":
+		case p.Object.Name == "" && p.Unlisted == 0:
 			unnamed = p
 		}
 	}
@@ -134,7 +139,7 @@ func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 			continue
 		}
 		bad[p.Object] = true
-		unnamed = unnamed || p.Object.Name == ""
+		unnamed = unnamed || p.Object.Name == "" && p.Unlisted == 0
 	}
 	for _, old := range f.objects {
 		switch {
@@ -154,38 +159,11 @@ func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {
 		case p.Warning:
 		case kept[p.Object]:
 			problems[i].Reason += f.stays()
-		case p.Object.Name == "":
+		case p.Object.Name == "" && p.Unlisted == 0:
 			problems[i].Reason += f.staying(keptUnnamed)
 		}
 	}
 	f.objects, f.problems = objects, problems
-}
-
-// fileSnapshot is what is wrong with a store at one moment. It is never
-// changed once it was published.
-type fileSnapshot struct {
-	problems []model.Problem
-	// places holds the file of each problem; known all that were logged.
-	places []string
-	known  map[problemIdentity]bool
-}
-
-// problemIdentity tells problems apart although lines move.
-type problemIdentity struct {
-	place  string
-	object model.Key
-	reason string
-}
-
-func (s *fileSnapshot) problem(place string, p model.Problem) {
-	s.problems = append(s.problems, p)
-	s.places = append(s.places, place)
-	s.known[s.identity(len(s.problems)-1)] = true
-}
-
-func (s *fileSnapshot) identity(i int) problemIdentity {
-	p := s.problems[i]
-	return problemIdentity{place: s.places[i], object: p.Object, reason: p.Reason}
 }
 
 // fileIndex knows in which files each object stands.
@@ -231,12 +209,16 @@ func (x fileIndex) update(files map[*file]bool) (keys map[model.Key]bool, proble
 	keys = map[model.Key]bool{}
 	for f := range files {
 		for _, key := range f.keys {
-			x.holders[key] = slices.DeleteFunc(x.holders[key], func(h holder) bool { return h.file == f })
 			keys[key] = true
 		}
 		f.keys = nil
 		problems = problems || x.bad[f]
 		delete(x.bad, f)
+	}
+	for key := range keys { // once for all files that hold it
+		x.holders[key] = slices.DeleteFunc(x.holders[key], func(h holder) bool { return files[h.file] })
+	}
+	for f := range files {
 		if f.dropped {
 			continue
 		}
@@ -261,31 +243,4 @@ func (x fileIndex) update(files map[*file]bool) (keys map[model.Key]bool, proble
 		}
 	}
 	return keys, problems
-}
-
-// report adds what is wrong with the files, in the order in which they win, and
-// the objects that do not count because an earlier file has them.
-func (x fileIndex) report(s *fileSnapshot) {
-	files := maps.Clone(x.bad)
-	for key := range x.doubles {
-		for _, h := range x.holders[key] {
-			files[h.file] = true
-		}
-	}
-	for _, f := range slices.SortedFunc(maps.Keys(files), func(a, b *file) int {
-		if precedes(a, b) {
-			return -1
-		}
-		return 1
-	}) {
-		for _, p := range f.problems {
-			s.problem(f.path, p)
-		}
-		for _, c := range f.objects {
-			if x.doubles[c.Key] && !f.held() && x.winner(c.Key).file != f {
-				s.problem(f.path, model.Problem{Object: c.Key, Source: c.Source, Reason: fmt.Sprintf(
-					"the same object stands in %s, which comes first: remove one of them", x.winner(c.Key).object.Source)})
-			}
-		}
-	}
 }

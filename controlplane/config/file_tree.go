@@ -5,46 +5,38 @@ package config
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sync/errgroup"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
-const (
-	// racy is how fresh a file may be so that its next change could show
-	// neither in its size nor in its time.
-	racy = 2 * time.Second
-	// readBatch is how many files one goroutine reads at once.
-	readBatch = 16
-)
+// racy is how fresh a file may be so that its next change could show neither in
+// its size nor in its time.
+const racy = 2 * time.Second
 
 // tree is the directory as it was last read. The mutex of its store guards it.
 type tree struct {
 	dir     string
+	scope   filetree.Scope
 	settle  time.Duration
 	good    lastGood
 	files   map[string]*file
 	status  statusDir
 	watcher *fsnotify.Watcher
-	// ahead holds what files hold, for a scan that is under way; known what
-	// this process wrote last, so that it need not be decoded again.
-	ahead map[string]content
+	// known is what this process wrote last, so that it need not be decoded
+	// again.
 	known content
+	// whole makes a refresh read all at once, however long that takes.
+	whole bool
 	// watchFailed means that some directory is not watched.
 	watchFailed bool
 	// all asks for a look at the whole tree; dirty at some files.
@@ -52,8 +44,16 @@ type tree struct {
 	dirty map[string]bool
 	// loaded means that the whole tree was read once.
 	loaded bool
-	// trouble lists directories that cannot be read, with the reason.
+	// trouble lists directories and links that cannot be read, with the reason.
 	trouble map[string]string
+	// backlog are files that wait to be read aside; see [tree.readAside]. Aside
+	// means that a goroutine reads some, and reading are those of them whose
+	// content nobody else has read meanwhile.
+	backlog map[string]fs.FileInfo
+	reading map[string]bool
+	aside   bool
+	// used is what all files count for, in bytes.
+	used atomic.Int64
 	// changed are the files that are different from what was published;
 	// troubled means that trouble is.
 	changed  map[*file]bool
@@ -62,9 +62,10 @@ type tree struct {
 	now time.Time
 }
 
-func newTree(dir string, settle time.Duration, good lastGood) *tree {
+func newTree(scope filetree.Scope, settle time.Duration, good lastGood) *tree {
 	return &tree{
-		dir: dir, settle: settle, good: good, status: newStatusDir(dir, good.log),
+		dir: scope.Root, scope: scope, settle: settle, good: good, status: newStatusDir(scope.Root, good.log),
+		backlog: map[string]fs.FileInfo{}, reading: map[string]bool{},
 		files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}, changed: map[*file]bool{},
 	}
 }
@@ -123,13 +124,20 @@ func (t *tree) refresh(ctx context.Context, now time.Time) {
 	dirty := t.dirty
 	t.dirty = map[string]bool{}
 	if !t.all {
+		files := map[string]fs.FileInfo{}
 		for path := range dirty {
-			info, err := os.Stat(path)
-			if err == nil && info.IsDir() {
-				t.all = true
-				continue
+			info, err := os.Lstat(path)
+			switch {
+			case err == nil && info.Mode().IsRegular():
+				files[path] = info
+			case err == nil && (info.IsDir() || info.Mode()&fs.ModeSymlink != 0):
+				t.all = true // a walk tells where a link leads
+			default:
+				t.look(ctx, path, info, err, true)
 			}
-			t.look(ctx, path, info, err, true)
+		}
+		if !t.all {
+			t.readSome(ctx, files)
 		}
 	}
 	if t.all {
@@ -152,28 +160,28 @@ func (t *tree) scan(ctx context.Context, force map[string]bool) {
 		}
 	}
 	t.status.all = true
-	_ = filetree.Walk{ // it fails with ctx, which is looked at below
+	complete, _ := filetree.Walk{ // it fails with ctx, which is looked at below
+		Scope:  t.scope,
 		Wanted: isConfigName,
 		// The watch comes first, so that nothing falls between.
 		Enter:   func(dir string) bool { t.watchDir(dir); return true },
 		File:    func(path string, info fs.FileInfo) { found[path] = info },
 		Trouble: func(path, reason string) { trouble[path] = reason },
-	}.Run(ctx, t.dir)
-	look := func(path string) bool {
-		f, info := t.files[path], found[path]
-		return f == nil || force[path] || t.now.Sub(info.ModTime()) < racy || !sameFile(f.info, info)
+	}.Run(ctx)
+	changed := map[string]fs.FileInfo{}
+	for path, info := range found {
+		f := t.files[path]
+		if f == nil || force[path] || f.held() || t.now.Sub(info.ModTime()) < racy || !sameFile(f.info, info) {
+			changed[path] = info
+		}
 	}
-	t.readAhead(ctx, slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(path string) bool { return !look(path) }))
-	if ctx.Err() != nil {
-		t.ahead, t.all = nil, true
+	t.count()
+	if !t.readSome(ctx, changed) {
+		t.all = true
 		return // what was not read looks like what is gone
 	}
-	for path, info := range found {
-		t.look(ctx, path, info, nil, look(path))
-	}
-	t.ahead = nil
 	for path := range t.files {
-		if found[path] == nil && !below(path, trouble) {
+		if found[path] == nil && !below(path, trouble) && (complete || !exists(path)) {
 			t.look(ctx, path, nil, fs.ErrNotExist, true)
 		}
 	}
@@ -184,47 +192,6 @@ func (t *tree) scan(ctx context.Context, force map[string]bool) {
 		t.loaded = true
 		t.good.prune(t.files)
 	}
-}
-
-// readAhead reads files with all processors.
-func (t *tree) readAhead(ctx context.Context, paths []string) {
-	var (
-		mu    sync.Mutex
-		group errgroup.Group
-	)
-	t.ahead = make(map[string]content, len(paths))
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for batch := range slices.Chunk(paths, readBatch) {
-		group.Go(func() error {
-			for _, path := range batch {
-				if ctx.Err() != nil {
-					return nil
-				}
-				c := t.read(ctx, path)
-				mu.Lock()
-				t.ahead[path] = c
-				mu.Unlock()
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // its functions do not fail
-}
-
-// read gives what a file holds, decoded unless it is what it was.
-func (t *tree) read(ctx context.Context, path string) content {
-	data, err := readFile(path)
-	if err != nil {
-		return content{err: err}
-	}
-	c := content{sum: sha256.Sum256(data), empty: len(data) == 0}
-	switch f := t.files[path]; {
-	case f != nil && f.read && f.sum == c.sum:
-		return c
-	case t.known.path == path && t.known.sum == c.sum:
-		return t.known
-	}
-	return decodeContent(ctx, path, data)
 }
 
 func (t *tree) watchDir(dir string) {
@@ -243,11 +210,17 @@ func (t *tree) watchLink() {
 	}
 }
 
+// below reports whether a path, or a directory above it, is in a set.
 func below(path string, dirs map[string]string) bool {
-	for dir := range dirs {
-		if path == dir || strings.HasPrefix(path, dir+string(filepath.Separator)) {
+	for len(dirs) > 0 {
+		if _, ok := dirs[path]; ok {
 			return true
 		}
+		parent := filepath.Dir(path)
+		if parent == path {
+			break
+		}
+		path = parent
 	}
 	return false
 }
@@ -256,9 +229,7 @@ func below(path string, dirs map[string]string) bool {
 func (t *tree) look(ctx context.Context, path string, info fs.FileInfo, err error, force bool) {
 	f := t.files[path]
 	if errors.Is(err, fs.ErrNotExist) {
-		if f != nil && !t.hold(f) {
-			t.drop(f)
-		}
+		t.take(ctx, path, content{err: err})
 		return
 	}
 	if err == nil && f != nil && !force && !f.held() && sameFile(f.info, info) {
@@ -267,29 +238,41 @@ func (t *tree) look(ctx context.Context, path string, info fs.FileInfo, err erro
 	if err == nil && !info.Mode().IsRegular() {
 		return
 	}
+	c := content{err: err}
+	if err == nil {
+		c = t.read(ctx, t.request(path, info.Size()))
+	}
+	if c.info == nil {
+		c.info = info
+	}
+	t.take(ctx, path, c)
+}
+
+// take brings one file up to date with what was read of it.
+func (t *tree) take(ctx context.Context, path string, c content) {
+	if ctx.Err() != nil {
+		return // it may not be complete
+	}
+	delete(t.backlog, path)
+	delete(t.reading, path) // what is read aside is older
+	f := t.files[path]
+	if errors.Is(c.err, fs.ErrNotExist) {
+		if f != nil && !t.hold(f) {
+			t.drop(f)
+		}
+		return
+	}
 	if f == nil {
 		f = &file{path: path, durable: t.good.dir != "", objects: t.good.load(path)}
 		t.files[path] = f
 		t.changed[f] = true
 	}
-	c, ok := t.ahead[path]
-	switch {
-	case err != nil:
-		c = content{err: err}
-	case !ok:
-		c = t.read(ctx, path)
-	}
-	if ctx.Err() != nil {
-		return
-	}
-	if errors.Is(c.err, fs.ErrNotExist) {
-		t.look(ctx, path, nil, c.err, force)
-		return
-	}
 	if c.err == nil && c.empty && t.hold(f) {
 		return
 	}
-	f.info = info
+	if f.info = c.info; errors.Is(c.err, errStoreFull) {
+		f.info = nil // there may be room later
+	}
 	if f.update(c) {
 		t.good.save(f)
 		t.changed[f] = true
@@ -299,6 +282,7 @@ func (t *tree) look(ctx context.Context, path string, info fs.FileInfo, err erro
 // drop forgets a file that is gone.
 func (t *tree) drop(f *file) {
 	delete(t.files, f.path)
+	t.used.Add(-f.charge)
 	t.good.save(&file{path: f.path})
 	f.dropped = true
 	t.changed[f] = true
@@ -319,21 +303,4 @@ func (t *tree) hold(f *file) bool {
 
 func sameFile(a, b fs.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
-
-// readFile reads no more than Decode takes.
-func readFile(path string) ([]byte, error) {
-	data, _, err := filetree.ReadFile(path, MaxFileSize+1)
-	return data, err
-}
-
-// report gives all that is wrong now.
-func (t *tree) report(index fileIndex) *fileSnapshot {
-	s := &fileSnapshot{known: map[problemIdentity]bool{}}
-	for _, dir := range slices.Sorted(maps.Keys(t.trouble)) {
-		s.problem(dir, model.Problem{Source: dir, Reason: "it cannot be read: " + t.trouble[dir] +
-			"; the objects that were read from it before stay in force"})
-	}
-	index.report(s)
-	return s
 }

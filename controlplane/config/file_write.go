@@ -87,7 +87,8 @@ func (s *FileStore) fresh(ctx context.Context, key model.Key) (standing, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tree
-	t.now = time.Now()
+	t.now, t.whole = time.Now(), true
+	defer func() { t.whole = false }()
 	if !t.loaded {
 		t.all = true
 		t.refresh(ctx, t.now)
@@ -295,7 +296,7 @@ func (s *FileStore) rewrite(ctx context.Context, f *file, key model.Key, doc []b
 	if err != nil {
 		return "", err
 	}
-	data, err := readFile(path)
+	data, _, err := s.tree.scope.ReadFile(path, MaxFileSize+1)
 	if err != nil {
 		return "", err
 	}

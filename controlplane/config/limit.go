@@ -29,6 +29,17 @@ const (
 	// maxListed bounds the errors, and the warnings, that are listed for one
 	// object, and the problems of a file that belong to no object.
 	maxListed = 20
+	// maxOfFile is how many problems of a file are listed before each further
+	// object may have one only.
+	maxOfFile = 1000
+	// maxDocuments bounds the documents of a file, and the items of its lists.
+	maxDocuments = 10_000
+	// maxMarks bounds the characters of a document that may begin a node. The
+	// tree of a document takes some hundred bytes for each.
+	maxMarks = 1_000_000
+	// maxLogged bounds the problems that are logged of one change, when they come
+	// and when they go.
+	maxLogged = 20
 	// maxKeyText bounds a map key in the path of a field, in bytes.
 	maxKeyText = 100
 )

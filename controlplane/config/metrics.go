@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // problemGauge counts the problems of stores when it is asked.
@@ -51,7 +53,7 @@ func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
 	g.mu.Unlock()
 	counts, behind := map[string]int{}, map[string]float64{}
 	for _, s := range stores {
-		counts[s.Name()] += len(s.Problems())
+		counts[s.Name()] += model.CountProblems(s.Problems())
 		if f, ok := s.(*FileStore); ok {
 			behind[s.Name()] += 0
 			if since := f.Behind(); !since.IsZero() {

@@ -11,12 +11,15 @@ import (
 // mostEdits: the nearest name within this many edits is offered to the person.
 const mostEdits = 2
 
+// separators are what people write between words, and names of fields lack.
+var separators = strings.NewReplacer("_", "", "-", "")
+
 // didYouMean gives ": did you mean …?" for the nearest name, or the list of
 // names when none is near.
 func didYouMean(got string, names []string) string {
-	best, most := "", min(mostEdits, len(got)/2)+1
+	best, most, joined := "", min(mostEdits, len(got)/2)+1, separators.Replace(got)
 	for _, name := range names {
-		if strings.EqualFold(strings.NewReplacer("_", "", "-", "").Replace(got), name) {
+		if strings.EqualFold(joined, name) {
 			best = name
 			break
 		}

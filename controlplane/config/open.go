@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 // OpenConfig holds what stores need.
@@ -126,10 +127,14 @@ func openFiles(u *url.URL, address string, cfg OpenConfig) (Store, error) {
 	if u.Path == "" {
 		return nil, fmt.Errorf("config source %q names no directory: write fs:///directory", address)
 	}
+	links, err := filetree.Links(u.Query())
+	if err != nil {
+		return nil, fmt.Errorf("config source %q: %w", address, err)
+	}
 	lastGood := cfg.LastGood
 	if lastGood != "" {
 		sum := sha256.Sum256([]byte(u.Path))
 		lastGood = filepath.Join(lastGood, hex.EncodeToString(sum[:8]))
 	}
-	return NewFileStore(FileConfig{Dir: u.Path, Name: address, LastGood: lastGood, Logger: cfg.Logger})
+	return NewFileStore(FileConfig{Dir: u.Path, Links: links, Name: address, LastGood: lastGood, Logger: cfg.Logger})
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"regexp"
 	"strconv"
 	"strings"
@@ -39,21 +40,43 @@ type chunk struct {
 // splitDocuments cuts a file at the lines that begin a YAML document, so
 // that a syntax error in one document does not hide the others. A "---" at
 // the start of a line is a document marker wherever it stands.
-func splitDocuments(data []byte) []chunk {
-	var chunks []chunk
-	start, base, line := 0, 0, 0
-	for at := 0; at < len(data); line++ {
-		end := len(data)
-		if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
-			end = at + i + 1
+func splitDocuments(data []byte) iter.Seq[chunk] {
+	return func(yield func(chunk) bool) {
+		start, base, line := 0, 0, 0
+		for at := 0; at < len(data); line++ {
+			end := len(data)
+			if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
+				end = at + i + 1
+			}
+			if at > start && startsDocument(data[at:end]) {
+				if !yield(chunk{base: base, text: data[start:at]}) {
+					return
+				}
+				start, base = at, line
+			}
+			at = end
 		}
-		if at > start && startsDocument(data[at:end]) {
-			chunks = append(chunks, chunk{base: base, text: data[start:at]})
-			start, base = at, line
-		}
-		at = end
+		yield(chunk{base: base, text: data[start:]})
 	}
-	return append(chunks, chunk{base: base, text: data[start:]})
+}
+
+// countDocuments returns how many documents of a file are not blank.
+func countDocuments(data []byte) (n int) {
+	for c := range splitDocuments(data) {
+		if !c.blank() {
+			n++
+		}
+	}
+	return n
+}
+
+// marks counts the characters that may begin a node: no text has more nodes
+// than twice as many.
+func (c chunk) marks() (n int) {
+	for _, mark := range []string{",", "[", "{", ":", "-", "?", "\n"} {
+		n += bytes.Count(c.text, []byte(mark))
+	}
+	return n
 }
 
 func startsDocument(line []byte) bool {
@@ -86,6 +109,9 @@ type parseWork struct {
 func (c chunk) parse(w *parseWork) ([]*yaml.Node, []fault) {
 	if c.blank() {
 		return nil, nil
+	}
+	if len(c.text) > maxMarks && c.marks() > maxMarks {
+		return nil, []fault{{c.base + 1, fmt.Sprintf("the document has more than %d items, fields and lines: split it into several documents", maxMarks)}}
 	}
 	var (
 		docs   []*yaml.Node

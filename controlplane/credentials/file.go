@@ -35,6 +35,7 @@ const (
 // FileConfig describes a FileSource.
 type FileConfig struct {
 	Dir        string                // is read with its subdirectories: *.yaml and *.yml
+	Links      []string              // where links may lead to, beside Dir; "/" stands for all
 	Namespace  string                // of Secrets that name none; empty means default
 	Rescan     time.Duration         // how often the directory is looked at, in case an event was lost; zero means 30 s
 	Logger     *slog.Logger          // nil means slog.Default()
@@ -50,6 +51,8 @@ type FileSource struct {
 	cfg FileConfig
 	// seen is what each file last was, good or bad; Run's goroutine owns it.
 	seen map[string]*seenFile
+	// trouble is what could not be read at the last look, with the reason.
+	trouble map[string]string
 }
 
 // seenFile is a file as it was read.
@@ -127,8 +130,9 @@ func (s *FileSource) Run(ctx context.Context) error {
 // scan reads all files and brings the table up to date.
 func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 	found := map[string]bool{}
-	ok := true
-	err := filetree.Walk{
+	trouble := map[string]string{}
+	_, err := filetree.Walk{
+		Scope:  s.scope(),
 		Wanted: func(name string) bool { ext := filepath.Ext(name); return ext == ".yaml" || ext == ".yml" },
 		Enter: func(dir string) bool {
 			if watcher != nil {
@@ -140,15 +144,21 @@ func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 		},
 		File: func(path string, _ fs.FileInfo) { found[path] = true; s.read(path) },
 		Trouble: func(path, reason string) {
-			ok = false
+			if trouble[path] = reason; s.trouble[path] == reason {
+				return
+			}
 			s.cfg.Logger.Warn("a path in the directory of credentials cannot be read; what was read before stays in force", "path", path, "reason", reason)
 		},
-	}.Run(ctx, s.cfg.Dir)
+	}.Run(ctx)
 	if err != nil {
 		return
 	}
+	s.trouble = trouble
 	for path := range s.seen {
-		if !found[path] && ok {
+		if found[path] {
+			continue
+		}
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) { // else it cannot be read now
 			delete(s.seen, path)
 		}
 	}
@@ -162,7 +172,7 @@ func (s *FileSource) read(path string) {
 		f = &seenFile{}
 		s.seen[path] = f
 	}
-	data, mode, err := readFile(path)
+	data, mode, err := s.readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		delete(s.seen, path)
 		return
@@ -188,8 +198,13 @@ func (s *FileSource) read(path string) {
 	f.sum, f.mode, f.secrets, f.err = sum, mode, secrets, nil
 }
 
-func readFile(path string) (data []byte, mode fs.FileMode, err error) {
-	data, info, err := filetree.ReadFile(path, maxFile+1)
+// scope is where links may lead to.
+func (s *FileSource) scope() filetree.Scope {
+	return filetree.Scope{Root: s.cfg.Dir, Also: s.cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL"}
+}
+
+func (s *FileSource) readFile(path string) (data []byte, mode fs.FileMode, err error) {
+	data, info, err := s.scope().ReadFile(path, maxFile+1)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -175,7 +175,7 @@ func (d debugger) pushContext() (answerOf, error) {
 	m := d.mesh
 	return answerOf{json: map[string]any{
 		"sequence": m.Sequence, "domain": m.Domain, "services": len(m.Services.Sorted), "virtualServices": len(m.VirtualServices.All),
-		"problems": len(m.Problems), "proxies": d.Connected(), "rejectedResources": len(d.Rejected()),
+		"problems": model.CountProblems(m.Problems), "proxies": d.Connected(), "rejectedResources": len(d.Rejected()),
 	}}, nil
 }
 

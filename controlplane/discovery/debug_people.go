@@ -122,7 +122,7 @@ func (d debugger) proxies() (answerOf, error) {
 	}
 	for _, p := range d.Server.problems() {
 		if d.asker.all || p.Object.Namespace == d.asker.namespace {
-			out.Problems++
+			out.Problems += p.Count()
 		}
 	}
 	id := d.query.Get("proxyID")

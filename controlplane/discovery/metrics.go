@@ -127,7 +127,7 @@ func (s *Server) watchMesh(reg prometheus.Registerer) {
 		gauge("pilot_services", "Services of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Services.Sorted) })),
 		gauge("pilot_virt_services", "VirtualServices of the newest snapshot that apply to sidecars.", mesh(func(m *snapshot.Mesh) int { return len(m.VirtualServices.All) })),
 		gauge("pilot_eds_no_instances", "Services without an endpoint that takes requests.", mesh(withoutEndpoints)),
-		gauge("outrigger_control_snapshot_problems", "Things that are wrong between objects of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Problems) })),
+		gauge("outrigger_control_snapshot_problems", "Things that are wrong between objects of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return model.CountProblems(m.Problems) })),
 		gauge("pilot_conflict_outbound_listener_tcp_over_current_tcp", "Connections to two services look the same to proxies, and the older service has them.", problemsOf(model.ConflictOutbound)),
 		gauge("pilot_conflict_inbound_listener", "Ports of workloads of which services say different things.", problemsOf(model.ConflictInbound)),
 		gauge("pilot_vservice_dup_domain", "Hosts that two VirtualServices rule.", problemsOf(model.DuplicateHost)),

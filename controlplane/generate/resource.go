@@ -83,6 +83,7 @@ func newSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 	resources = slices.Clone(resources)
 	slices.SortStableFunc(resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
 	resources = slices.CompactFunc(resources, func(a, b *Resource) bool { return a.Name == b.Name })
+	problems = model.LimitProblems(problems)
 	if prev != nil && slices.Equal(prev.Resources, resources) && slices.Equal(prev.Problems, problems) {
 		return prev
 	}

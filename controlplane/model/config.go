@@ -226,7 +226,13 @@ type Problem struct {
 	Dangling bool
 	// Code says of which kind the problem is, if metrics count the kind.
 	Code ProblemCode
+	// Unlisted is how many other problems this one stands for, which are not
+	// listed one by one; 0 for most.
+	Unlisted int `json:",omitempty"`
 }
+
+// Count returns how many problems this one stands for.
+func (p Problem) Count() int { return max(1, p.Unlisted) }
 
 // ProblemCode is a kind of problem that metrics count.
 type ProblemCode string

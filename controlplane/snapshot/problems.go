@@ -27,7 +27,7 @@ func (m *Mesh) collectProblems(old *Mesh) {
 		m.referenceProblems = c.found
 	}
 	m.subsets = newSubsetIndex(old.subsets, m)
-	m.Problems = slices.Concat(m.registry.Problems, m.referenceProblems, m.subsets.problems, m.WasmPlugins.problems, m.Trust.problems)
+	m.Problems = model.LimitProblems(slices.Concat(m.registry.Problems, m.referenceProblems, m.subsets.problems, m.WasmPlugins.problems, m.Trust.problems))
 }
 
 // checker gathers what is wrong between the objects of one snapshot.

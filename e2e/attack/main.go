@@ -47,7 +47,6 @@ type options struct {
 	write      string
 	short      bool
 	keep       bool
-	unkept     bool
 }
 
 func parse(args []string, out io.Writer) (options, error) {
@@ -59,7 +58,6 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.StringVar(&o.only, "only", "", "run only the attacks whose area or name contains this text")
 	fs.StringVar(&o.write, "write", "", "write the rows of the attacks that ran into the tables of this document, if every promise held")
 	fs.BoolVar(&o.short, "short", false, "smaller loads")
-	fs.BoolVar(&o.unkept, "unkept", false, "also make the attacks whose promise is known not to hold yet")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	if err := fs.Parse(args); err != nil {
 		return o, err

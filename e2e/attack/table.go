@@ -50,11 +50,7 @@ func attackTable(results []result) string {
 	var b strings.Builder
 	b.WriteString(attackHead)
 	for _, r := range results {
-		seen := r.seen()
-		if r.open {
-			seen = "**the promise does not hold yet**"
-		}
-		b.WriteString(r.row() + " " + seen + " |\n")
+		b.WriteString(r.row() + " " + r.seen() + " |\n")
 	}
 	return b.String()
 }

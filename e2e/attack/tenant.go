@@ -61,6 +61,9 @@ func tenant(attack func(dir string, s *suite) error) func(context.Context, *suit
 		if err := p.applies(ctx); err != nil {
 			return outcome{}, fmt.Errorf("a change of another object is not applied: %w", err)
 		}
+		if err := p.rests(ctx); err != nil {
+			return outcome{}, err
+		}
 		after, err := p.usage()
 		if err != nil {
 			return outcome{}, err
@@ -106,6 +109,27 @@ func (p *plane) applies(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// rests waits until the program has worked off what was written: then it uses
+// little of a processor.
+func (p *plane) rests(ctx context.Context) error {
+	last, err := p.usage()
+	if err != nil {
+		return err
+	}
+	return eventually(ctx, func() error {
+		time.Sleep(time.Second)
+		now, err := p.usage()
+		if err != nil {
+			return err
+		}
+		used := now.cpu - last.cpu
+		if last = now; used > 200*time.Millisecond {
+			return fmt.Errorf("it does not come to rest: %s of CPU time in a second", used)
+		}
+		return nil
+	})
 }
 
 // ends sends SIGTERM and waits for the end.
@@ -199,8 +223,14 @@ func hardYAML(dir string, s *suite) error {
 }
 
 func manyDocuments(dir string, s *suite) error {
-	n := s.some(100_000, 20_000)
-	return errors.Join(
+	n, few := s.some(100_000, 20_000), 9000 // one file may have a few of them
+	var errs []error
+	for i := range s.some(20, 5) {
+		text := strings.Repeat("--- {}\n", few/3) + strings.Repeat("---\nkind: [\n", few/3) +
+			strings.Repeat(object(networking, "VirtualService", fmt.Sprintf("bad%d", i), "  hosts: ['']\n"), few/3)
+		errs = append(errs, write(filepath.Join(dir, fmt.Sprintf("many%d.yaml", i)), text, 0o644))
+	}
+	return errors.Join(errors.Join(errs...),
 		write(filepath.Join(dir, "empty.yaml"), strings.Repeat("--- {}\n", n), 0o644),
 		write(filepath.Join(dir, "broken.yaml"), strings.Repeat("---\nkind: [\n", n), 0o644),
 		write(filepath.Join(dir, "unknown.yaml"), strings.Repeat("---\napiVersion: v9\nkind: Nothing\nmetadata: {name: x}\n", n), 0o644),

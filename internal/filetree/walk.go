@@ -7,23 +7,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
 
-// Bounds of a walk. A directory with more is read as far as they allow.
+// Bounds of a walk. A tree with more is read as far as they allow.
 const (
 	maxDepth       = 32
 	maxDirectories = 10_000
 	maxFiles       = 100_000
+	// maxEntries bounds the names in all directories, maxNames those in one.
+	maxEntries = 250_000
+	maxNames   = 50_000
 )
 
 // Walk is a look at all files below a directory. Names that begin with a dot
-// are left out.
+// are left out, and links that leave the scope.
 type Walk struct {
+	// Scope has the directory to read as its Root.
+	Scope
 	// Wanted chooses files by their names.
 	Wanted func(name string) bool
 	// Enter is called for each directory before it is read; false leaves it
@@ -36,48 +43,56 @@ type Walk struct {
 }
 
 // Run visits each directory once, however many links lead to it: by its own
-// path if that is below root. It ends when ctx is done, with the cause.
-func (w Walk) Run(ctx context.Context, root string) error {
+// path if that is below the root. Directories near the root come first, so that
+// a subdirectory that reaches a bound does not hide its neighbours. Complete is
+// false if a bound was reached. Run ends when ctx is done, with the cause.
+func (w Walk) Run(ctx context.Context) (complete bool, err error) {
 	s := &walk{Walk: w, seen: map[identity]bool{}}
-	s.directory(ctx, root, 0)
 	// What is behind links comes last, so that the directories themselves win.
-	for len(s.links) > 0 && ctx.Err() == nil {
-		next := s.links[0]
-		s.links = s.links[1:]
-		s.directory(ctx, next.path, next.depth)
+	for s.queue = []node{{w.Root, 0}}; ctx.Err() == nil; s.queue, s.links = s.links, nil {
+		for len(s.queue) > 0 && ctx.Err() == nil {
+			next := s.queue[0]
+			s.queue = s.queue[1:]
+			s.directory(ctx, next.path, next.depth)
+		}
+		if len(s.links) == 0 {
+			break
+		}
 	}
-	return context.Cause(ctx)
+	return !s.cut, context.Cause(ctx)
 }
 
 // identity tells directories apart that have several paths.
 type identity struct{ device, inode uint64 }
 
-type link struct {
+// node is a directory that is to be read.
+type node struct {
 	path  string
 	depth int
 }
 
 type walk struct {
 	Walk
-	seen  map[identity]bool
-	links []link
-	files int
-	full  bool
+	seen           map[identity]bool
+	queue, links   []node
+	files, entries int
+	full, cut      bool
 }
 
 // stop says once that there is too much.
 func (s *walk) stop(path, reason string) {
 	if !s.full {
-		s.full = true
+		s.full, s.cut = true, true
 		s.Trouble(path, reason)
 	}
 }
 
 func (s *walk) directory(ctx context.Context, dir string, depth int) {
-	if s.full || ctx.Err() != nil {
+	if s.full {
 		return
 	}
 	if depth > maxDepth {
+		s.cut = true
 		s.Trouble(dir, fmt.Sprintf("it is more than %d directories deep", maxDepth))
 		return
 	}
@@ -104,17 +119,42 @@ func (s *walk) directory(ctx context.Context, dir string, depth int) {
 	if s.Enter != nil && !s.Enter(dir) {
 		return
 	}
-	entries, err := os.ReadDir(dir)
+	entries, more, err := s.names(dir)
 	if err != nil {
 		s.failed(dir, depth, err)
 		return
 	}
 	for _, e := range entries {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || s.full {
 			return
 		}
-		s.entry(ctx, dir, e, depth)
+		s.entry(dir, e, depth)
 	}
+	if more {
+		s.cut = true
+		s.Trouble(dir, fmt.Sprintf("it has more than %d entries, or its tree more than %d; not all are read", maxNames, maxEntries))
+	}
+}
+
+// names returns the entries of a directory by name, as many as may be read, and
+// whether there are more.
+func (s *walk) names(dir string) (entries []fs.DirEntry, more bool, err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	most := min(maxNames, maxEntries-s.entries)
+	entries, err = f.ReadDir(most + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, false, err
+	}
+	if len(entries) > most {
+		entries, more = entries[:most], true
+	}
+	s.entries += len(entries)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, more, nil
 }
 
 func (s *walk) failed(path string, depth int, err error) {
@@ -123,24 +163,31 @@ func (s *walk) failed(path string, depth int, err error) {
 	}
 }
 
-func (s *walk) entry(ctx context.Context, dir string, e fs.DirEntry, depth int) {
+func (s *walk) entry(dir string, e fs.DirEntry, depth int) {
 	path, linked := filepath.Join(dir, e.Name()), e.Type()&fs.ModeSymlink != 0
 	if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !linked && !s.Wanted(e.Name()) {
 		return
 	}
 	info, err := os.Stat(path)
-	switch {
-	case err != nil:
+	if err != nil {
 		if s.Wanted(e.Name()) {
 			s.failed(path, depth+1, err)
 		}
-	case info.IsDir() && linked:
-		if len(s.links) < maxDirectories {
-			s.links = append(s.links, link{path, depth + 1})
+		return
+	}
+	file := info.Mode().IsRegular() && s.Wanted(e.Name())
+	if linked && (file || info.IsDir()) {
+		if err := s.follow(path); err != nil {
+			s.failed(path, depth+1, err)
+			return
 		}
+	}
+	switch {
+	case info.IsDir() && linked:
+		s.links = append(s.links, node{path, depth + 1})
 	case info.IsDir():
-		s.directory(ctx, path, depth+1)
-	case info.Mode().IsRegular() && s.Wanted(e.Name()):
+		s.queue = append(s.queue, node{path, depth + 1})
+	case file:
 		if s.files++; s.files > maxFiles {
 			s.stop(path, fmt.Sprintf("there are more than %d files; this one and others are not read", maxFiles))
 			return

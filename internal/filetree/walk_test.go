@@ -17,10 +17,12 @@ import (
 	"testing"
 )
 
-// look returns the files and the troubles below a directory.
-func look(t *testing.T, ctx context.Context, dir string) (files, troubles []string, err error) {
+// look returns the files and the troubles below a directory, from which links
+// may lead to some others.
+func look(t *testing.T, ctx context.Context, dir string, also ...string) (files, troubles []string, err error) {
 	t.Helper()
-	err = Walk{
+	_, err = Walk{
+		Scope:  Scope{Root: dir, Also: also, Cure: "cure"},
 		Wanted: func(name string) bool { return strings.HasSuffix(name, ".yaml") },
 		File: func(path string, _ fs.FileInfo) {
 			files = append(files, strings.TrimPrefix(path, dir+"/"))
@@ -28,7 +30,7 @@ func look(t *testing.T, ctx context.Context, dir string) (files, troubles []stri
 		Trouble: func(path, reason string) {
 			troubles = append(troubles, strings.TrimPrefix(path, dir+"/")+": "+reason)
 		},
-	}.Run(ctx, dir)
+	}.Run(ctx)
 	return files, troubles, err
 }
 
@@ -48,7 +50,7 @@ func TestCircles(t *testing.T) {
 		os.WriteFile(filepath.Join(outside, "two.yaml"), nil, 0o600),
 		os.Symlink(".", filepath.Join(dir, "a")), os.Symlink(".", filepath.Join(dir, "b")), os.Symlink("z", filepath.Join(dir, "c")),
 		os.Symlink(dir, filepath.Join(outside, "back")), os.Symlink(outside, filepath.Join(dir, "d")), os.Symlink(outside, filepath.Join(dir, "e")))
-	files, troubles, err := look(t, t.Context(), dir)
+	files, troubles, err := look(t, t.Context(), dir, outside)
 	if want := []string{"z/one.yaml", "d/two.yaml"}; !slices.Equal(files, want) || len(troubles) > 0 || err != nil {
 		t.Errorf("files %q, want %q; troubles %q, error %v", files, want, troubles, err)
 	}
@@ -85,11 +87,11 @@ func TestKernel(t *testing.T) {
 	}
 	dir := t.TempDir()
 	must(t, os.Symlink("/proc", filepath.Join(dir, "proc")), os.Symlink("/proc/self/status", filepath.Join(dir, "status.yaml")))
-	files, troubles, _ := look(t, t.Context(), dir)
+	files, troubles, _ := look(t, t.Context(), dir, "/")
 	if len(troubles) != 1 || !strings.HasPrefix(troubles[0], "proc: it belongs to a file system of the kernel") || !slices.Equal(files, []string{"status.yaml"}) {
 		t.Errorf("files %q, troubles %q", files, troubles)
 	}
-	if _, _, err := ReadFile(filepath.Join(dir, "status.yaml"), 10); !errors.Is(err, errKernel) {
+	if _, _, err := (Scope{Root: "/"}).ReadFile(filepath.Join(dir, "status.yaml"), 10); !errors.Is(err, errKernel) {
 		t.Errorf("/proc/self/status: %v", err)
 	}
 }
@@ -102,15 +104,72 @@ func TestReadFile(t *testing.T) {
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
 	must(t, syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte("0123456789"), 0o600))
 	for _, path := range []string{pipe, "/dev/zero", dir} {
-		if _, _, err := ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if _, _, err := (Scope{Root: "/"}).ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	data, info, err := ReadFile(file, 4)
+	in := Scope{Root: dir}
+	data, info, err := in.ReadFile(file, 4)
 	if string(data) != "0123" || info.Size() != 10 || err != nil {
 		t.Errorf("%q, %v, %v", data, info, err)
 	}
-	if _, _, err := ReadFile(fmt.Sprint(file, "-gone"), 4); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := in.ReadFile(fmt.Sprint(file, "-gone"), 4); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file that is gone: %v", err)
+	}
+}
+
+// TestLinksThatLeave neither walks nor reads what is outside of the scope. A
+// root that is a link itself, and links inside, as of Kubernetes, are followed.
+func TestLinksThatLeave(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	real, outside := filepath.Join(base, "real"), filepath.Join(base, "real-not")
+	must(t, os.MkdirAll(filepath.Join(real, "..data"), 0o700), os.Mkdir(outside, 0o700),
+		os.WriteFile(filepath.Join(real, "..data", "in.yaml"), []byte("in"), 0o600), os.WriteFile(filepath.Join(outside, "out.yaml"), []byte("out"), 0o600),
+		os.Symlink("..data/in.yaml", filepath.Join(real, "in.yaml")), os.Symlink(outside, filepath.Join(real, "dir")),
+		os.Symlink("../real-not/out.yaml", filepath.Join(real, "out.yaml")), os.Symlink("/", filepath.Join(real, "all")),
+		os.Symlink("real", filepath.Join(base, "root")))
+	for _, dir := range []string{real, filepath.Join(base, "root")} {
+		files, troubles, err := look(t, t.Context(), dir)
+		if !slices.Equal(files, []string{"in.yaml"}) || len(troubles) != 3 || err != nil {
+			t.Errorf("%s: files %q, troubles %q, error %v", dir, files, troubles, err)
+		}
+		if want := "dir: it is a link to " + outside + ", outside of " + dir + ": cure"; !slices.Contains(troubles, want) {
+			t.Errorf("troubles %q, want %q", troubles, want)
+		}
+		if data, _, err := (Scope{Root: dir}).ReadFile(filepath.Join(dir, "in.yaml"), 10); string(data) != "in" || err != nil {
+			t.Errorf("%s: %q, %v", dir, data, err)
+		}
+		var left *OutsideError
+		if data, _, err := (Scope{Root: dir}).ReadFile(filepath.Join(dir, "out.yaml"), 10); !errors.As(err, &left) || data != nil {
+			t.Errorf("%s: %q, %v", dir, data, err)
+		}
+		if data, _, err := (Scope{Root: dir, Also: []string{outside}}).ReadFile(filepath.Join(dir, "out.yaml"), 10); string(data) != "out" || err != nil {
+			t.Errorf("%s: %q, %v", dir, data, err)
+		}
+	}
+}
+
+// TestNeighbours reads the neighbours of a directory that has too many names,
+// whatever their order is, and reports that something was left out.
+func TestNeighbours(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	crowd := filepath.Join(dir, "a")
+	must(t, os.MkdirAll(filepath.Join(dir, "z", "y"), 0o700), os.Mkdir(crowd, 0o700), os.WriteFile(filepath.Join(dir, "z", "y", "one.yaml"), nil, 0o600))
+	file := filepath.Join(crowd, "0.yaml")
+	must(t, os.WriteFile(file, nil, 0o600))
+	for i := range maxNames {
+		must(t, os.Link(file, filepath.Join(crowd, fmt.Sprint(i+1)))) // not wanted
+	}
+	found, troubles := false, 0
+	complete, err := Walk{
+		Scope:   Scope{Root: dir},
+		Wanted:  func(name string) bool { return strings.HasSuffix(name, ".yaml") },
+		File:    func(path string, _ fs.FileInfo) { found = found || strings.HasSuffix(path, "one.yaml") },
+		Trouble: func(string, string) { troubles++ },
+	}.Run(t.Context())
+	if !found || complete || troubles != 1 || err != nil {
+		t.Errorf("found %v, complete %v, %d troubles, %v", found, complete, troubles, err)
 	}
 }

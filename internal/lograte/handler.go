@@ -38,6 +38,8 @@ type Config struct {
 	// PerMessage limits a message of all peers, and of none; the default is 20 a
 	// second, 1000 at once.
 	PerMessage ratelimit.Limit
+	// Messages are limits of some messages, in the place of PerMessage.
+	Messages map[string]ratelimit.Limit
 	// MaxValue is the longest value of an attribute in bytes; see [Clip].
 	MaxValue int
 	// Every is how long the handler counts lines that it leaves out before it
@@ -168,7 +170,11 @@ func (l *limits) allow(p pair, now time.Time) bool {
 			return false
 		}
 	}
-	wait, _ := l.messages.Take(p.message, l.cfg.PerMessage, now)
+	limit, ok := l.cfg.Messages[p.message]
+	if !ok {
+		limit = l.cfg.PerMessage
+	}
+	wait, _ := l.messages.Take(p.message, limit, now)
 	return wait == 0
 }
 

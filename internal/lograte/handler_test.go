@@ -112,6 +112,23 @@ func TestManyPeers(t *testing.T) {
 	})
 }
 
+// TestMessages limits some messages more than others.
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, out := logger(Config{Messages: map[string]ratelimit.Limit{"rare": {PerSecond: 1, Burst: 3}}})
+		for range 100 {
+			log.Warn("rare")
+			log.Warn("usual")
+		}
+		if rare, usual := lines(out, "msg=rare"), lines(out, "msg=usual"); rare != 3 || usual != 100 {
+			t.Errorf("%d and %d lines are written, want 3 and 100", rare, usual)
+		}
+		time.Sleep(defaultEvery)
+		synctest.Wait()
+	})
+}
+
 // TestPeer checks whose bucket a line takes from.
 func TestPeer(t *testing.T) {
 	t.Parallel()

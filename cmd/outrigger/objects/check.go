@@ -33,7 +33,7 @@ func newValidateCommand(cfg Config) *cobra.Command {
 				return err
 			}
 			failed := sayProblems(cmd.ErrOrStderr(), problems)
-			warnings := len(problems) - failed
+			warnings := model.CountProblems(problems) - failed
 			summary := fmt.Sprintf("%s valid, %s, %s", count(len(objects), "object"), count(failed, "error"), count(warnings, "warning"))
 			if failed > 0 || strict && warnings > 0 {
 				return &ExitError{exitFailed, fmt.Errorf("%s", summary)}

@@ -158,7 +158,7 @@ func sayProblems(out io.Writer, problems []model.Problem) (errors int) {
 		if p.Warning {
 			word = "warning"
 		} else {
-			errors++
+			errors += p.Count()
 		}
 		_, _ = fmt.Fprintf(out, "%s: %s\n", word, p) // the terminal may be gone
 	}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package config
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// TestTooManyDocuments refuses a file, and keeps what it held before.
+func TestTooManyDocuments(t *testing.T) {
+	t.Parallel()
+	r := follow(t, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o600))
+	})
+	r.wantAddress("a", "10.0.0.1")
+	r.write("a.yaml", workload("a", "10.0.0.2")+strings.Repeat("---\nkind: [\n", maxDocuments))
+	r.wantProblem(fmt.Sprintf("a.yaml:1: the file has %d documents, and at most %d are read: split it into several files; the object that it held before stays in force", maxDocuments+1, maxDocuments))
+	r.wantAddress("a", "10.0.0.1")
+	item := "{}, "
+	for name, text := range map[string]string{
+		"f:1: the lists of the file have 10001 items up to here": "{kind: List, items: [" + strings.Repeat(item, maxDocuments+1) + "]}",
+		"f:1: the document has more than 1000000 items":          "[" + strings.Repeat("[],", maxMarks) + "]",
+	} {
+		if _, problems := Decode("f", []byte(text)); len(problems) != 1 || !strings.HasPrefix(problems[0].String(), name) {
+			t.Errorf("want %s; %d problems: %.300v", name, len(problems), problems)
+		}
+	}
+}
+
+// TestProblemsOfFile lists one problem at least of each bad object of a file.
+func TestProblemsOfFile(t *testing.T) {
+	t.Parallel()
+	const n = 1500
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, virtualServiceOf+"  x: 1\n  y: 1\n---\n", "['', '']")
+		text.WriteString(workload(fmt.Sprintf("w%d", i), "bad address"))
+	}
+	_, problems := Decode("f", []byte(text.String()))
+	bad := map[model.Key]int{}
+	for _, p := range problems {
+		bad[p.Object]++
+	}
+	last := problems[len(problems)-1]
+	if len(bad) != n+2 || len(problems) > maxOfFile+n+2 || last.Unlisted == 0 || last.Warning || last.Object.Name != "" {
+		t.Errorf("%d problems with %d objects, the last one %+v", len(problems), len(bad), last)
+	}
+}
+
+// TestFairOrder lets directories share what is read.
+func TestFairOrder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files := map[string]os.FileInfo{}
+	add := func(name string, size int) {
+		path := filepath.Join(dir, name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, size), 0o600))
+		info, err := os.Stat(path)
+		must(t, err)
+		files[name] = info
+	}
+	for i := range 100 {
+		add(fmt.Sprintf("a/%02d", i), 1000)
+	}
+	add("b/large", 50_500)
+	add("b/small", 700)
+	add("c/one", 1500)
+	var got []string
+	for _, f := range fairOrder(files) {
+		got = append(got, f.path)
+	}
+	at := func(name string) int { return slices.Index(got, name) }
+	if at("b/small") != 0 || at("c/one") > 3 || at("b/large") < 40 || at("b/large") > 60 || len(got) != 103 {
+		t.Errorf("the order is %q", got)
+	}
+}
+
+// TestFileStoreReadsAside applies a small change while a large file is read, and
+// does not let what was read earlier win over what is newer.
+func TestFileStoreReadsAside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := NewFileStore(FileConfig{Dir: dir, Settle: time.Nanosecond})
+	must(t, err)
+	var large strings.Builder
+	for i := range 2000 {
+		large.WriteString(workload(fmt.Sprintf("w%d", i), "10.0.0.1"))
+	}
+	write := func(name, text string) {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		s.note(fsnotify.Event{Name: path, Op: fsnotify.Write})
+	}
+	r := &running{FileStore: s}
+	want := func(name, address string) {
+		t.Helper()
+		if got := r.address(name); got != address {
+			t.Errorf("%s has the address %q, want %q", name, got, address)
+		}
+	}
+	s.lookAtAll()
+	s.refresh(t.Context())
+	write("large.yaml", large.String())
+	write("small.yaml", workload("small", "10.0.0.1"))
+	s.refresh(t.Context())
+	want("small", "10.0.0.1")
+	want("w7", "")
+	out := make(chan map[string]content, 1)
+	s.readAside(t.Context(), out)
+	contents := <-out // the goroutine has read it, and the store has not seen that
+	write("small.yaml", workload("small", "10.0.0.2"))
+	s.refresh(t.Context())
+	want("small", "10.0.0.2")
+	// A writer of the store is never overtaken by what was read before.
+	must(t, os.WriteFile(filepath.Join(dir, "large.yaml"), []byte(workload("w7", "10.0.0.6")), 0o600))
+	_, err = s.fresh(t.Context(), defaultKey("w7"))
+	must(t, err)
+	s.look("large.yaml")
+	want("w7", "10.0.0.6")
+	s.takeAside(t.Context(), contents)
+	want("w7", "10.0.0.6")
+	want("w8", "")
+	// Without a writer what was read aside counts.
+	write("large.yaml", large.String())
+	s.refresh(t.Context())
+	s.readAside(t.Context(), out)
+	s.takeAside(t.Context(), <-out)
+	want("w7", "10.0.0.1")
+	want("w8", "10.0.0.1")
+}
+
+// look reads a file at once.
+func (s *FileStore) look(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path := filepath.Join(s.cfg.Dir, name)
+	info, err := os.Stat(path)
+	s.tree.look(context.Background(), path, info, err, true)
+	s.publish()
+}
+
+// TestFileStoreFull refuses files that are too much together, and takes them
+// when there is room.
+func TestFileStoreFull(t *testing.T) {
+	t.Parallel()
+	const size = 15 << 20
+	comment := "#" + strings.Repeat("x", size) + "\n"
+	r := followWith(t, FileConfig{Dir: t.TempDir(), Rescan: 20 * time.Millisecond})
+	for i := range 4 {
+		must(t, os.Mkdir(filepath.Join(r.dir, fmt.Sprintf("big%d", i)), 0o700))
+		r.write(fmt.Sprintf("big%d/a.yaml", i), comment+workload(fmt.Sprintf("w%d", i), "10.0.0.1"))
+		r.wantAddress(fmt.Sprintf("w%d", i), "10.0.0.1")
+	}
+	r.write("small.yaml", workload("small", "10.0.0.1"))
+	must(t, os.Mkdir(filepath.Join(r.dir, "big4"), 0o700))
+	r.write("big4/a.yaml", comment+workload("w4", "10.0.0.1"))
+	r.wantProblem("big4/a.yaml: the file cannot be read: the files of the config directory come to more than 64 MiB")
+	r.wantAddress("small", "10.0.0.1")
+	must(t, os.RemoveAll(filepath.Join(r.dir, "big0")))
+	r.wantAddress("w4", "10.0.0.1")
+	r.eventually("there is no problem", func() bool { return len(r.Problems()) == 0 })
+}
+
+// TestFileStoreManyProblems lists and logs the first problems of many, counts all
+// of them, and hides no file behind another.
+func TestFileStoreManyProblems(t *testing.T) {
+	t.Parallel()
+	const n = 3000
+	dir, reg, out := t.TempDir(), prometheus.NewRegistry(), &logBuffer{}
+	var text strings.Builder
+	for i := range n {
+		text.WriteString(workload(fmt.Sprintf("w%d", i), "bad address"))
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text.String()), 0o600), os.WriteFile(filepath.Join(dir, "b.yaml"), []byte(workload("b", "bad address")), 0o600))
+	opened, err := Open("fs://"+dir, OpenConfig{Registerer: reg, Logger: slog.New(slog.NewTextHandler(out, nil))})
+	must(t, err)
+	s := opened.(*FileStore)
+	s.lookAtAll()
+	s.refresh(t.Context())
+	problems := s.Problems()
+	if len(problems) != model.MaxProblems+1 || model.CountProblems(problems) < n+1 {
+		t.Errorf("%d problems are listed, %d counted", len(problems), model.CountProblems(problems))
+	}
+	if !slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Object.Name == "b" }) {
+		t.Error("the problem of the other file is not listed")
+	}
+	if lines := strings.Count(out.String(), "\n"); lines != maxLogged+1 || !strings.Contains(out.String(), "name=b ") {
+		t.Errorf("%d lines are logged, want %d:\n%.2000s", lines, maxLogged+1, out)
+	}
+	families, err := reg.Gather()
+	must(t, err)
+	for _, f := range families {
+		if got := f.GetMetric()[0].GetGauge().GetValue(); f.GetName() == "outrigger_control_config_problems" && got != float64(model.CountProblems(problems)) {
+			t.Errorf("the metric counts %v problems", got)
+		}
+	}
+}
+
+// TestOpenLinks takes the directories that links may lead to from the URL.
+func TestOpenLinks(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(outside, "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o600), os.Symlink(outside, filepath.Join(dir, "link")))
+	for parameters, want := range map[string]bool{"": false, "?links=" + outside: true, "?links=/": true, "?links=/nowhere": false} {
+		opened, err := Open("fs://"+dir+parameters, OpenConfig{})
+		must(t, err)
+		s := opened.(*FileStore)
+		s.lookAtAll()
+		s.refresh(t.Context())
+		if got := s.Get(defaultKey("a")) != nil; got != want || len(s.Problems()) == 0 != want {
+			t.Errorf("%q: the object is there: %v, want %v; problems: %v", parameters, got, want, s.Problems())
+		}
+	}
+	for parameters, want := range map[string]string{"?links=x": "links=x is no absolute path", "?link=/x": `the parameter "link" is not known`} {
+		if _, err := Open("fs://"+dir+parameters, OpenConfig{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", parameters, err)
+		}
+	}
+}

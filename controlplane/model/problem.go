@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package model
+
+import "fmt"
+
+const (
+	// MaxProblems bounds the problems that a part of the control plane lists.
+	MaxProblems = 1000
+	// maxProblemsOfObject bounds those of one object where there are more.
+	maxProblemsOfObject = 20
+)
+
+// CountProblems returns how many problems a list stands for.
+func CountProblems(list []Problem) (n int) {
+	for _, p := range list {
+		n += p.Count()
+	}
+	return n
+}
+
+// LimitProblems returns a list of at most [MaxProblems] problems and, if some had
+// to be left out, a last one that counts them. Of each object the first ones
+// stay, so that one object does not hide the problems of the others. It does not
+// change its argument.
+func LimitProblems(all []Problem) []Problem {
+	if len(all) <= MaxProblems {
+		return all
+	}
+	of, places := make(map[Key]int, MaxProblems), make([]int, len(all))
+	counts := make([]int, maxProblemsOfObject+1) // problems that are the n-th of their object
+	for i, p := range all {
+		places[i] = of[p.Object]
+		of[p.Object]++
+		counts[min(places[i], maxProblemsOfObject)]++
+	}
+	// Whole rounds fit, in which each object has one more, and a part of the next.
+	round, room := 0, MaxProblems
+	for round < maxProblemsOfObject && counts[round] <= room {
+		room -= counts[round]
+		round++
+	}
+	if round == maxProblemsOfObject {
+		room = 0
+	}
+	listed, rest := make([]Problem, 0, MaxProblems+1), Problem{Warning: true}
+	for i, p := range all {
+		switch {
+		case places[i] < round:
+		case places[i] == round && room > 0:
+			room--
+		default:
+			rest.Unlisted += p.Count()
+			rest.Warning = rest.Warning && p.Warning
+			continue
+		}
+		listed = append(listed, p)
+	}
+	rest.Reason = fmt.Sprintf("%d more problems are not listed: correct the others first", rest.Unlisted)
+	return append(listed, rest)
+}

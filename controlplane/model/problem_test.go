@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package model
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestLimitProblems leaves out problems of the objects that have many, counts
+// them, and leaves a short list as it is.
+func TestLimitProblems(t *testing.T) {
+	t.Parallel()
+	list := func(object string, n int) (all []Problem) {
+		for i := range n {
+			all = append(all, Problem{Object: Key{Name: object}, Reason: fmt.Sprint(i)})
+		}
+		return all
+	}
+	of := func(all []Problem, object string) (n int) {
+		for _, p := range all {
+			if p.Object.Name == object {
+				n++
+			}
+		}
+		return n
+	}
+	short := list("a", MaxProblems)
+	if got := LimitProblems(short); !slices.Equal(got, short) {
+		t.Errorf("a list of %d problems became one of %d", len(short), len(got))
+	}
+	got := LimitProblems(append(list("a", 5000), list("b", 2)...))
+	if of(got, "a") != maxProblemsOfObject || of(got, "b") != 2 {
+		t.Errorf("%d and %d problems are listed", of(got, "a"), of(got, "b"))
+	}
+	last := got[len(got)-1]
+	if last.Unlisted != 4980 || last.Warning || last.Reason != "4980 more problems are not listed: correct the others first" {
+		t.Errorf("the last one is %+v", last)
+	}
+	if CountProblems(got) != 5002 {
+		t.Errorf("%d problems are counted", CountProblems(got))
+	}
+	var many []Problem
+	for i := range 3000 {
+		many = append(many, list(fmt.Sprint("o", i), 2)...)
+	}
+	if got := LimitProblems(many); len(got) != MaxProblems+1 || CountProblems(got) != 6000 || of(got, "o999") != 1 {
+		t.Errorf("%d problems are listed, %d counted", len(got), CountProblems(got))
+	}
+}
