@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionv1beta1 "k8s.io/api/admission/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,10 +31,20 @@ const (
 	maxBody = 6 << 20
 	// mostWarnings bounds what a person is shown; Kubernetes cuts more.
 	mostWarnings = 32
-	// mostAtOnce bounds the objects that are checked at the same time. A caller
-	// that waits longer than waitTime receives 503 and can try again.
+	// Each question may have freeBody bytes; those that have more share moreBodies.
+	// Callers are not authenticated: without a bound, each connection could have
+	// maxBody held.
+	freeBody   = 64 << 10
+	moreBodies = 32 << 20
+	// mostAtOnce bounds the objects that are checked at the same time. Questions of more
+	// than largeBody bytes are checked one at a time: an object can need a hundred times
+	// its size while it is decoded. A caller that waits longer than waitTime receives 503
+	// and can try again.
 	mostAtOnce = 4
+	largeBody  = 256 << 10
 	waitTime   = 5 * time.Second
+	// maxObject is what API servers accept, and some room for what they add.
+	maxObject = 3<<20 + 64<<10
 )
 
 // Config describes a Validator.
@@ -49,15 +60,18 @@ type Validator struct {
 	log            *slog.Logger
 	passed, failed *prometheus.CounterVec
 	faults         prometheus.Counter
-	// slots holds a token for each object that is being checked.
-	slots chan struct{}
+	// slots and large hold a token for each object that is being checked, small and
+	// large.
+	slots, large chan struct{}
+	// bodies has the bytes of moreBodies that are free.
+	bodies *semaphore.Weighted
 }
 
 // NewValidator gives a Validator.
 func NewValidator(cfg Config) (*Validator, error) {
 	labels := []string{"group", "version", "resource"}
 	v := &Validator{
-		log: cfg.Logger, slots: make(chan struct{}, mostAtOnce),
+		log: cfg.Logger, slots: make(chan struct{}, mostAtOnce), large: make(chan struct{}, 1), bodies: semaphore.NewWeighted(moreBodies),
 		passed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "galley_validation_passed", Help: "Objects that the validating webhook was asked about and found good.",
 		}, labels),
@@ -90,22 +104,28 @@ type review struct {
 
 // ServeHTTP answers one AdmissionReview, in the version in which it came.
 func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	in, status, err := read(w, r)
+	body, release, status, err := v.read(w, r)
+	defer release()
 	if err != nil {
-		v.faults.Inc()
-		v.log.Warn("a question to the webhook cannot be read", "address", r.RemoteAddr, "err", err)
-		http.Error(w, err.Error(), status)
+		v.refuse(w, r, status, err)
 		return
 	}
 	wait, cancel := context.WithTimeout(r.Context(), waitTime)
 	defer cancel()
+	slots := v.slots
+	if len(body) > largeBody {
+		slots = v.large
+	}
 	select {
-	case v.slots <- struct{}{}:
-		defer func() { <-v.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-wait.Done():
-		v.faults.Inc()
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "other objects are being checked: try again", http.StatusServiceUnavailable)
+		v.refuse(w, r, http.StatusServiceUnavailable, errBusy)
+		return
+	}
+	in, err := parse(body)
+	if err != nil {
+		v.refuse(w, r, http.StatusBadRequest, err)
 		return
 	}
 	out := review{TypeMeta: in.TypeMeta, Response: v.answer(in.Request)}
@@ -116,36 +136,92 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// read gives the question, or the HTTP status of the fault.
-func read(w http.ResponseWriter, r *http.Request) (in review, status int, err error) {
+// errBusy is the answer while too much is asked at once.
+var errBusy = errors.New("other objects are being checked: try again")
+
+// refuse answers a question that is not checked.
+func (v *Validator) refuse(w http.ResponseWriter, r *http.Request, status int, err error) {
+	v.faults.Inc()
+	if errors.Is(err, errBusy) {
+		w.Header().Set("Retry-After", "1")
+	} else {
+		v.log.Warn("a question to the webhook cannot be read", "address", r.RemoteAddr, "err", err)
+	}
+	http.Error(w, err.Error(), status)
+}
+
+// read returns the body of a question, or the HTTP status of the fault. The caller calls
+// release, which is never nil, when it needs the body no longer.
+func (v *Validator) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), status int, err error) {
+	release = func() {}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		return in, http.StatusMethodNotAllowed, errors.New("send an AdmissionReview with POST")
+		return nil, release, http.StatusMethodNotAllowed, errors.New("send an AdmissionReview with POST")
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return in, http.StatusUnsupportedMediaType, fmt.Errorf("the content type is %q, it has to be application/json", r.Header.Get("Content-Type"))
+		return nil, release, http.StatusUnsupportedMediaType, fmt.Errorf("the content type is %q, it has to be application/json", r.Header.Get("Content-Type"))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	from := &bounded{r: http.MaxBytesReader(w, r.Body, maxBody), free: freeBody, more: v.bodies}
+	body, err = io.ReadAll(from)
+	release = from.release
 	var tooLarge *http.MaxBytesError
 	switch {
+	case errors.Is(err, errBusy):
+		return nil, release, http.StatusServiceUnavailable, err
 	case errors.As(err, &tooLarge):
-		return in, http.StatusBadRequest, fmt.Errorf("the body is larger than %d MiB", maxBody>>20)
+		return nil, release, http.StatusBadRequest, fmt.Errorf("the body is larger than %d MiB", maxBody>>20)
 	case err != nil:
-		return in, http.StatusBadRequest, fmt.Errorf("read the body: %w", err)
+		return nil, release, http.StatusBadRequest, fmt.Errorf("read the body: %w", err)
 	case len(body) == 0:
-		return in, http.StatusBadRequest, errors.New("the body is empty: send an AdmissionReview")
+		return nil, release, http.StatusBadRequest, errors.New("the body is empty: send an AdmissionReview")
 	}
+	return body, release, http.StatusOK, nil
+}
+
+// bounded reads some bytes for free, and more as long as others leave room.
+type bounded struct {
+	r    io.Reader
+	free int64
+	more *semaphore.Weighted
+	held int64 // of more
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.free > 0 {
+		n, err := b.r.Read(p[:min(int64(len(p)), b.free)])
+		b.free -= int64(n)
+		return n, err
+	}
+	n, err := b.r.Read(p[:min(len(p), freeBody)])
+	if n > 0 && !b.more.TryAcquire(int64(n)) {
+		return 0, errBusy
+	}
+	b.held += int64(n)
+	return n, err
+}
+
+// release gives back what was taken.
+func (b *bounded) release() {
+	b.more.Release(b.held)
+	b.held = 0
+}
+
+// parse reads a question.
+func parse(body []byte) (in review, err error) {
 	if err := json.Unmarshal(body, &in); err != nil {
-		return in, http.StatusBadRequest, fmt.Errorf("the body is no AdmissionReview: %w", err)
+		return in, fmt.Errorf("the body is no AdmissionReview: %w", err)
 	}
 	versions := []string{admissionv1.SchemeGroupVersion.String(), admissionv1beta1.SchemeGroupVersion.String()}
 	switch {
 	case in.Kind != "AdmissionReview" || !slices.Contains(versions, in.APIVersion):
-		return in, http.StatusBadRequest, fmt.Errorf("the body is %s %s, it has to be an AdmissionReview of %s", in.APIVersion, in.Kind, strings.Join(versions, " or "))
+		return in, fmt.Errorf("the body is %s %s, it has to be an AdmissionReview of %s", in.APIVersion, in.Kind, strings.Join(versions, " or "))
 	case in.Request == nil:
-		return in, http.StatusBadRequest, errors.New("the AdmissionReview has no request")
+		return in, errors.New("the AdmissionReview has no request")
+	case len(in.Request.Object.Raw) > maxObject:
+		return in, fmt.Errorf("the object has %d bytes; API servers accept 3 MiB", len(in.Request.Object.Raw))
 	}
-	return in, http.StatusOK, nil
+	return in, nil
 }
 
 // answer checks one object.

@@ -6,6 +6,7 @@ package webhook
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -117,6 +118,7 @@ func TestQuestionsThatCannotBeRead(t *testing.T) {
 		"no JSON":           {"application/json", "{", http.StatusBadRequest, "no AdmissionReview"},
 		"another kind":      {"application/json", `{"apiVersion":"v1","kind":"Pod"}`, http.StatusBadRequest, "the body is v1 Pod"},
 		"another version":   {"application/json", strings.Replace(good, "k8s.io/v1", "k8s.io/v2", 1), http.StatusBadRequest, "admission.k8s.io/v2"},
+		"a large object":    {"application/json", ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry", `{"x":"`+strings.Repeat("x", maxObject)+`"}`), http.StatusBadRequest, "API servers accept 3 MiB"},
 		"without a request": {"application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest, "has no request"},
 		"too large":         {"application/json", `{"x":"` + strings.Repeat("x", maxBody) + `"}`, http.StatusBadRequest, "larger than 6 MiB"},
 	} {
@@ -125,8 +127,8 @@ func TestQuestionsThatCannotBeRead(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d and %q", name, w.Code, w.Body, c.status, c.says)
 		}
 	}
-	if got := testutil.ToFloat64(v.faults); got != 8 {
-		t.Errorf("%v faults are counted, want 8", got)
+	if got := testutil.ToFloat64(v.faults); got != 9 {
+		t.Errorf("%v faults are counted, want 9", got)
 	}
 	r := httptest.NewRequest(http.MethodGet, "/validate", nil)
 	w := httptest.NewRecorder()
@@ -143,6 +145,56 @@ func TestLargeObjects(t *testing.T) {
 		`{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","annotations":{"a":"`+labels+`"}},"spec":{"address":"10.0.0.1"}}`))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"allowed":true`) {
 		t.Errorf("%d %.300s", w.Code, w.Body)
+	}
+}
+
+// TestBodiesAreBounded: large questions that are never finished leave room for small
+// ones, and are told to come again when there is none.
+func TestBodiesAreBounded(t *testing.T) {
+	t.Parallel()
+	v := newValidator(t)
+	good := ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry", entry(`{"address":"10.0.0.1"}`))
+	large := ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry",
+		`{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","annotations":{"a":"`+strings.Repeat("x", 1<<20)+`"}},"spec":{"address":"10.0.0.1"}}`)
+	const senders = moreBodies / (maxBody - freeBody)
+	var pipes []*io.PipeWriter
+	ended := make(chan int, senders)
+	for range senders {
+		body, sender := io.Pipe()
+		go func() {
+			r := httptest.NewRequest(http.MethodPost, "/validate", body)
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			v.ServeHTTP(w, r)
+			ended <- w.Code
+		}()
+		// The last byte is taken once all before it were.
+		if _, err := io.WriteString(sender, strings.Repeat("x", maxBody-1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(sender, "x"); err != nil {
+			t.Fatal(err)
+		}
+		pipes = append(pipes, sender)
+	}
+	free := int64(moreBodies - senders*(maxBody-freeBody))
+	for free > 0 && v.bodies.TryAcquire(1) { // what is left
+		free--
+	}
+	if w := post(v, "application/json", good); w.Code != http.StatusOK {
+		t.Errorf("a small question: %d %s", w.Code, w.Body)
+	}
+	if w := post(v, "application/json", large); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("a large question: %d %.100s", w.Code, w.Body)
+	}
+	for _, sender := range pipes {
+		_ = sender.Close() // never fails
+		if code := <-ended; code != http.StatusBadRequest {
+			t.Errorf("noise is answered with %d", code)
+		}
+	}
+	if w := post(v, "application/json", large); w.Code != http.StatusOK {
+		t.Errorf("a large question once there is room: %d %.100s", w.Code, w.Body)
 	}
 }
 

@@ -80,14 +80,20 @@ func (p *plane) bear(ctx context.Context, who string, attack func(context.Contex
 		return outcome{}, err
 	}
 	c := &cost{who: who, memory: max(0, after.peak-before.rss), cpu: after.cpu - before.cpu, lines: after.lines - before.lines}
-	out := outcome{cost: c, seen: fmt.Sprintf("others were served; at most %d MB, %d lines", rounded(c.memory/1e6), rounded(int64(c.lines)))}
+	return c.within(fmt.Sprintf("others were served; at most %d MB, %d lines", rounded(c.memory/1e6), rounded(int64(c.lines))), after.logged-before.logged, floodMemory)
+}
+
+// within returns the outcome of an attack that made a program log some bytes, and an error
+// if it cost too much, or more memory than the limit.
+func (c *cost) within(seen string, logged, limit int64) (outcome, error) {
+	out := outcome{cost: c, seen: seen}
 	switch {
-	case c.memory > floodMemory:
+	case c.memory > limit:
 		return out, fmt.Errorf("memory grew by %.1f MB", float64(c.memory)/1e6)
 	case c.lines > floodLines:
 		return out, fmt.Errorf("%d lines were logged", c.lines)
-	case after.logged-before.logged > floodLines*2000:
-		return out, fmt.Errorf("%.1f MB were logged in %d lines", float64(after.logged-before.logged)/1e6, c.lines)
+	case logged > floodLines*2000:
+		return out, fmt.Errorf("%.1f MB were logged in %d lines", float64(logged)/1e6, c.lines)
 	}
 	return out, nil
 }
