@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -73,6 +74,20 @@ func TestShopDenied(t *testing.T) {
 		}
 	}
 	t.Logf("50 requests in a row fail after %s", time.Since(began))
+
+	status := func(want string) {
+		t.Helper()
+		eventually(t, 2*time.Minute, func() string {
+			time.Sleep(20 * time.Millisecond)
+			if out, err := s.tool("status"); err != nil || !strings.Contains(out, want) {
+				return fmt.Sprintf("outrigger status lacks %q, %v:\n%s", want, err, out)
+			}
+			return ""
+		})
+	}
+	status("acknowledged by 3 of 3 proxies.") // the denied one has lost its stream
+	deny("spiffe://cluster.local/ns/default/sa/frontend\nbroken\n")
+	status("its newest text is not in force: line 2: ")
 
 	deny("# nobody\n")
 	began = time.Now()

@@ -33,7 +33,13 @@ func (s *server) newDebug(env environment, reg prometheus.Registerer) {
 		Authenticator: s.auth, Replica: env.kube.podName, Version: version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Objects: s.store, Changed: s.people.changed,
-		Problems:   func() []discovery.KnownProblem { return s.people.problems(s.store.Problems()) },
+		Problems: func() []discovery.KnownProblem { return s.people.problems(s.store.Problems()) },
+		DenyListProblem: func() string {
+			if err := s.denyList.Err(); err != nil {
+				return err.Error()
+			}
+			return ""
+		},
 		Registerer: reg, ScopeGateways: env.generate.ScopeGateways,
 	})
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 // server is the wiring: each part, and the listeners they serve on.
@@ -68,7 +69,7 @@ type server struct {
 	// What runs beside the authority; empty or nil if nothing asks for it.
 	tokens    []*authn.JWT
 	roots     *kube.Roots
-	rootFiles []*rootFile
+	rootFiles []*filetree.Follower
 	// conversion is of the Gateway API and of Ingresses; nil if it is off.
 	conversion *conversion
 	// built is the newest snapshot; only the debouncer's goroutine uses it.
@@ -217,7 +218,7 @@ func (s *server) run(until context.Context) error {
 		g.Go(func() error { return s.webhookConfig.Run(ctx) }) // reads webhook configurations and the authority, feeds the former
 	}
 	for _, file := range s.rootFiles {
-		g.Go(func() error { return file.run(ctx) }) // reads roots of others, feeds the authority
+		g.Go(func() error { return file.Run(ctx) }) // reads roots of others, feeds the authority
 	}
 	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // gives the system what the start needed
 	g.Go(func() error { return s.people.run(ctx, s.store.Problems) })            // reads problems of the stores, feeds answers to people

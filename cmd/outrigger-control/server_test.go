@@ -199,7 +199,7 @@ func TestServesOwnCertificate(t *testing.T) {
 	if roots := string(s.authority.RootPEM()); !strings.Contains(roots, string(cert)) || strings.Count(roots, "BEGIN") != 2 {
 		t.Errorf("the mesh is given %s", roots)
 	}
-	if len(s.rootFiles) != 1 || s.rootFiles[0].path != certFile {
+	if len(s.rootFiles) != 1 || s.rootFiles[0].Path() != certFile {
 		t.Errorf("the files with roots that are followed are %v", s.rootFiles)
 	}
 	pool := x509.NewCertPool()

@@ -4,13 +4,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
 	"slices"
 	"time"
 
@@ -18,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 const (
@@ -94,60 +90,25 @@ func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 	return out, nil
 }
 
+// maxRootBytes bounds a file with roots.
+const maxRootBytes = 1 << 20
+
 // followFile trusts the roots in a file, under the name of who they are of, and
-// follows it.
+// follows it. It may be missing at first.
 func (s *server) followFile(path, of string) error {
-	file := &rootFile{path: path, set: func(pem []byte) error { return s.authority.SetRoots(of, pem) }, log: s.log.With("component", "ca")}
+	log := s.log.With("component", "ca")
+	file := filetree.NewFollower(filetree.FollowerConfig{
+		Path: path, MaxBytes: maxRootBytes, Every: signerRootEvery, Optional: true,
+		Take: func(pem []byte) error { return s.authority.SetRoots(of, pem) },
+		Report: func(err error) {
+			if err != nil {
+				log.Warn("roots that are trusted stay as they are", "path", path, "err", err)
+			}
+		},
+	})
 	s.rootFiles = append(s.rootFiles, file)
-	return file.read()
-}
-
-// rootFile follows a file with roots. It may be missing at first; what is bad,
-// empty, as while it is written, or gone, leaves the last good roots.
-type rootFile struct {
-	path string
-	set  func(pem []byte) error
-	log  *slog.Logger
-	last []byte
-	said string
-}
-
-func (r *rootFile) read() error {
-	pem, err := os.ReadFile(r.path)
-	if err != nil && (!errors.Is(err, fs.ErrNotExist) || r.last != nil) {
-		return err
+	if err := file.Look(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	switch {
-	case bytes.Equal(pem, r.last):
-		return nil
-	case len(bytes.TrimSpace(pem)) == 0 && r.last != nil:
-		return fmt.Errorf("%s is empty", r.path)
-	}
-	if err := r.set(pem); err != nil {
-		return fmt.Errorf("%s: %w", r.path, err)
-	}
-	r.last = pem
 	return nil
-}
-
-// run looks at the file until ctx ends.
-func (r *rootFile) run(ctx context.Context) error {
-	tick := time.NewTicker(signerRootEvery)
-	defer tick.Stop()
-	for {
-		// Cases: the end; time for a look.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		err := r.read()
-		switch {
-		case err == nil:
-			r.said = ""
-		case r.said != err.Error():
-			r.said = err.Error()
-			r.log.Warn("roots that are trusted stay as they are", "err", err)
-		}
-	}
 }

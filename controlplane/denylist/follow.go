@@ -4,17 +4,16 @@
 package denylist
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 // every is the time between two looks at the file.
@@ -32,9 +31,8 @@ type Config struct {
 // Follower keeps the list of a file.
 type Follower struct {
 	cfg     Config
+	file    *filetree.Follower
 	current atomic.Pointer[List]
-	last    []byte // the text of current
-	said    string // the error that was logged last
 	metrics *metrics
 }
 
@@ -42,7 +40,8 @@ type Follower struct {
 // a control plane that starts without the list would admit the denied identities.
 func NewFollower(cfg Config) (*Follower, error) {
 	f := &Follower{cfg: cfg, metrics: newMetrics()}
-	if err := f.look(); err != nil {
+	f.file = filetree.NewFollower(filetree.FollowerConfig{Path: cfg.Path, MaxBytes: maxBytes, Every: every, Take: f.take, Report: f.report})
+	if err := f.file.Look(); err != nil {
 		return nil, fmt.Errorf("deny list %s: %w", cfg.Path, err)
 	}
 	if err := f.metrics.register(cfg.Registerer); err != nil {
@@ -59,75 +58,48 @@ func (f *Follower) List() *List {
 	return f.current.Load()
 }
 
-// Run follows the file until ctx ends.
-func (f *Follower) Run(ctx context.Context) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		// Cases: the end; time for a look.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		err := f.look()
-		switch {
-		case err == nil:
-			f.said = ""
-			f.metrics.rejected.Set(0)
-		case f.said != err.Error():
-			f.said = err.Error()
-			f.metrics.rejected.Set(1)
-			f.cfg.Logger.Error("the deny list has an error and the last good one stays in force", "path", f.cfg.Path, "err", err)
-		}
-	}
-}
-
-// look reads the file and takes what changed.
-func (f *Follower) look() error {
-	text, err := readFile(f.cfg.Path)
-	if err != nil {
-		return err
-	}
-	before := f.current.Load()
-	if before != nil && bytes.Equal(text, f.last) {
+// Err returns why the newest text of the file is not in force; nil if it is. A nil
+// Follower has no file.
+func (f *Follower) Err() error {
+	if f == nil {
 		return nil
 	}
-	if len(bytes.TrimSpace(text)) == 0 && before.Len() > 0 {
-		return errors.New("it is empty, as a file is while it is written; to deny nobody, write a comment such as # nobody")
+	return f.file.Err()
+}
+
+// Run follows the file until ctx ends.
+func (f *Follower) Run(ctx context.Context) error { return f.file.Run(ctx) }
+
+// report logs why the file is not in force.
+func (f *Follower) report(err error) {
+	if err == nil {
+		f.metrics.rejected.Set(0)
+		return
 	}
+	f.metrics.rejected.Set(1)
+	if errors.Is(err, filetree.ErrEmpty) {
+		err = fmt.Errorf("%w; to deny nobody, write a comment such as # nobody", err)
+	}
+	f.cfg.Logger.Error("the deny list has an error and the last good one stays in force", "path", f.cfg.Path, "err", err)
+}
+
+// take puts the list of a text in force.
+func (f *Follower) take(text []byte) error {
 	list, err := Parse(text)
 	if err != nil {
 		return err
 	}
-	f.last = text
+	before := f.current.Load()
 	if before != nil && list.Version() == before.Version() {
 		return nil
 	}
 	f.current.Store(list)
 	f.metrics.show(list)
 	if before != nil || list.Len() > 0 {
-		f.cfg.Logger.Info("a deny list is in force", "path", f.cfg.Path, "count", list.Len(), "version", list.Version())
+		f.cfg.Logger.Info("the control plane applies a new deny list and sends it to the proxies", "path", f.cfg.Path, "count", list.Len(), "version", list.Version())
 	}
 	if before != nil && f.cfg.OnChange != nil {
 		f.cfg.OnChange()
 	}
 	return nil
-}
-
-// readFile reads a regular file of bounded size.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path) // before it is opened, which can block
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("it is no regular file but %s", info.Mode().Type())
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // it is only read
-	return io.ReadAll(io.LimitReader(file, maxBytes+1))
 }

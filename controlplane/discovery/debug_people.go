@@ -40,6 +40,9 @@ type DebugConfig struct {
 	// ScopeGateways is that of the generator: Gateways select proxies of their own
 	// namespace only.
 	ScopeGateways bool
+	// DenyListProblem returns why the newest text of the deny list is not in force;
+	// empty if it is.
+	DenyListProblem func() string
 	// Registerer takes metrics of the newest snapshot.
 	Registerer prometheus.Registerer
 }
@@ -124,6 +127,9 @@ func (d debugger) proxies() (answerOf, error) {
 		if d.asker.all || p.Object.Namespace == d.asker.namespace {
 			out.Problems += p.Count()
 		}
+	}
+	if d.asker.all {
+		out.DenyList = d.denyList()
 	}
 	id := d.query.Get("proxyID")
 	for _, st := range d.visible() {

@@ -131,6 +131,11 @@ func (s *Server) watchMesh(reg prometheus.Registerer) {
 		gauge("pilot_conflict_outbound_listener_tcp_over_current_tcp", "Connections to two services look the same to proxies, and the older service has them.", problemsOf(model.ConflictOutbound)),
 		gauge("pilot_conflict_inbound_listener", "Ports of workloads of which services say different things.", problemsOf(model.ConflictInbound)),
 		gauge("pilot_vservice_dup_domain", "Hosts that two VirtualServices rule.", problemsOf(model.DuplicateHost)),
+		gauge("outrigger_control_deny_list_proxies_missing", "Connected proxies that have not acknowledged the newest deny list.", func() float64 {
+			missing, _ := s.unacknowledged()
+			return float64(len(missing))
+		}),
+		gauge("outrigger_control_deny_list_proxies_ignoring_serials", "Connected proxies that ignore denied serial numbers, while there are any: Envoy 1.36 and gRPC without Envoy.", func() float64 { return float64(len(s.ignoring())) }),
 		gauge("pilot_xds_cds_reject", "Proxies without the newest clusters because they, or others like them, rejected them.", rejects(generate.TypeCluster)),
 		gauge("pilot_xds_eds_reject", "Proxies without the newest endpoints because they, or others like them, rejected them.", rejects(generate.TypeEndpoint)),
 		gauge("pilot_xds_lds_reject", "Proxies without the newest listeners because they, or others like them, rejected them.", rejects(generate.TypeListener)),

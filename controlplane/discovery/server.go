@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +136,8 @@ type Server struct {
 // published is a snapshot and when its push began.
 type published struct {
 	*snapshot.Mesh
-	since time.Time
+	since  time.Time
+	denied deniedList
 }
 
 // New checks the configuration. Nothing runs before Run.
@@ -208,7 +210,11 @@ func (s *Server) Connected() int {
 func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.shared.reset()
 	s.objects.changed(change)
-	s.mesh.Store(&published{Mesh: mesh, since: time.Now()})
+	next := &published{Mesh: mesh, since: time.Now()}
+	next.denied = s.mesh.Load().deniedBefore().next(mesh, next.since)
+	if before := s.mesh.Swap(next).deniedBefore(); before != next.denied {
+		s.warnOfSerials()
+	}
 	s.spoilt.forget(mesh.Sequence)
 	s.kept.sweep()
 	s.mu.Lock()
@@ -450,6 +456,9 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 	s.mu.Unlock()
 	s.metrics.connected.Inc()
 	st.log.Info("proxy connected")
+	if objects == nil && s.mesh.Load().denied.serials > 0 && ignoresSerials(proxy) {
+		st.log.Warn("the proxy ignores the serial numbers of the deny list: it needs Envoy 1."+strconv.Itoa(serialsFrom), "version", proxy.Envoy)
+	}
 	return st
 }
 

@@ -39,8 +39,26 @@ type Replica struct {
 	Snapshot uint64    `json:"snapshot"`
 	Pushed   time.Time `json:"pushed"`
 	// Problems is how many are known of objects.
-	Problems int     `json:"problems"`
-	Proxies  []Proxy `json:"proxies"`
+	Problems int `json:"problems"`
+	// DenyList is nil if there is none, or if the caller may not know of it.
+	DenyList *DenyList `json:"deny_list,omitempty"`
+	Proxies  []Proxy   `json:"proxies"`
+}
+
+// DenyList is how far a deny list is in force.
+type DenyList struct {
+	Version string `json:"version,omitempty"` // hash of the entries; empty for an empty list
+	Entries int    `json:"entries"`
+	Serials int    `json:"serials"` // entries that are serial numbers
+	// Since is when a snapshot had the list first.
+	Since time.Time `json:"since,omitzero"`
+	// Problem is why a newer text of the file is not in force.
+	Problem string `json:"problem,omitempty"`
+	// Acknowledged is how many proxies have acknowledged that snapshot. Missing are
+	// the others, Ignoring those that do not look at serial numbers.
+	Acknowledged int      `json:"acknowledged"`
+	Missing      []string `json:"missing,omitempty"`
+	Ignoring     []string `json:"ignoring_serials,omitempty"`
 }
 
 // Proxy is one proxy that is connected.

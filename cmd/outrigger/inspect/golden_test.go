@@ -118,6 +118,15 @@ func TestGolden(t *testing.T) {
 			waits := report.Proxy{Name: "b.shop", Types: types(report.Type{Name: "lds", State: report.NotSent})}
 			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{first, waits}}}})
 		},
+		"status-denied": func(v view) error {
+			return v.table([]answer[report.Replica]{
+				{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{
+					Version: "3f2a9c", Entries: 3, Serials: 1, Since: ago(time.Minute), Acknowledged: 2, Missing: []string{"a.shop", "b.shop"}, Ignoring: []string{"old.shop"},
+				}}},
+				{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Since: ago(time.Hour), Acknowledged: 1}}},
+				{address: "127.0.0.1:15214", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Problem: "line 1: no"}}},
+			})
+		},
 		"status-nobody":   func(v view) error { return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014"}}) },
 		"status-proxy":    func(v view) error { return v.proxies(mesh()[:1]) },
 		"status-own":      func(v view) error { return v.proxy(mesh()[1].value.Proxies[1]) },

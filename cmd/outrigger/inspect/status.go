@@ -319,6 +319,31 @@ func (v view) asked(answers []answer[report.Replica]) {
 		}
 		v.say("Control plane %s at %s, version %s: %s, %s, %s.\n", cmp.Or(r.Name, "without a name"), a.address, cmp.Or(r.Version, "unknown"),
 			count(len(r.Proxies), "proxy", "proxies"), pushed, count(r.Problems, "problem with objects", "problems with objects"))
+		v.denyList(r)
+	}
+}
+
+// denyList says how far the deny list of a control plane has come.
+func (v view) denyList(r report.Replica) {
+	l := r.DenyList
+	if l == nil {
+		return
+	}
+	if !l.Since.IsZero() {
+		what := "without entries"
+		if l.Entries > 0 {
+			what = fmt.Sprintf("%s, %s, version %s", count(l.Entries, "entry", "entries"), count(l.Serials, "serial number", "serial numbers"), oneLine(l.Version))
+		}
+		v.say("Deny list %s, sent %s ago: acknowledged by %d of %s.\n", what, age(l.Since, v.now), l.Acknowledged, count(l.Acknowledged+len(l.Missing), "proxy", "proxies"))
+	}
+	if len(l.Missing) > 0 {
+		v.say("  Not acknowledged, so not in force, by: %s\n", few(l.Missing))
+	}
+	if len(l.Ignoring) > 0 {
+		v.say("  Serial numbers are ignored by: %s (they need Envoy 1.37 or newer)\n", few(l.Ignoring))
+	}
+	if l.Problem != "" {
+		v.say("  The file of the deny list has an error, and its newest text is not in force: %s\n", oneLine(l.Problem))
 	}
 }
 

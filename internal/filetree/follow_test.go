@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package filetree
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// An optional file may be missing at first; once it was there, only a good text
+// replaces the last one.
+func TestFollower(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "roots")
+	var got []byte
+	bad := errors.New("bad")
+	r := NewFollower(FollowerConfig{Path: file, MaxBytes: 10, Optional: true, Take: func(text []byte) error {
+		if bytes.Contains(text, []byte("bad")) {
+			return bad
+		}
+		got = text
+		return nil
+	}})
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Look(); err != nil || got != nil {
+		t.Errorf("missing: %q, %v", got, err)
+	}
+	for _, step := range []struct {
+		text, want string
+		err        error
+	}{{"one", "one", nil}, {"bad", "one", bad}, {"two", "two", nil}, {"bad", "two", bad}} {
+		write(step.text)
+		if err := r.Look(); !errors.Is(err, step.err) || string(got) != step.want {
+			t.Errorf("%s: %q, %v", step.text, got, err)
+		}
+	}
+	write("\n") // as while it is written
+	if err := r.Look(); err == nil || !strings.Contains(err.Error(), "is empty") || string(got) != "two" {
+		t.Errorf("empty: %q, %v", got, err)
+	}
+	write("more than ten bytes")
+	if err := r.Look(); err == nil || !strings.Contains(err.Error(), "more than 10 bytes") || string(got) != "two" {
+		t.Errorf("too large: %q, %v", got, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Look(); !errors.Is(err, os.ErrNotExist) || string(got) != "two" {
+		t.Errorf("gone: %q, %v", got, err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	write("linked")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	linked := NewFollower(FollowerConfig{Path: link, MaxBytes: 10, Take: func(text []byte) error { got = text; return nil }})
+	if err := linked.Look(); err != nil || string(got) != "linked" {
+		t.Errorf("through a link: %q, %v", got, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	needed := NewFollower(FollowerConfig{Path: file, MaxBytes: 10})
+	if err := needed.Look(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not optional: %v", err)
+	}
+}
