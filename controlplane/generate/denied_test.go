@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -82,14 +83,23 @@ func TestEnvoyDenies(t *testing.T) {
 	if status := far(); status != http.StatusOK {
 		t.Fatalf("the other workload answers with %d", status)
 	}
+	first := map[string]tls.Certificate{"one": one, "other": other, "exact": exact, "near": near, "whole": whole}
+	for who, pair := range first {
+		if got := s.greeted(pair); got != greeting {
+			t.Fatalf("%s, before anybody is denied, is greeted with %q", who, got)
+		}
+	}
 	held := s.client(&exact, "http/1.1")
 	held.Transport.(*http.Transport).DisableKeepAlives = false
 	if _, err := s.ask(t, held, "https", "HTTP", ""); err != nil {
 		t.Fatal(err)
 	}
 
-	s.put(t, snapshot.Input{Denied: denyList(t, fmt.Sprintf(
-		"spiffe://cluster.local/ns/evil/sa/mallory\nspiffe://cluster.local/ns/old/sa/*\nspiffe://cluster.local/ns/default/sa/far\nserial %X\n", one.Leaf.SerialNumber))})
+	text := fmt.Sprintf("spiffe://cluster.local/ns/evil/sa/mallory\nspiffe://cluster.local/ns/old/sa/*\nspiffe://cluster.local/ns/default/sa/far\nserial %X\n", one.Leaf.SerialNumber)
+	for i := 4; i < denylist.MaxEntries; i++ {
+		text += fmt.Sprintf("spiffe://cluster.local/ns/evil/sa/other-%d\n", i)
+	}
+	s.put(t, snapshot.Input{Denied: denyList(t, text)})
 	refused := []string{"one", "exact", "whole"}
 	if minorVersion(t, envoyBinary(t)) < serialsFrom {
 		t.Log("this Envoy does not look at serial numbers") // docs/SECURITY.md says so
@@ -104,6 +114,13 @@ func TestEnvoyDenies(t *testing.T) {
 				t.Errorf("%s at %s is not denied: %v", who, port, err)
 			}
 		}
+	}
+	for who, pair := range first {
+		want := greeting
+		if who == "exact" || who == "whole" { // a denied serial number is seen with the client's first byte
+			want = ""
+		}
+		eventually(t, fmt.Sprintf("%s is greeted with %q", who, want), func() bool { return s.greeted(pair) == want })
 	}
 	eventually(t, "a connection from before ends", func() bool {
 		_, err := s.ask(t, held, "https", "HTTP", "")

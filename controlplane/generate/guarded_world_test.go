@@ -55,6 +55,7 @@ spec:
   - {port: {number: PORT_HTTP, protocol: HTTP, name: http}, defaultEndpoint: "127.0.0.1:PORT_APP"}
   - {port: {number: PORT_TCP, protocol: TCP, name: tcp}, defaultEndpoint: "127.0.0.1:PORT_APP"}
   - {port: {number: PORT_ANY, name: any}, defaultEndpoint: "127.0.0.1:PORT_APP"}
+  - {port: {number: PORT_FIRST, protocol: TCP, name: first}, defaultEndpoint: "127.0.0.1:PORT_GREETS"}
 ---
 kind: ServiceEntry
 metadata: {name: app, namespace: default}
@@ -93,8 +94,9 @@ func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 	}))
 	t.Cleanup(app.Close)
 	s.ports["APP"], s.ports["FAR"] = portOf(t, app.Listener.Addr()), s.serveFar(t)
-	for i, port := range freePorts(t, s.address, 4) {
-		s.ports[[]string{"HTTP", "TCP", "ANY", "PROXY"}[i]] = port
+	s.ports["GREETS"] = serveGreeting(t)
+	for i, port := range freePorts(t, s.address, 5) {
+		s.ports[[]string{"HTTP", "TCP", "ANY", "PROXY", "FIRST"}[i]] = port
 	}
 	s.objects = guardedObjects
 	for name, port := range s.ports {
@@ -208,6 +210,45 @@ func (s *guarded) serveFar(t *testing.T) string {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return portOf(t, server.Listener.Addr())
+}
+
+// greeting is what the application at the port FIRST says before its client does.
+const greeting = "220 ready"
+
+// serveGreeting is a server that speaks first.
+func serveGreeting(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, greeting) // the client sees what is missing
+			_ = conn.Close()
+		}
+	}()
+	return portOf(t, l.Addr())
+}
+
+// greeted returns what a client that sends nothing receives.
+func (s *guarded) greeted(pair tls.Certificate) string {
+	dialer := &net.Dialer{Timeout: 2 * time.Minute}
+	conn, err := tls.DialWithDialer(dialer, "tcp", net.JoinHostPort(s.address, s.ports["FIRST"]), &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, NextProtos: []string{"istio"}}) //nolint:gosec // the server is not what is examined
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+		return ""
+	}
+	got, _ := io.ReadAll(conn) // an error may follow the greeting
+	return string(got)
 }
 
 // client speaks to a port as a workload does whose application forges: with

@@ -66,6 +66,7 @@ func rememberSerial() *listenerv3.Filter {
 
 // Denied refuses the peers of a deny list. A nil Denied refuses nobody.
 type Denied struct {
+	names   *deniedNames         // of peers whose TLS handshake fails; nil without identities
 	filters []*listenerv3.Filter // of connections with a verified certificate
 	http    *hcmv3.HttpFilter    // for servers that have no network filters; nil without identities
 }
@@ -86,6 +87,7 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 	}
 	d := &Denied{}
 	if len(principals) > 0 {
+		d.names = &deniedNames{exact: exact, prefixes: prefixes}
 		rules.Policies["identities"] = AnyRequest(principals)
 		d.http = &hcmv3.HttpFilter{Name: "envoy.filters.http.rbac", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&httprbacv3.RBAC{
 			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": AnyRequest(principals)}},
@@ -116,19 +118,28 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 		chains = append(chains[:len(chains):len(chains)], chain)
 	}
 	for _, chain := range chains {
-		if verifiesClients(chain) {
-			chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // chains may share theirs
+		context := verifiesClients(chain)
+		if context == nil {
+			continue
+		}
+		chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // chains may share theirs
+		if d.names.guard(context.GetCommonTlsContext().GetCombinedValidationContext()) {
+			chain.TransportSocket = &corev3.TransportSocket{
+				Name: chain.GetTransportSocket().GetName(), ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)},
+			}
 		}
 	}
 }
 
-func verifiesClients(chain *listenerv3.FilterChain) bool {
+// verifiesClients returns a copy of the TLS settings of a chain that verifies the
+// certificates of its clients; nil for another one.
+func verifiesClients(chain *listenerv3.FilterChain) *tlsv3.DownstreamTlsContext {
 	context := &tlsv3.DownstreamTlsContext{}
 	config := chain.GetTransportSocket().GetTypedConfig()
-	if !config.MessageIs(context) || config.UnmarshalTo(context) != nil {
-		return false
+	if !config.MessageIs(context) || config.UnmarshalTo(context) != nil || context.GetCommonTlsContext().GetValidationContextType() == nil {
+		return nil
 	}
-	return context.GetCommonTlsContext().GetValidationContextType() != nil
+	return context
 }
 
 // HTTPFilters are those that refuse requests of denied identities, for servers

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/string_matcher/lua/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+)
+
+// deniedNames are denied identities, as URIs. A TLS handshake with one of them fails,
+// so that a server that speaks first tells it nothing. Network filters judge later:
+// when the client has sent a byte.
+type deniedNames struct{ exact, prefixes []string }
+
+// guard makes rules for certificates of clients refuse the names, and reports whether
+// it changed them. Rules that accept every name change only where all clients have an
+// identity of the mesh.
+func (d *deniedNames) guard(rules *tlsv3.CommonTlsContext_CombinedCertificateValidationContext) bool {
+	if d == nil || rules == nil {
+		return false
+	}
+	context := rules.GetDefaultValidationContext()
+	names := context.GetMatchTypedSubjectAltNames()
+	if len(names) == 0 {
+		if context == nil || rules.GetValidationContextSdsSecretConfig().GetName() != SecretRoots {
+			return false
+		}
+		context.MatchTypedSubjectAltNames = []*tlsv3.SubjectAltNameMatcher{{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: d.except("")}}
+		return true
+	}
+	var out []*tlsv3.SubjectAltNameMatcher
+	for _, name := range names {
+		switch pattern := name.GetMatcher().GetMatchPattern().(type) {
+		case *matcherv3.StringMatcher_Prefix:
+			name = &tlsv3.SubjectAltNameMatcher{SanType: name.GetSanType(), Matcher: d.except(pattern.Prefix)}
+		case *matcherv3.StringMatcher_Exact:
+			if d.has(pattern.Exact) {
+				continue
+			}
+		}
+		out = append(out, name)
+	}
+	if len(out) == 0 {
+		out = SubjectAltNames([]string{nobody})
+	}
+	context.MatchTypedSubjectAltNames = out
+	return true
+}
+
+// has reports whether a URI is denied.
+func (d *deniedNames) has(uri string) bool {
+	_, exact := slices.BinarySearch(d.exact, uri)
+	return exact || slices.ContainsFunc(d.prefixes, func(p string) bool { return strings.HasPrefix(uri, p) })
+}
+
+// except matches values that begin with a text and are not denied. Envoy's patterns
+// have no negation, but it runs Lua.
+func (d *deniedNames) except(prefix string) *matcherv3.StringMatcher {
+	var code strings.Builder
+	list := func(name string, values []string, text func(string) string) {
+		code.WriteString("local " + name + " = {\n")
+		for _, v := range values {
+			code.WriteString(text(strconv.Quote(v)) + ",\n")
+		}
+		code.WriteString("}\n")
+	}
+	list("exact", d.exact, func(v string) string { return "[" + v + "] = true" })
+	list("prefixes", d.prefixes, func(v string) string { return v })
+	code.WriteString("local accepted = " + strconv.Quote(prefix) + `
+local function begins(text, prefix)
+  return string.sub(text, 1, #prefix) == prefix
+end
+function envoy_match(text)
+  if exact[text] or not begins(text, accepted) then
+    return false
+  end
+  for _, prefix in ipairs(prefixes) do
+    if begins(text, prefix) then
+      return false
+    end
+  end
+  return true
+end
+`)
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Custom{Custom: &xdscorev3.TypedExtensionConfig{
+		Name: "envoy.string_matcher.lua",
+		TypedConfig: Pack(&luav3.Lua{SourceCode: &corev3.DataSource{
+			Specifier: &corev3.DataSource_InlineString{InlineString: code.String()},
+		}}),
+	}}}
+}
