@@ -51,7 +51,9 @@ type PresenceConfig struct {
 	Registered bool
 }
 
-// Times of proxies whose workload is not known yet.
+// A new proxy waits up to labelWait for its workload to be known. It asks after
+// labelPoll and then after twice the time before, so that thousands of proxies that
+// nobody knows cost little.
 const (
 	labelWait = 2 * time.Second
 	labelPoll = 20 * time.Millisecond
@@ -67,16 +69,14 @@ func (s *Server) bind(ctx context.Context, proxy *model.Proxy) bool {
 	found := s.presence.Labels(proxy)
 	// The entry of a machine that registers itself comes after its stream.
 	if wait := time.Duration(s.labelWait.Load()); found == nil && proxy.AutoRegisterGroup == "" && wait > 0 {
-		poll, end := time.NewTicker(labelPoll), time.After(wait)
-		defer poll.Stop()
-		for waiting := true; waiting && found == nil; {
-			// Cases: the stream ends; it took too long; the workload may be known.
+		for pause := labelPoll; wait > 0 && found == nil; pause *= 2 {
+			pause = min(pause, wait)
+			wait -= pause
+			// Cases: the stream ends; the workload may be known.
 			select {
 			case <-ctx.Done():
 				return false
-			case <-end:
-				waiting = false
-			case <-poll.C:
+			case <-time.After(pause):
 				found = s.presence.Labels(proxy)
 			}
 		}

@@ -4,12 +4,15 @@
 package discovery
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -143,6 +146,37 @@ func TestClaimedLabels(t *testing.T) {
 			stuck.node = node
 			stuck.subscribe(generate.TypeCluster)
 			late.quiet()
+		})
+	}
+}
+
+// A proxy that nobody knows waits for a bounded time and asks a few times.
+func TestLabelsAreAwaited(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		known time.Duration // after the first question; 0: never
+		took  time.Duration
+		asks  int
+	}{{0, 2 * time.Second, 8}, {time.Millisecond, labelPoll, 2}, {500 * time.Millisecond, 620 * time.Millisecond, 6}} {
+		synctest.Test(t, func(t *testing.T) {
+			began, asks := time.Now(), 0
+			s := &Server{log: slog.New(slog.DiscardHandler), presence: PresenceConfig{Registered: true, Labels: func(*model.Proxy) map[string]string {
+				asks++
+				if tc.known == 0 || time.Since(began) < tc.known {
+					return nil
+				}
+				return map[string]string{"app": "web"}
+			}}}
+			s.labelWait.Store(int64(labelWait))
+			proxy := &model.Proxy{Labels: map[string]string{"app": "pay"}}
+			if !s.bind(t.Context(), proxy) || time.Since(began) != tc.took || asks != tc.asks || (proxy.Labels["app"] == "web") != (tc.known > 0) {
+				t.Errorf("known after %s: %v after %s and %d questions, want %s and %d", tc.known, proxy.Labels, time.Since(began), asks, tc.took, tc.asks)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if tc.known == 0 && s.bind(ctx, proxy) {
+				t.Error("a stream that has ended is served")
+			}
 		})
 	}
 }
