@@ -21,7 +21,7 @@ const (
 	maxClusters, maxEndpoints = 20_000, 500_000
 	// maxRoutes bounds the hosts of a VirtualService times its routes: each host
 	// has a copy of them.
-	maxRoutes = 100_000
+	maxRoutes = 10_000
 	// maxSubsets bounds the subsets of a DestinationRule.
 	maxSubsets = 1000
 	// maxExportTo bounds the namespaces that see an object.

@@ -290,13 +290,15 @@ func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
 	if h.Rules != nil {
 		vh.Routes = b.Routes(&h.Host)
 	}
+	check := route.CheckHost
 	if len(vh.Routes) == 0 {
 		if h.Service == nil {
 			return nil
 		}
 		vh.Routes = []*routev3.Route{b.Default(&h.Host)}
+		check = (*routev3.VirtualHost).Validate
 	}
-	err := vh.Validate()
+	err := check(vh)
 	if err == nil && !utf8.ValidString(h.Name) {
 		err = fmt.Errorf("the host %q is not UTF-8", h.Name)
 	}

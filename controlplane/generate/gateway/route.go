@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
@@ -162,10 +161,7 @@ func (b *routes) virtualHosts(port uint32) []*routev3.VirtualHost {
 	var out []*routev3.VirtualHost
 	for _, h := range b.hosts {
 		h.Routes = catchAllLast(h.Routes)
-		err := h.Validate()
-		if err == nil {
-			_, err = proto.Marshal(h.VirtualHost)
-		}
+		err := route.CheckHost(h.VirtualHost)
 		if err == nil {
 			out = append(out, h.VirtualHost)
 			continue

@@ -43,9 +43,13 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 			}
 			route, err := b.route(h, in, m, match)
 			if err == nil {
-				err = checkRoute(route)
+				err = checkRoute(route) // the match too
 			}
 			if err != nil {
+				if err := check(match); err != nil {
+					b.spoilt(h, i, err)
+					continue
+				}
 				// Requests of this route must not fall through to another
 				// one that was not meant for them.
 				b.spoilt(h, i, err)
@@ -65,7 +69,17 @@ func (b *Builder) checkMatch(match *routev3.RouteMatch) error {
 	if b.Gateway == Sidecars && len(match.GetDynamicMetadata()) > 0 {
 		return errors.New("a claim of a token is known to gateways only")
 	}
-	return check(match)
+	return nil
+}
+
+// CheckHost returns what is wrong with a virtual host, except with its routes:
+// [Builder.Routes] has checked those.
+func CheckHost(host *routev3.VirtualHost) error {
+	routes := host.Routes
+	host.Routes = nil
+	err := check(host)
+	host.Routes = routes
+	return err
 }
 
 // check finds out whether Envoy, or the encoding, would refuse a message.
