@@ -41,8 +41,10 @@ func DecodeContext(ctx context.Context, source string, data []byte) ([]*model.Co
 // DecodeWritten is Decode for objects that will be written to a store: their
 // ResourceVersion is what stands in metadata, empty for none, and objects that
 // name no namespace are of the given one; empty means [DefaultNamespace].
-func DecodeWritten(source string, data []byte, namespace string) ([]*model.Config, []model.Problem) {
-	return (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(nil, data)
+// Like [DecodeContext] it ends early when ctx is done.
+func DecodeWritten(ctx context.Context, source string, data []byte, namespace string) ([]*model.Config, []model.Problem, error) {
+	objects, problems := (&decoder{source: source, namespace: cmp.Or(namespace, DefaultNamespace), written: true}).decode(ctx.Done(), data)
+	return objects, problems, ctx.Err()
 }
 
 // DecodeForeign is DecodeWritten for objects that a cluster holds, whose

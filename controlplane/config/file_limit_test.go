@@ -231,3 +231,32 @@ func TestOpenLinks(t *testing.T) {
 		}
 	}
 }
+
+// TestStuckStoreDelaysNoOther has a directory whose look never ends beside
+// another store: changes of that one are told, read and listed.
+func TestStuckStoreDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	files, err := NewFileStore(FileConfig{Dir: t.TempDir()})
+	must(t, err)
+	other := NewMemory("memory://")
+	a := NewAggregate(other, files, other)
+	told := make(chan []Event, 10)
+	a.RegisterEventHandler(func(e []Event) { told <- e })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	<-a.Synced()
+	files.mu.Lock() // as while a file is read
+	objects, _ := Decode("x", []byte(workload("a", "10.0.0.1")))
+	_, err = other.Create(t.Context(), objects[0])
+	must(t, err)
+	if e := <-told; len(e) != 1 || e[0].New.Name != "a" {
+		t.Errorf("the events are %v", e)
+	}
+	if a.Get(defaultKey("a")) == nil || len(a.List(model.WorkloadEntry, "")) != 1 || len(a.Problems()) != 0 {
+		t.Error("the object is not there")
+	}
+	files.mu.Unlock()
+	cancel()
+	must(t, <-done)
+}

@@ -234,7 +234,7 @@ func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.Admissi
 	if leaving(r.Object.Raw) {
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	}
-	_, problems := config.DecodeWritten("object", r.Object.Raw, r.Namespace)
+	_, problems, _ := config.DecodeWritten(context.Background(), "object", r.Object.Raw, r.Namespace) // one object
 	out := &admissionv1.AdmissionResponse{Allowed: true}
 	var causes []metav1.StatusCause
 	for _, p := range problems {

@@ -76,6 +76,19 @@ func TestInterruptedWrite(t *testing.T) {
 	}
 }
 
+// TestInterruptedDecoding ends a command inside a file.
+func TestInterruptedDecoding(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var objects []*model.Config
+	var problems []model.Problem
+	text := []byte(strings.Repeat("---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w}\nspec: {address: 10.0.0.1}\n", 2))
+	if err := (&fileFlags{}).take(ctx, &objects, &problems, "f", text); !errors.Is(err, errInterrupted) || len(objects)+len(problems) > 0 {
+		t.Errorf("%d objects, %d problems, %v", len(objects), len(problems), err)
+	}
+}
+
 // A terminal at which nobody types, and a pipe into which nobody writes, hold up
 // nobody who wants to stop.
 func TestInterruptedRead(t *testing.T) {

@@ -41,7 +41,9 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 			if err != nil {
 				return nil, nil, fmt.Errorf("read standard input: %w", err)
 			}
-			f.take(&objects, &problems, "standard input", data)
+			if err := f.take(ctx, &objects, &problems, "standard input", data); err != nil {
+				return nil, nil, err
+			}
 			continue
 		}
 		paths, err := expand(name)
@@ -53,7 +55,9 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 			if err != nil {
 				return nil, nil, err
 			}
-			f.take(&objects, &problems, path, data)
+			if err := f.take(ctx, &objects, &problems, path, data); err != nil {
+				return nil, nil, err
+			}
 		}
 	}
 	seen := map[model.Key]string{}
@@ -109,9 +113,14 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 	}
 }
 
-func (f *fileFlags) take(objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) {
-	o, p := config.DecodeWritten(source, data, f.namespace)
+// take adds what a file holds. It ends between two objects when ctx is done.
+func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) error {
+	o, p, err := config.DecodeWritten(ctx, source, data, f.namespace)
+	if err != nil {
+		return errInterrupted
+	}
 	*objects, *problems = append(*objects, o...), append(*problems, p...)
+	return nil
 }
 
 // expand gives the YAML and JSON files of a directory, or the one file. What is

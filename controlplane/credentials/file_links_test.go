@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package credentials
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestLinksThatLeave reads no Secret outside of the directory unless a link may
+// lead there, says so once, and still forgets the Secrets of files that are gone.
+func TestLinksThatLeave(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	file := func(path, name string) {
+		text := "apiVersion: v1\nkind: Secret\nmetadata: {name: " + name + ", namespace: a}\nstringData: {x: y}\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file(filepath.Join(dir, "in.yaml"), "in")
+	file(filepath.Join(outside, "out.yaml"), "out")
+	if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, links := range [][]string{nil, {outside}} {
+		var log bytes.Buffer
+		s, err := NewFileSource(FileConfig{Dir: dir, Links: links, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file(filepath.Join(dir, "in.yaml"), "in")
+		s.scan(t.Context(), nil)
+		if n := len(s.seen); n != 1+len(links) {
+			t.Errorf("with links to %q %d files are read", links, n)
+		}
+		if err := os.Remove(filepath.Join(dir, "in.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		s.scan(t.Context(), nil)
+		if n := len(s.seen); n != len(links) {
+			t.Errorf("with links to %q %d files are remembered", links, n)
+		}
+		if n := strings.Count(log.String(), "outside of"); n != 1-len(links) {
+			t.Errorf("with links to %q it is logged %d times:\n%s", links, n, log.String())
+		}
+	}
+}
