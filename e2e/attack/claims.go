@@ -23,21 +23,17 @@ import (
 func claimAttacks() []attack {
 	const area = "claims"
 	return []attack{
-		{area, "ADS streams that claim the namespace or the service account of another workload", "each stream is refused", claimIdentity},
+		{area, "ADS streams that claim the namespace or the service account of another workload", "each stream is refused", shared(claimIdentity)},
 		{area, "ADS streams that copy each field of another workload's node and reject every push while its namespace becomes STRICT", "the other workload gets the listeners of STRICT, on its open stream and on a new one", withholdStrict},
 		{area, "a machine registers with the labels of another service", "it becomes an endpoint of its own service only", registerAsOther},
 	}
 }
 
 // claimIdentity opens streams with claims that the certificate contradicts.
-func claimIdentity(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.plane(ctx)
-	if err != nil {
-		return outcome{}, err
-	}
+func claimIdentity(ctx context.Context, p *plane) (string, error) {
 	web, err := p.member(ctx, "shop", "web")
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	claims := map[string]map[string]any{
 		"NAMESPACE":                     {"NAMESPACE": "bank"},
@@ -51,22 +47,22 @@ func claimIdentity(ctx context.Context, s *suite) (outcome, error) {
 	for _, name := range slices.Sorted(maps.Keys(claims)) {
 		node, err := nodeOf("pay", "shop", "10.0.0.1", claims[name])
 		if err != nil {
-			return outcome{}, err
+			return "", err
 		}
 		if err := p.refusesStream(ctx, web, node); err != nil {
-			return outcome{}, fmt.Errorf("%s: %w", name, err)
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	// Without a claim, the namespace in the id counts.
 	node, err := nodeOf("pay", "bank", "10.0.0.1", map[string]any{"NAMESPACE": nil})
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	if err := p.refusesStream(ctx, web, node); err != nil {
-		return outcome{}, fmt.Errorf("namespace of the node id: %w", err)
+		return "", fmt.Errorf("namespace of the node id: %w", err)
 	}
 	n := len(claims) + 1
-	return outcome{seen: fmt.Sprintf("%d of %d refused", n, n)}, p.served(ctx, "shop", "web", "10.0.0.2")
+	return fmt.Sprintf("%d of %d refused", n, n), p.served(ctx, "shop", "web", "10.0.0.2")
 }
 
 // refusesStream returns an error unless a stream ends without a resource.
@@ -151,7 +147,7 @@ func liars() (map[string]*corev3.Node, error) {
 // withholdStrict has streams of web, and streams without identity, accept a
 // first configuration and reject what follows.
 func withholdStrict(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop})
+	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
 	if err != nil {
 		return outcome{}, err
 	}
@@ -256,7 +252,7 @@ spec:
 
 // registerAsOther registers a machine of web with the labels of pay.
 func registerAsOther(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop, "groups.yaml": groups})
+	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop(), "groups.yaml": groups})
 	if err != nil {
 		return outcome{}, err
 	}

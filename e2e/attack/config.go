@@ -3,37 +3,31 @@
 
 package main
 
-// shop is the mesh that is attacked: pay and web are workloads of one
-// namespace, and have a service each.
-const shop = `apiVersion: networking.istio.io/v1
+import "strings"
+
+// shop returns the mesh that is attacked: pay and web are workloads of one namespace, and
+// have a service each.
+func shop() string {
+	return service("pay", "10.96.0.1", "10.0.0.1") + service("web", "10.96.0.2", "10.0.0.2")
+}
+
+// service returns a service of the namespace shop with one workload of the same name.
+func service(name, virtual, address string) string {
+	return strings.NewReplacer("NAME", name, "VIRTUAL", virtual, "ADDRESS", address).Replace(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: pay, namespace: shop}
+metadata: {name: NAME, namespace: shop}
 spec:
-  hosts: [pay.shop.svc.cluster.local]
-  addresses: [10.96.0.1]
+  hosts: [NAME.shop.svc.cluster.local]
+  addresses: [VIRTUAL]
   location: MESH_INTERNAL
   resolution: STATIC
   ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8080}]
-  workloadSelector: {labels: {app: pay}}
+  workloadSelector: {labels: {app: NAME}}
 ---
 apiVersion: networking.istio.io/v1
 kind: WorkloadEntry
-metadata: {name: pay, namespace: shop}
-spec: {address: 10.0.0.1, serviceAccount: pay, labels: {app: pay}}
+metadata: {name: NAME, namespace: shop}
+spec: {address: ADDRESS, serviceAccount: NAME, labels: {app: NAME}}
 ---
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: web, namespace: shop}
-spec:
-  hosts: [web.shop.svc.cluster.local]
-  addresses: [10.96.0.2]
-  location: MESH_INTERNAL
-  resolution: STATIC
-  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8080}]
-  workloadSelector: {labels: {app: web}}
----
-apiVersion: networking.istio.io/v1
-kind: WorkloadEntry
-metadata: {name: web, namespace: shop}
-spec: {address: 10.0.0.2, serviceAccount: web, labels: {app: web}}
-`
+`)
+}

@@ -45,7 +45,7 @@ func floodAttacks() []attack {
 // flood runs an attack against a new control plane while a workload asks for
 // certificates and a probe for readiness, and measures what it costs.
 func (s *suite) flood(ctx context.Context, who string, attack func(context.Context, *plane) error) (outcome, error) {
-	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop})
+	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
 	if err != nil {
 		return outcome{}, err
 	}

@@ -27,10 +27,10 @@ import (
 func identityAttacks() []attack {
 	const area = "identity"
 	return []attack{
-		{area, "forged and altered tokens ask for a certificate", "each is refused; an unaltered token is accepted", forgedTokens},
-		{area, "a workload requests the certificate of another identity", "refused, or issued for the caller's own identity only", otherIdentities},
-		{area, "self-made client certificates: unknown CA, a copied CA name, a workload that signs as a CA", "no call succeeds", forgedCertificates},
-		{area, "a stolen certificate without its key; a token over plaintext", "no call succeeds; the plaintext port signs nothing", stolenCertificate},
+		{area, "forged and altered tokens ask for a certificate", "each is refused; an unaltered token is accepted", shared(forgedTokens)},
+		{area, "a workload requests the certificate of another identity", "refused, or issued for the caller's own identity only", shared(otherIdentities)},
+		{area, "self-made client certificates: unknown CA, a copied CA name, a workload that signs as a CA", "no call succeeds", shared(forgedCertificates)},
+		{area, "a stolen certificate without its key; a token over plaintext", "no call succeeds; the plaintext port signs nothing", shared(stolenCertificate)},
 	}
 }
 
@@ -94,14 +94,10 @@ func (i *issuer) forgeries() map[string]forgery {
 }
 
 // forgedTokens asks for a certificate with each forgery.
-func forgedTokens(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.plane(ctx)
-	if err != nil {
-		return outcome{}, err
-	}
+func forgedTokens(ctx context.Context, p *plane) (string, error) {
 	conn, err := p.connect(nil)
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	defer func() { _ = conn.Close() }() // nothing depends on it
 	forgeries := p.issuer.forgeries()
@@ -109,47 +105,43 @@ func forgedTokens(ctx context.Context, s *suite) (outcome, error) {
 		f := forgeries[name]
 		token, err := p.issuer.forge(f.head, f.claims, f.sign)
 		if err != nil {
-			return outcome{}, err
+			return "", err
 		}
 		if _, err = sign(withToken(ctx, token), conn, identity("shop", "pay")); refused(err) != nil {
-			return outcome{}, fmt.Errorf("token with %s: %w", name, refused(err))
+			return "", fmt.Errorf("token with %s: %w", name, refused(err))
 		}
 	}
 	// The signature of one token does not sign another one, nor do two tokens.
 	ours, err := p.issuer.good("shop", "web")
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	theirs, err := p.issuer.forge(header(), claimsOf("shop", "pay"), none)
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	mixed := []string{theirs + ours[strings.LastIndex(ours, ".")+1:], ours + " " + theirs, ours + "," + theirs, ours[:len(ours)-4], ours + "." + ours, ""}
 	for _, token := range mixed {
 		if _, err := sign(withToken(ctx, token), conn, identity("shop", "pay")); refused(err) != nil {
-			return outcome{}, fmt.Errorf("a token that was put together from two: %w", refused(err))
+			return "", fmt.Errorf("a token that was put together from two: %w", refused(err))
 		}
 	}
 	if _, err := sign(withToken(ctx, ours), conn, identity("shop", "web")); err != nil {
-		return outcome{}, fmt.Errorf("an unaltered token is refused: %w", err)
+		return "", fmt.Errorf("an unaltered token is refused: %w", err)
 	}
 	n := len(forgeries) + len(mixed)
-	return outcome{seen: fmt.Sprintf("%d of %d refused", n, n)}, nil
+	return fmt.Sprintf("%d of %d refused", n, n), nil
 }
 
 // otherIdentities requests certificates of others with a good token.
-func otherIdentities(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.plane(ctx)
-	if err != nil {
-		return outcome{}, err
-	}
+func otherIdentities(ctx context.Context, p *plane) (string, error) {
 	web, err := p.member(ctx, "shop", "web")
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	conn, err := p.connect(web)
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	defer func() { _ = conn.Close() }() // nothing depends on it
 	wanted := []certs.ID{
@@ -160,18 +152,18 @@ func otherIdentities(ctx context.Context, s *suite) (outcome, error) {
 		pair, err := sign(ctx, conn, id)
 		if err != nil {
 			if refused(err) != nil {
-				return outcome{}, fmt.Errorf("%s: %w", id, refused(err))
+				return "", fmt.Errorf("%s: %w", id, refused(err))
 			}
 			continue
 		}
 		if got, err := certs.CertificateID(pair.Leaf); err != nil || got != identity("shop", "web") {
-			return outcome{}, fmt.Errorf("shop/web got a certificate of %s (%w)", got, err)
+			return "", fmt.Errorf("shop/web got a certificate of %s (%w)", got, err)
 		}
 	}
 	if _, err := sign(ctx, conn, identity("shop", "web")); err != nil {
-		return outcome{}, fmt.Errorf("a workload cannot renew its own certificate: %w", err)
+		return "", fmt.Errorf("a workload cannot renew its own certificate: %w", err)
 	}
-	return outcome{seen: fmt.Sprintf("%d of %d got nothing", len(wanted), len(wanted))}, nil
+	return fmt.Sprintf("%d of %d got nothing", len(wanted), len(wanted)), nil
 }
 
 // selfMade returns a client certificate of an identity. A parent of nil is a CA
@@ -216,14 +208,10 @@ func selfMade(id string, ca pkix.Name, parent *tls.Certificate) (*tls.Certificat
 }
 
 // forgedCertificates connects with certificates that the mesh did not issue.
-func forgedCertificates(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.plane(ctx)
-	if err != nil {
-		return outcome{}, err
-	}
+func forgedCertificates(ctx context.Context, p *plane) (string, error) {
 	web, err := p.member(ctx, "shop", "web")
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	const pay = "spiffe://cluster.local/ns/shop/sa/pay"
 	forged := map[string]*tls.Certificate{}
@@ -236,15 +224,15 @@ func forgedCertificates(ctx context.Context, s *suite) (outcome, error) {
 		},
 	} {
 		if forged[name], err = make(); err != nil {
-			return outcome{}, err
+			return "", err
 		}
 	}
 	for name, pair := range forged {
 		if err := p.attempt(ctx, pair, identity("shop", "pay")); err != nil {
-			return outcome{}, fmt.Errorf("certificate %s: %w", name, err)
+			return "", fmt.Errorf("certificate %s: %w", name, err)
 		}
 	}
-	return outcome{seen: fmt.Sprintf("%d of %d refused", len(forged), len(forged))}, nil
+	return fmt.Sprintf("%d of %d refused", len(forged), len(forged)), nil
 }
 
 // attempt asks for a certificate with a client certificate; it returns an error
@@ -261,33 +249,29 @@ func (p *plane) attempt(ctx context.Context, pair *tls.Certificate, id certs.ID)
 
 // stolenCertificate connects with the certificate of another workload and
 // another key, and asks the plaintext port with a good token.
-func stolenCertificate(ctx context.Context, s *suite) (outcome, error) {
-	p, err := s.plane(ctx)
-	if err != nil {
-		return outcome{}, err
-	}
+func stolenCertificate(ctx context.Context, p *plane) (string, error) {
 	pay, err := p.member(ctx, "shop", "pay")
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	if err := p.attempt(ctx, &tls.Certificate{Certificate: pay.Certificate, PrivateKey: key}, identity("shop", "pay")); err != nil {
-		return outcome{}, fmt.Errorf("a certificate without its key: %w", err)
+		return "", fmt.Errorf("a certificate without its key: %w", err)
 	}
 	token, err := p.issuer.good("shop", "pay")
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	conn, err := p.plaintext()
 	if err != nil {
-		return outcome{}, err
+		return "", err
 	}
 	defer func() { _ = conn.Close() }() // nothing depends on it
 	if _, err := sign(withToken(ctx, token), conn, identity("shop", "pay")); err == nil {
-		return outcome{}, errors.New("the plaintext port signed a certificate")
+		return "", errors.New("the plaintext port signed a certificate")
 	}
-	return outcome{seen: "both refused"}, nil
+	return "both refused", nil
 }

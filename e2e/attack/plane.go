@@ -112,13 +112,26 @@ func (p *plane) begin(ctx context.Context) error {
 // plane returns the control plane that attacks share which leave no traces.
 func (s *suite) plane(ctx context.Context) (*plane, error) {
 	if s.shared == nil {
-		p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop})
+		p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
 		if err != nil {
 			return nil, err
 		}
 		s.shared = p
 	}
 	return s.shared, nil
+}
+
+// shared returns an attack on the control plane that attacks share. It leaves no traces,
+// and returns what it observed.
+func shared(attack func(context.Context, *plane) (string, error)) func(context.Context, *suite) (outcome, error) {
+	return func(ctx context.Context, s *suite) (outcome, error) {
+		p, err := s.plane(ctx)
+		if err != nil {
+			return outcome{}, err
+		}
+		seen, err := attack(ctx, p)
+		return outcome{seen: seen}, err
+	}
 }
 
 // write replaces a file of the configuration at once.

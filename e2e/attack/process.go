@@ -115,7 +115,12 @@ func (p *process) stop() {
 	case <-p.ended:
 	case <-time.After(time.Minute):
 	}
-	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // as above; an agent's Envoy may be left
+	p.kill() // an agent's Envoy may be left
+}
+
+// kill ends the program at once.
+func (p *process) kill() {
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // it may have ended
 	<-p.ended
 }
 

@@ -88,7 +88,7 @@ func stealKeys(ctx context.Context, s *suite) (outcome, error) {
 	if err := write(filepath.Join(dir, "secrets.yaml"), all.String(), 0o600); err != nil {
 		return outcome{}, err
 	}
-	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop, "vault.yaml": vault}, "OUTRIGGER_CREDENTIALS=fs://"+dir, "OUTRIGGER_CREDENTIAL_READERS=infra/gateway")
+	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop(), "vault.yaml": vault}, "OUTRIGGER_CREDENTIALS=fs://"+dir, "OUTRIGGER_CREDENTIAL_READERS=infra/gateway")
 	if err != nil {
 		return outcome{}, err
 	}

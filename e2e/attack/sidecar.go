@@ -91,11 +91,11 @@ func (r rig) run(ctx context.Context, s *suite, f func(*sidecar) (string, error)
 	}), ReadHeaderTimeout: patience}
 	go func() { _ = server.Serve(app) }() // it ends with Close
 	defer func() { _ = server.Close() }() // nobody is served any longer
-	files := map[string]string{"shop.yaml": shop, "strict.yaml": strict}
+	files := map[string]string{"shop.yaml": shop(), "strict.yaml": strict}
 	if r.lab == nil {
 		files["sidecar.yaml"] = strings.ReplaceAll(payIngress, "APP", app.Addr().String())
 	} else {
-		files["shop.yaml"] = strings.ReplaceAll(shop, "10.0.0.1", c.ip)
+		files["shop.yaml"] = strings.ReplaceAll(shop(), "10.0.0.1", c.ip)
 	}
 	maps.Copy(files, r.config)
 	if c.plane, err = s.newPlaneAt(ctx, plane, files); err != nil {

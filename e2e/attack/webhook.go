@@ -89,7 +89,7 @@ func floodWebhook(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer p.stop()
+	defer p.kill()
 	if err := eventually(ctx, func() error { return askWebhook(ctx, address) }); err != nil {
 		return outcome{}, fmt.Errorf("%w: %s", err, p.lastWords())
 	}
