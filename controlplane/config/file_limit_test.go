@@ -74,11 +74,11 @@ func TestFairOrder(t *testing.T) {
 		files[name] = info
 	}
 	for i := range 100 {
-		add(fmt.Sprintf("a/%02d", i), 1000)
+		add(fmt.Sprintf("a/%02d", i), 10_000)
 	}
-	add("b/large", 50_500)
-	add("b/small", 700)
-	add("c/one", 1500)
+	add("b/large", 505_000)
+	add("b/small", 7000)
+	add("c/one", 15_000)
 	var got []string
 	for _, f := range fairOrder(files) {
 		got = append(got, f.path)
@@ -141,6 +141,38 @@ func TestFileStoreReadsAside(t *testing.T) {
 	s.takeAside(t.Context(), <-out)
 	want("w7", "10.0.0.1")
 	want("w8", "10.0.0.1")
+}
+
+// TestWriteLooksAtFewFiles writes to an object that stands in very many files: it
+// does not read all of them, so that others wait for it.
+func TestWriteLooksAtFewFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := NewFileStore(FileConfig{Dir: dir})
+	must(t, err)
+	write := func(address string) {
+		for i := range 3 * maxLooked {
+			must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%03d.yaml", i)), []byte(workload("a", address)), 0o600))
+		}
+	}
+	write("10.0.0.1")
+	s.lookAtAll()
+	s.refresh(t.Context())
+	write("10.0.0.222")
+	now, err := s.fresh(t.Context(), defaultKey("a"))
+	must(t, err)
+	if got := (&running{FileStore: s}).address("a"); got != "10.0.0.222" || filepath.Base(now.file.path) != "000.yaml" {
+		t.Errorf("the address is %q, of %s", got, now.file.path)
+	}
+	read := 0
+	for _, f := range s.tree.files {
+		if f.info.Size() == int64(len(workload("a", "10.0.0.222"))) {
+			read++
+		}
+	}
+	if read != maxLooked {
+		t.Errorf("%d files were read again, want %d", read, maxLooked)
+	}
 }
 
 // look reads a file at once.

@@ -23,6 +23,9 @@ const (
 	readNow = 128 << 10
 	// readAside bounds what is read beside at once.
 	readAside = 1 << 20
+	// fileCost is what a file costs at least for these two, in bytes: what one
+	// held before may have to be written to a disk, see [lastGood].
+	fileCost = 8 << 10
 )
 
 // errStoreFull is of a file that has no room in its store.
@@ -37,11 +40,13 @@ func charge(data []byte) int64 {
 // sizeCharge returns what a file of a size counts for at least.
 func sizeCharge(size int64) int64 { return max(documentSize, size) }
 
-// pathSize is a file that is to be read, and what it counts for.
+// pathSize is a file that is to be read, and its size in bytes.
 type pathSize struct {
 	path string
 	size int64
 }
+
+func (f pathSize) cost() int64 { return max(fileCost, f.size) }
 
 // fairOrder returns files in the order in which they are read: directories share
 // the bytes evenly, and each has its small files first. Many or large files in
@@ -49,13 +54,13 @@ type pathSize struct {
 func fairOrder(files map[string]fs.FileInfo) []pathSize {
 	order := make([]pathSize, 0, len(files))
 	for path, info := range files {
-		order = append(order, pathSize{path, sizeCharge(info.Size())})
+		order = append(order, pathSize{path, info.Size()})
 	}
 	slices.SortFunc(order, func(a, b pathSize) int { return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.path, b.path)) })
 	read, due := map[string]int64{}, make(map[string]int64, len(order))
 	for _, f := range order {
 		dir := filepath.Dir(f.path)
-		read[dir] += f.size
+		read[dir] += f.cost()
 		due[f.path] = read[dir]
 	}
 	slices.SortStableFunc(order, func(a, b pathSize) int { return cmp.Compare(due[a.path], due[b.path]) })
@@ -64,8 +69,8 @@ func fairOrder(files map[string]fs.FileInfo) []pathSize {
 
 // fitting returns how many of the first files come to no more than a size.
 func fitting(order []pathSize, most int64) (n int) {
-	for n < len(order) && order[n].size <= most {
-		most -= order[n].size
+	for n < len(order) && order[n].cost() <= most {
+		most -= order[n].cost()
 		n++
 	}
 	return n

@@ -96,7 +96,7 @@ func (t *tree) readSome(ctx context.Context, files map[string]fs.FileInfo) bool 
 	if t.loaded && !t.whole {
 		now := fitting(order, readNow)
 		for _, f := range order[now:] {
-			t.backlog[f.path] = files[f.path]
+			t.backlog[f.path], t.queue = files[f.path], nil
 		}
 		order = order[:now]
 	}
@@ -143,8 +143,12 @@ func (t *tree) readAside() func(context.Context) map[string]content {
 	if len(t.backlog) == 0 || t.aside {
 		return nil
 	}
-	order := fairOrder(t.backlog)
-	order = order[:max(1, fitting(order, readAside))]
+	if t.queue = slices.DeleteFunc(t.queue, func(f pathSize) bool { return t.backlog[f.path] == nil }); len(t.queue) == 0 {
+		t.queue = fairOrder(t.backlog)
+	}
+	n := max(1, fitting(t.queue, readAside))
+	order := t.queue[:n]
+	t.queue = t.queue[n:]
 	all := t.requests(order)
 	for _, f := range order {
 		delete(t.backlog, f.path)

@@ -50,6 +50,7 @@ type tree struct {
 	// means that a goroutine reads some, and reading are those of them whose
 	// content nobody else has read meanwhile.
 	backlog map[string]fs.FileInfo
+	queue   []pathSize // the backlog in order, without what came to it since
 	reading map[string]bool
 	aside   bool
 	// used is what all files count for, in bytes.

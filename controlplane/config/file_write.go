@@ -23,6 +23,10 @@ import (
 // editor is about to write it anew.
 var errHeld = errors.New("its file is gone for the moment")
 
+// maxLooked bounds the files that a write looks at again because they hold its
+// object. More than one of them counts for nothing but a problem.
+const maxLooked = 16
+
 // locked runs a write while nobody else writes, and repeats it when a file
 // changed under it. ReadOnly means that the directory takes no writes.
 func (s *FileStore) locked(ctx context.Context, verb string, key model.Key, write func(readOnly bool) error) error {
@@ -102,8 +106,15 @@ func (s *FileStore) fresh(ctx context.Context, key model.Key) (standing, error) 
 		t.look(ctx, path, info, err, true)
 		return err == nil
 	}
-	held := len(s.index.holders[key]) > 0
-	for _, h := range s.index.holders[key] {
+	// Those that win come first: what they hold is what counts.
+	holders := slices.SortedFunc(slices.Values(s.index.holders[key]), func(a, b holder) int {
+		if precedes(a.file, b.file) {
+			return -1
+		}
+		return 1
+	})
+	held := len(holders) > 0
+	for _, h := range holders[:min(maxLooked, len(holders))] {
 		look(h.file.path)
 	}
 	for n := 1; look(s.place(key, n)); n++ {
