@@ -49,7 +49,7 @@ type viewer struct {
 	// warming are changed clusters whose endpoints are still to come; Envoy
 	// acknowledges clusters when there are none.
 	warming map[string]bool
-	// came are the names in the last response.
+	// came are the names in the last response, removed ones as well.
 	came []string
 	// exact is false while the server cannot know what it had before.
 	exact bool
@@ -228,6 +228,7 @@ func (v *viewer) apply(m proto.Message) {
 		for _, name := range r.GetRemovedResources() {
 			delete(v.told[typeURL], name)
 			delete(v.have[typeURL], name)
+			v.came = append(v.came, name) // to Envoy, a removal of endpoints is an answer as well
 		}
 	}
 	if typeURL != generate.TypeCluster || v.kind.grpc {
