@@ -16,7 +16,7 @@ SOURCES  := $(shell find . -path ./$(BIN) -prune -o -path './.*' -prune -o -name
 # packages, which keep the linker from dropping unused methods: 5 MB a program.
 GOFLAGS_BUILD := -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 # Tests share what was compiled for the programs. Vet is part of lint.
-GOFLAGS_TEST  := -tags grpcnotrace -trimpath -ldflags '-s -w' -vet=off
+GOFLAGS_TEST  := -timeout 1h -tags grpcnotrace -trimpath -ldflags '-s -w' -vet=off
 GOTEST        := CGO_ENABLED=0 scripts/gotest
 FUZZTIME ?= 30s
 
