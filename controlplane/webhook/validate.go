@@ -128,7 +128,12 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.refuse(w, r, http.StatusBadRequest, err)
 		return
 	}
-	out := review{TypeMeta: in.TypeMeta, Response: v.answer(in.Request)}
+	response, err := v.answer(r.Context(), in.Request)
+	if err != nil { // the caller has left
+		v.refuse(w, r, http.StatusServiceUnavailable, err)
+		return
+	}
+	out := review{TypeMeta: in.TypeMeta, Response: response}
 	out.Response.UID = in.Request.UID
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(out); err != nil {
@@ -224,17 +229,20 @@ func parse(body []byte) (in review, err error) {
 	return in, nil
 }
 
-// answer checks one object.
-func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+// answer checks one object. It fails if ctx is done before.
+func (v *Validator) answer(ctx context.Context, r *admissionv1.AdmissionRequest) (*admissionv1.AdmissionResponse, error) {
 	schema, known := config.SchemaFor(r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind)
 	written := r.Operation == admissionv1.Create || r.Operation == admissionv1.Update
 	if !written || r.SubResource != "" || !known || schema.Group != r.Kind.Group {
-		return &admissionv1.AdmissionResponse{Allowed: true}
+		return &admissionv1.AdmissionResponse{Allowed: true}, nil
 	}
 	if leaving(r.Object.Raw) {
-		return &admissionv1.AdmissionResponse{Allowed: true}
+		return &admissionv1.AdmissionResponse{Allowed: true}, nil
 	}
-	_, problems, _ := config.DecodeWritten(context.Background(), "object", r.Object.Raw, r.Namespace) // one object
+	_, problems, err := config.DecodeWritten(ctx, "object", r.Object.Raw, r.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("check the object: %w", err)
+	}
 	out := &admissionv1.AdmissionResponse{Allowed: true}
 	var causes []metav1.StatusCause
 	for _, p := range problems {
@@ -246,7 +254,7 @@ func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.Admissi
 	}
 	if len(causes) == 0 {
 		v.passed.WithLabelValues(r.Resource.Group, r.Resource.Version, r.Resource.Resource).Inc()
-		return out
+		return out, nil
 	}
 	v.failed.WithLabelValues(r.Resource.Group, r.Resource.Version, r.Resource.Resource).Inc()
 	texts := make([]string, len(causes))
@@ -259,7 +267,7 @@ func (v *Validator) answer(r *admissionv1.AdmissionRequest) *admissionv1.Admissi
 		Message: schema.Name + " is not valid: " + strings.Join(texts, "; "),
 		Details: &metav1.StatusDetails{Group: schema.Group, Kind: schema.Name, Name: r.Name, Causes: causes},
 	}
-	return out
+	return out, nil
 }
 
 // leaving tells whether an object is being deleted: whatever it holds, its
