@@ -36,6 +36,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // envoyBinary finds the Envoy that the tests use, or skips the test.
@@ -286,12 +287,7 @@ func (g *gatewayTest) runEnvoy(t *testing.T, binary string, bootstrap []byte, ar
 
 func freePort(t *testing.T, address string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", address+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }() // only the number is needed
-	_, port, err := net.SplitHostPort(l.Addr().String())
+	port, err := ownnet.FreePort(address)
 	if err != nil {
 		t.Fatal(err)
 	}

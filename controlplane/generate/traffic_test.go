@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // trafficMesh has two versions of a service, one service on port 80, and an
@@ -157,21 +159,17 @@ func backend(t *testing.T, name string) string {
 	return port
 }
 
-// freePorts gives different ports of an address: all are taken before any is
-// free again.
+// freePorts returns different ports of an address.
 func freePorts(t *testing.T, address string, n int) (ports []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", address+":0")
+	for len(ports) < n {
+		port, err := ownnet.FreePort(address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }() // only the number is needed
-		_, port, err := net.SplitHostPort(l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
+		if !slices.Contains(ports, port) {
+			ports = append(ports, port)
 		}
-		ports = append(ports, port)
 	}
 	return ports
 }

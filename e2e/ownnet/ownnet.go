@@ -6,10 +6,12 @@ package ownnet
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -29,6 +31,21 @@ const lockName = "@outrigger-tests-without-own-network"
 // code. Without namespaces Run waits until no other test process of the machine has
 // the network, and runs m itself.
 func Tests(m Runner) Runner { return tests{m} }
+
+// FreePort returns a TCP port of an IP address for a server that listens later, or again
+// and again. It is not one of those that the system chooses for port 0: a listener of
+// another test may get such a one in the meantime.
+func FreePort(address string) (string, error) {
+	var err error
+	for range 100 {
+		port := strconv.Itoa(20000 + rand.N(10000))
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort(address, port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return "", err
+}
 
 // Own reports whether this process has a network namespace of its own.
 func Own() bool { return os.Getenv(variable) != "" }
