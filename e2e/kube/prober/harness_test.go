@@ -103,7 +103,7 @@ func statusServer(t *testing.T, ip string, named map[string]any) (port int) {
 	}
 	server, err := status.New(status.Config{
 		Listener: listener, Ready: func(context.Context) error { return nil }, Probers: probers,
-		InstanceIP: ip, ProbeSourceIP: source, Logger: slog.New(slog.DiscardHandler),
+		InstanceIP: ip, ProbeSourceIP: source, HookSources: status.HookSources{Anybody: true}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
