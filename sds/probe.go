@@ -61,7 +61,7 @@ func Probe(ctx context.Context, path string) (alive bool, err error) {
 	return true, nil
 }
 
-// isTrusted reports whether whoever serves a socket may hand out the identity of this
+// isTrusted reports whether the process that serves a socket may hand out the identity of this
 // workload: root, this user, or the owner of the directory. In a directory that everybody
 // may write, any user can listen. Where the system does not tell, everybody is trusted.
 func isTrusted(conn net.Conn, path string) bool {

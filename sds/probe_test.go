@@ -113,7 +113,7 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestProbeOfAnotherUser: whoever can listen in a directory that everybody may write
+// TestProbeOfAnotherUser: a process that can listen in a directory that everybody may write
 // cannot hand out an identity.
 func TestProbeOfAnotherUser(t *testing.T) {
 	t.Parallel()

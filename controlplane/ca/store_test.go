@@ -146,7 +146,7 @@ func TestReplicasRotateTogether(t *testing.T) {
 	})
 }
 
-// agree reports whether all give out the same roots and sign with the same one. It
+// agree reports whether all distribute the same roots and sign with the same one. It
 // demands that all trust what each signs.
 func agree(t *testing.T, all []*ca.Authority, signers map[string]bool) bool {
 	t.Helper()

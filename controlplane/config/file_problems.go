@@ -48,7 +48,7 @@ type placed struct {
 	problems []model.Problem
 }
 
-// report gives what is wrong now, at most [model.MaxProblems]: the files share
+// report returns what is wrong now, at most [model.MaxProblems]: the files share
 // them evenly. One more counts the rest.
 func (t *tree) report(index fileIndex) *fileSnapshot {
 	var all []placed
@@ -99,7 +99,7 @@ func deeper(all []placed, level int) (n int) {
 	return n
 }
 
-// problems gives what is wrong with the files, in the order in which they win, and
+// problems returns what is wrong with the files, in the order in which they win, and
 // the objects that do not count because an earlier file has them.
 func (x fileIndex) problems() (all []placed) {
 	files := maps.Clone(x.bad)

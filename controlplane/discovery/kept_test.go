@@ -401,7 +401,7 @@ func TestRejectedWithoutGood(t *testing.T) {
 	}
 }
 
-// A proxy that rejected its first listener, and has none, is told that the listener
+// A proxy that rejected its first listener, and has none, learns that the listener
 // is gone when it is deleted, and not before. Until then the status calls it REJECTED.
 func TestRejectedWithdrawn(t *testing.T) {
 	t.Parallel()

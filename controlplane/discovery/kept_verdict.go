@@ -329,7 +329,7 @@ func (s *stream) withdraw(sub *subscription, set *generate.Set) {
 	}
 	for name := range sub.untaken {
 		switch {
-		case set.Get(name) != nil: // it is told of another version
+		case set.Get(name) != nil: // it learns of another version
 			delete(sub.untaken, name)
 		case s.given.made[i].Get(name) == nil:
 			delete(sub.untaken, name)

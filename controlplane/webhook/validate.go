@@ -206,7 +206,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// release gives back what was taken.
+// release returns what was taken.
 func (b *bounded) release() {
 	b.more.Release(b.held)
 	b.held = 0

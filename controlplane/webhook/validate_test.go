@@ -149,7 +149,7 @@ func TestLargeObjects(t *testing.T) {
 }
 
 // TestBodiesAreBounded: large questions that are never finished leave room for small
-// ones, and are told to come again when there is none.
+// ones, and are asked to come again when there is none.
 func TestBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	v := newValidator(t)
