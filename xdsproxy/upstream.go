@@ -15,6 +15,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -144,7 +145,9 @@ func (u *upstream) dial(ctx context.Context, method string) (grpc.ClientStream, 
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: u.cfg.KeepaliveTime, Timeout: u.cfg.KeepaliveTimeout}),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialTimeout}),
+		// The pause of gRPC lets the first failure end the attempt: without one it would dial
+		// again before the stream hears of the failure.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(u.maxMessage), grpc.MaxCallSendMsgSize(u.maxMessage)),
 	)
 	if err != nil {
