@@ -115,8 +115,7 @@ func TestFloodOfFrames(t *testing.T) {
 			cp := newControlPlane()
 			cp.start(t, l)
 			r := startRig(t, Config{Upstream: UpstreamConfig{Address: l.Addr().String()}}, true)
-			e := r.envoy(t)
-			e.ask(clusterType)
+			e := r.envoy(t) // the flood begins now, and may end the stream before a request
 			if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
 				t.Errorf("the stream ended with %v, want Unavailable", err)
 			}
