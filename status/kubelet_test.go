@@ -146,10 +146,11 @@ func TestHookOfStranger(t *testing.T) {
 	}{{HookSources{}, false}, {HookSources{More: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}, true}, {HookSources{Anybody: true}, true}} {
 		var log strings.Builder
 		s := &Server{cfg: Config{Probers: probers, InstanceIP: "127.0.0.1", HookSources: c.sources, Logger: textLogger(&log)}}
-		address := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		server := upstream(t, func(w http.ResponseWriter, r *http.Request) {
 			r.RemoteAddr = "203.0.113.9:4711"
 			s.serveProbe(w, r)
-		}).Listener.Addr().String()
+		})
+		address := server.Listener.Addr().String()
 		before := asked.Load()
 		resp, err := client.Get("http://" + address + prestop)
 		if err == nil {
@@ -158,9 +159,10 @@ func TestHookOfStranger(t *testing.T) {
 		if ran := asked.Load() > before; ran != c.runs || (err == nil) != c.runs {
 			t.Errorf("%+v: the hook ran: %t, error %v; want %t", c.sources, ran, err, c.runs)
 		}
+		wantAnswer(t, address, livez, http.StatusOK, "") // probes are for all
+		server.Close()                                   // what it logs is complete
 		if refused := strings.Contains(log.String(), "address=203.0.113.9:4711") && strings.Contains(log.String(), "OUTRIGGER_HOOK_SOURCES"); refused == c.runs {
 			t.Errorf("%+v: the log says %q", c.sources, log.String())
 		}
-		wantAnswer(t, address, livez, http.StatusOK, "") // probes are for all
 	}
 }
