@@ -230,7 +230,7 @@ func TestWorkOnOneMebibyte(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	p := newPipeline(t)
 	full := map[string]bool{
-		"VirtualService spec.hosts: equal texts": true, "VirtualService spec.hosts: hosts": true, "VirtualService spec.http: different items": true,
+		"VirtualService spec.hosts: equal texts": true, "VirtualService spec.hosts: hosts": true, "VirtualService spec.http: different items": true, "VirtualService spec.gateways: hosts": true,
 		"VirtualService spec.http.match: different items": true, "ServiceEntry spec.hosts: hosts": true, "ServiceEntry spec.ports: different items": true,
 		"ServiceEntry spec.endpoints: different items": true, "Sidecar spec.egress.hosts: hosts": true, "DestinationRule spec.subsets: different items": true,
 		"HTTPRoute spec.rules: empty items": true, "EnvoyFilter spec.configPatches: different items": true,

@@ -167,11 +167,10 @@ func (c *checker) gatewayHosts(obj *model.Config, spec *networkingv1alpha3.Virtu
 // each once.
 func gatewaysOf(obj *model.Config, spec *networkingv1alpha3.VirtualService) []string {
 	var names []string
+	seen := map[string]bool{}
 	for _, name := range spec.GetGateways() {
-		if name == "mesh" {
-			continue
-		}
-		if full := GatewayName(name, obj.Namespace); !slices.Contains(names, full) {
+		if full := GatewayName(name, obj.Namespace); name != "mesh" && !seen[full] {
+			seen[full] = true
 			names = append(names, full)
 		}
 	}
