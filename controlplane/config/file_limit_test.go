@@ -143,7 +143,7 @@ func TestFileStoreReadsAside(t *testing.T) {
 	want("w8", "10.0.0.1")
 }
 
-// TestWriteLooksAtFewFiles writes to an object that stands in very many files: it
+// TestWriteLooksAtFewFiles writes to an object that very many files hold: it
 // does not read all of them, so that others wait for it.
 func TestWriteLooksAtFewFiles(t *testing.T) {
 	t.Parallel()
@@ -265,7 +265,7 @@ func TestOpenLinks(t *testing.T) {
 }
 
 // TestStuckStoreDelaysNoOther has a directory whose look never ends beside
-// another store: changes of that one are told, read and listed.
+// another store: changes of that one cause events and can be read and listed.
 func TestStuckStoreDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	files, err := NewFileStore(FileConfig{Dir: t.TempDir()})
