@@ -118,8 +118,8 @@ bench: build envoy ## measure and print the table of sizes and times
 	@go run ./e2e/bench --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" $(BENCHFLAGS)
 
 .PHONY: attack
-attack: build envoy ## attack the programs and write the table of docs/SECURITY.md
-	@go run ./e2e/attack --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --write docs/SECURITY.md $(ATTACKFLAGS)
+attack: build envoy ## attack the programs and write the table of docs/operations/security.md
+	@go run ./e2e/attack --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --write docs/operations/security.md $(ATTACKFLAGS)
 
 .PHONY: vulncheck
 vulncheck: ## look for known vulnerabilities in what the programs call

@@ -86,7 +86,7 @@ func TestGolden(t *testing.T) {
 }
 
 // A user's settings merge over what is rendered, as ISTIO_BOOTSTRAP_OVERRIDE
-// has them. docs/COMPAT.md names the files as examples.
+// has them. docs/compatibility.md names the files as examples.
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()

@@ -14,9 +14,9 @@ import (
 
 // The documents say what the code does:
 //
-//   - docs/METRICS.md has the tables that the code makes (metrics_test.go);
+//   - docs/reference/metrics.md has the tables that the code makes (metrics_test.go);
 //   - make targets that a document names exist, and CONTRIBUTING.md names all;
-//   - docs/MESH-FILE.md names every field of the mesh file;
+//   - docs/reference/mesh-file.md names every field of the mesh file;
 //   - ARCHITECTURE.md stays short enough to be read.
 
 const maxArchitecture = 250 // lines
@@ -70,10 +70,10 @@ func TestMeshFileDocument(t *testing.T) {
 	if len(fields) < 15 {
 		t.Fatalf("only the fields %v were found in the code", fields)
 	}
-	doc := document(t, "docs", "MESH-FILE.md")
+	doc := document(t, "docs", "reference", "mesh-file.md")
 	for _, field := range fields {
 		if !strings.Contains(doc, "`"+field+"`") {
-			t.Errorf("docs/MESH-FILE.md does not name `%s`", field)
+			t.Errorf("docs/reference/mesh-file.md does not name `%s`", field)
 		}
 	}
 }

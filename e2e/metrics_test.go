@@ -21,14 +21,14 @@ var update = flag.Bool("update", false, "write generated files")
 // metricName is what the names of our metrics look like.
 const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel|galley|auto_registration)_[a-z0-9_]+`
 
-// TestMetricsDocument compares docs/METRICS.md with the code: the tables
+// TestMetricsDocument compares docs/reference/metrics.md with the code: the tables
 // between its markers are made from it, all else is written by hand.
 func TestMetricsDocument(t *testing.T) {
 	t.Parallel()
 	metrics, text := codeMetrics(t)
 	checkMetrics(t, metrics, text)
-	file := filepath.Join(root, "docs", "METRICS.md")
-	doc := document(t, "docs", "METRICS.md")
+	file := filepath.Join(root, "docs", "reference", "metrics.md")
+	doc := document(t, "docs", "reference", "metrics.md")
 	want := doc
 	for program, ours := range map[string]bool{"outrigger-agent": false, "outrigger-control": true} {
 		begin, end := "<!-- "+program+": made by make generate -->\n", "<!-- end -->\n"
@@ -146,9 +146,9 @@ func checkLabelValues(t *testing.T, metrics []metric, doc string) {
 		}
 	}
 	for _, entry := range difference(made, listed) {
-		t.Errorf("docs/METRICS.md does not say which values %s has: add it to Values of labels", entry)
+		t.Errorf("docs/reference/metrics.md does not say which values %s has: add it to Values of labels", entry)
 	}
 	for _, entry := range difference(listed, made) {
-		t.Errorf("docs/METRICS.md says which values %s has, which nothing makes", entry)
+		t.Errorf("docs/reference/metrics.md says which values %s has, which nothing makes", entry)
 	}
 }

@@ -29,7 +29,7 @@ import (
 //   - servers have limits (TestServers, there too);
 //   - the head, the length and the functions of a file (TestFiles, there too);
 //   - each package has its doc.go, and ARCHITECTURE.md names it (TestPackages);
-//   - docs/METRICS.md lists every metric (TestMetrics);
+//   - docs/reference/metrics.md lists every metric (TestMetrics);
 //   - links between documents lead somewhere, and nothing in the README is
 //     left to do (TestDocuments);
 //   - what stands at the top of the tree (TestTopLevel).
@@ -253,9 +253,9 @@ var metricField = regexp.MustCompile(`(?s)prometheus\.(?:Counter|Gauge|Histogram
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	list, err := os.ReadFile(filepath.Join(root, "docs", "METRICS.md"))
+	list, err := os.ReadFile(filepath.Join(root, "docs", "reference", "metrics.md"))
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("docs/METRICS.md is not written yet: nothing to compare with")
+		t.Skip("docs/reference/metrics.md is not written yet: nothing to compare with")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func TestMetrics(t *testing.T) {
 		}
 		for _, m := range metricField.FindAllSubmatch(s.text, -1) {
 			if name := string(m[1]) + string(m[2]); !bytes.Contains(list, []byte("`"+name+"`")) {
-				t.Errorf("%s: docs/METRICS.md does not list `%s`", s.path, name)
+				t.Errorf("%s: docs/reference/metrics.md does not list `%s`", s.path, name)
 			}
 		}
 	}
@@ -282,7 +282,7 @@ var (
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	files := walk(t, ".md")
-	for _, must := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/COMPAT.md"} {
+	for _, must := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/compatibility.md"} {
 		if !slices.Contains(files, must) {
 			t.Errorf("%s is missing", must)
 		}

@@ -95,7 +95,7 @@ func cure(message string) string {
 		case "env", "expandenv":
 			return ": templates do not read the environment; set ISTIO_META_<KEY> and write (index .metadata.Raw \"<KEY>\")"
 		default:
-			return ": docs/COMPAT.md says which functions of Sprig are left out"
+			return ": docs/compatibility.md says which functions of Sprig are left out"
 		}
 	}
 	if found := regexp.MustCompile(noField).FindStringSubmatch(message); found != nil {

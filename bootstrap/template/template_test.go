@@ -112,7 +112,7 @@ func TestRenderErrors(t *testing.T) {
 		"{\n{{ if }}":                     "template /t.json line 2: missing value for if",
 		"{{ if .a }}":                     "template /t.json line 1: unexpected EOF",
 		"{\n\n{{ env \"HOME\" }}":         `template /t.json line 3: function "env" not defined: templates do not read the environment`,
-		"{{ genCA }}":                     `function "genCA" not defined: docs/COMPAT.md says which functions`,
+		"{{ genCA }}":                     `function "genCA" not defined: docs/compatibility.md says which functions`,
 		"\n{{ .struct.GetName }}":         "template /t.json line 2 at <.struct.GetName>: can't evaluate field GetName in type interface {}: templates do not call methods; write the field .Name",
 		"{{ .struct.AsDuration }}":        "can't evaluate field AsDuration in type interface {}: it is no field, and templates do not call methods",
 		"{{ fail \"my words\" }}":         "line 1 at <fail \"my words\">: error calling fail: my words",

@@ -88,7 +88,7 @@ const (
 )
 
 // variable is one row of the table of environment variables, which is also
-// the source of docs/ENV-agent.md.
+// the source of docs/reference/env-agent.md.
 type variable struct {
 	name     string
 	kind     kind
@@ -320,7 +320,7 @@ func duration(field func(*environment) *time.Duration) func(*environment, string
 
 func tuned(e *environment, s string) error { e.goTuned = e.goTuned || s != ""; return nil }
 
-// writeEnvDoc writes docs/ENV-agent.md.
+// writeEnvDoc writes docs/reference/env-agent.md.
 func writeEnvDoc(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("# Environment of outrigger-agent\n\n" +

@@ -43,13 +43,13 @@ const referenceVariables = `
 // backticks in its first column.
 func notRead(t *testing.T) (names []string) {
 	t.Helper()
-	doc, err := os.ReadFile("../../docs/COMPAT.md")
+	doc, err := os.ReadFile("../../docs/compatibility.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(doc), "\n### Environment variables of pilot-agent that are not read\n")
 	if !found {
-		t.Fatal("docs/COMPAT.md has no table of variables that are not read")
+		t.Fatal("docs/compatibility.md has no table of variables that are not read")
 	}
 	section, _, _ = strings.Cut(section, "\n#")
 	for line := range strings.Lines(section) {
@@ -78,23 +78,23 @@ func TestEnvironmentOfTheReference(t *testing.T) {
 	for _, name := range reference {
 		switch served, excused := read[name] || inFamily(name), slices.Contains(table, name); {
 		case served && excused:
-			t.Errorf("%s is read, but docs/COMPAT.md says that it is not", name)
+			t.Errorf("%s is read, but docs/compatibility.md says that it is not", name)
 		case !served && !excused:
-			t.Errorf("%s is neither read nor in the table of docs/COMPAT.md", name)
+			t.Errorf("%s is neither read nor in the table of docs/compatibility.md", name)
 		}
 	}
 	for i, name := range table {
 		switch {
 		case slices.Contains(table[:i], name):
-			t.Errorf("docs/COMPAT.md has %s twice", name)
+			t.Errorf("docs/compatibility.md has %s twice", name)
 		case !slices.Contains(reference, name):
-			t.Errorf("docs/COMPAT.md says that %s is not read, which pilot-agent does not read either", name)
+			t.Errorf("docs/compatibility.md says that %s is not read, which pilot-agent does not read either", name)
 		}
 	}
 	silent := []string{"K_REVISION"} // set in every pod of Knative
 	for _, v := range unservedVariables() {
 		if !slices.Contains(table, v.name) && !inFamily(v.name) {
-			t.Errorf("whoever sets %s is warned, but docs/COMPAT.md does not have it", v.name)
+			t.Errorf("whoever sets %s is warned, but docs/compatibility.md does not have it", v.name)
 		}
 		silent = append(silent, v.name)
 	}

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write generated files")
 
 func TestEnvDoc(t *testing.T) {
 	t.Parallel()
-	const file = "../../docs/ENV-agent.md"
+	const file = "../../docs/reference/env-agent.md"
 	var got bytes.Buffer
 	if err := writeEnvDoc(&got); err != nil {
 		t.Fatal(err)

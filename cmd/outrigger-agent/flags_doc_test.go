@@ -13,7 +13,7 @@ import (
 
 func TestFlagsDoc(t *testing.T) {
 	t.Parallel()
-	if err := flagdoc.Check("../../docs/FLAGS-agent.md", newRootCommand(process{}), *update); err != nil {
+	if err := flagdoc.Check("../../docs/reference/flags-agent.md", newRootCommand(process{}), *update); err != nil {
 		t.Error(err)
 	}
 }

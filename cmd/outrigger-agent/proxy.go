@@ -29,7 +29,7 @@ or another Envoy binary has a new Envoy take over from the old one without a fai
 request.
 
 The role is sidecar (the default), router, or waypoint. The configuration comes from flags, the
-pod's annotations, the environment (docs/ENV-agent.md) and the mesh config file, in
+pod's annotations, the environment (docs/reference/env-agent.md) and the mesh config file, in
 this order.`
 
 // proxyName is the name of the command.

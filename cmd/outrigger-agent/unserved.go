@@ -11,7 +11,7 @@ import (
 
 // unservedVariable is a variable of pilot-agent, of some version, that is not
 // read here. Whoever sets it to something that counts is told at the start.
-// docs/COMPAT.md has a row for each.
+// docs/compatibility.md has a row for each.
 type unservedVariable struct {
 	name string
 	// nothing are the values that ask for nothing, or for what is done anyway.

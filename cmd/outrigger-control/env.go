@@ -49,7 +49,7 @@ type environment struct {
 }
 
 // variable is one row of the table of environment variables, which is also
-// the source of docs/ENV-control.md.
+// the source of docs/reference/env-control.md.
 type variable struct {
 	name  string
 	value string // default, as text
@@ -136,7 +136,7 @@ func environmentFrom(getenv func(string) string) (environment, error) {
 	return e, nil
 }
 
-// writeEnvironmentDoc writes docs/ENV-control.md.
+// writeEnvironmentDoc writes docs/reference/env-control.md.
 func writeEnvironmentDoc(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("# Environment of outrigger-control\n\nMade from the table in `cmd/outrigger-control/env.go` by `make generate`.\n\n| variable | default | meaning |\n|---|---|---|\n")

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write docs/ENV-control.md anew")
+var update = flag.Bool("update", false, "write docs/reference/env-control.md anew")
 
 //go:generate go test -run ^TestEnvironmentDoc$ . -update
 
 func TestEnvironmentDoc(t *testing.T) {
 	t.Parallel()
-	const file = "../../docs/ENV-control.md"
+	const file = "../../docs/reference/env-control.md"
 	var want bytes.Buffer
 	if err := writeEnvironmentDoc(&want); err != nil {
 		t.Fatal(err)

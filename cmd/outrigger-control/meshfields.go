@@ -18,7 +18,7 @@ import (
 )
 
 // servedMeshFields are the fields of MeshConfig that change what the control
-// plane does; docs/MESH-FILE.md says how.
+// plane does; docs/reference/mesh-file.md says how.
 var servedMeshFields = []string{
 	"accessLogEncoding", "accessLogFile", "accessLogFormat", "caCertificates", "configSources", "connectTimeout",
 	"defaultConfig", // for the most part the agents' part

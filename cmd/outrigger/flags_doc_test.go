@@ -10,13 +10,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/flagdoc"
 )
 
-var update = flag.Bool("update", false, "write docs/FLAGS-outrigger.md anew")
+var update = flag.Bool("update", false, "write docs/reference/flags-outrigger.md anew")
 
 //go:generate go test -run ^TestFlagsDoc$ . -update
 
 func TestFlagsDoc(t *testing.T) {
 	t.Parallel()
-	if err := flagdoc.Check("../../docs/FLAGS-outrigger.md", newRootCommand(environment{}, nil), *update); err != nil {
+	if err := flagdoc.Check("../../docs/reference/flags-outrigger.md", newRootCommand(environment{}, nil), *update); err != nil {
 		t.Error(err)
 	}
 }

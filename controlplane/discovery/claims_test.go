@@ -18,7 +18,7 @@ import (
 // table calls unread is not read.
 func TestClaimsAreDocumented(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/SECURITY.md")
+	document, err := os.ReadFile("../../docs/operations/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +54,11 @@ func TestClaimsAreDocumented(t *testing.T) {
 		isRead := regexp.MustCompile(`\bm(eta)?\.`+fields.Field(i).Name+`\b`).MatchString(source.String()) || strings.Contains(source.String(), `GetFields()["`+key+`"]`)
 		switch unread := strings.Contains(row, "not read"); {
 		case row == "":
-			t.Errorf("docs/SECURITY.md has no row for the claim %s", key)
+			t.Errorf("docs/operations/security.md has no row for the claim %s", key)
 		case unread && isRead:
-			t.Errorf("docs/SECURITY.md says that %s is not read, but it is", key)
+			t.Errorf("docs/operations/security.md says that %s is not read, but it is", key)
 		case !unread && !isRead:
-			t.Errorf("docs/SECURITY.md says that something depends on %s, but it is not read", key)
+			t.Errorf("docs/operations/security.md says that something depends on %s, but it is not read", key)
 		}
 	}
 }

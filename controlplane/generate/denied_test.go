@@ -102,7 +102,7 @@ func TestEnvoyDenies(t *testing.T) {
 	s.put(t, snapshot.Input{Denied: denyList(t, text)})
 	refused := []string{"one", "exact", "whole"}
 	if minorVersion(t, envoyBinary(t)) < serialsFrom {
-		t.Log("this Envoy does not look at serial numbers") // docs/SECURITY.md says so
+		t.Log("this Envoy does not look at serial numbers") // docs/operations/security.md says so
 		refused = refused[1:]
 	}
 	for _, port := range ports {

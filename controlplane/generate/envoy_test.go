@@ -60,7 +60,7 @@ func TestEnvoyAccepts(t *testing.T) {
 // newFields are fields that a supported Envoy may not know yet: the minor version
 // of 1.x that brought them, and the JSON to take away for older ones. Over xDS
 // Envoy ignores a field that it does not know, in a static file it does not.
-// docs/COMPAT.md says what does not work with an older Envoy.
+// docs/compatibility.md says what does not work with an older Envoy.
 var newFields = []struct {
 	since int
 	field *regexp.Regexp

@@ -53,29 +53,29 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// TestDocument requires a row of docs/SECURITY.md for each attack, and an attack
+// TestDocument requires a row of docs/operations/security.md for each attack, and an attack
 // for each row.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../../docs/SECURITY.md")
+	doc, err := os.ReadFile("../../docs/operations/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, found := strings.Cut(string(doc), attacksBegin)
 	table, _, closed := strings.Cut(rest, markEnd)
 	if !found || !closed {
-		t.Fatalf("docs/SECURITY.md has no lines %q and %q", attacksBegin, markEnd)
+		t.Fatalf("docs/operations/security.md has no lines %q and %q", attacksBegin, markEnd)
 	}
 	for _, a := range attacks() {
 		if !strings.Contains(table, a.row()) {
-			t.Errorf("docs/SECURITY.md has no row %q: run make attack", a.row())
+			t.Errorf("docs/operations/security.md has no row %q: run make attack", a.row())
 		}
 	}
 	if rows := strings.Count(table, "\n") - 2; rows != len(attacks()) {
-		t.Errorf("docs/SECURITY.md has %d rows of attacks, the code has %d: run make attack", rows, len(attacks()))
+		t.Errorf("docs/operations/security.md has %d rows of attacks, the code has %d: run make attack", rows, len(attacks()))
 	}
 	if !strings.Contains(string(doc), costsBegin) {
-		t.Errorf("docs/SECURITY.md has no line %q", costsBegin)
+		t.Errorf("docs/operations/security.md has no line %q", costsBegin)
 	}
 }
 

@@ -4,7 +4,7 @@
 // Command bench measures the programs of this repository and prints one
 // table: what they take, what the same work takes without them, the ratio of
 // the two, and the target. `make bench` builds the programs and runs it;
-// docs/PERFORMANCE.md says what each figure means.
+// docs/operations/performance.md says what each figure means.
 //
 // It starts the real programs and a real Envoy as processes of their own, on
 // addresses in 127.9.0.0/16 and in a temporary directory, and ends and removes
