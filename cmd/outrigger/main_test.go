@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -23,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "outrigger" {
 		os.Exit(run(os.Args[1:], readEnvironment()))
 	}
+	// Programs that this one starts do not ignore SIGHUP, even if this one
+	// inherited that, as under nohup.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	os.Exit(ownnet.Tests(m).Run())
 }
 

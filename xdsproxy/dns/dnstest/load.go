@@ -4,6 +4,7 @@
 package dnstest
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,7 +21,7 @@ import (
 
 const (
 	headerLen  = 12
-	answerTime = 2 * time.Second // then a request counts as lost
+	answerTime = 2 * time.Second // the default of Load.Patience
 )
 
 // Load asks a server over UDP, and measures.
@@ -38,6 +39,9 @@ type Load struct {
 	Duration time.Duration
 	// Rate is how many requests they all make a second. 0: as many as they can.
 	Rate int
+	// Patience is how long a client waits for an answer before it counts the
+	// request as lost. 0: 2 seconds.
+	Patience time.Duration
 }
 
 // Result is what a load has measured.
@@ -130,7 +134,7 @@ func (c *client) run(ctx context.Context, l Load, requests [][]byte, begin time.
 		if _, err := conn.Write(request); err != nil {
 			return err
 		}
-		if err := conn.SetReadDeadline(sent.Add(answerTime)); err != nil {
+		if err := conn.SetReadDeadline(sent.Add(cmp.Or(l.Patience, answerTime))); err != nil {
 			return err
 		}
 		size, err := conn.Read(buffer)
