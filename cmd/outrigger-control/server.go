@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/cmd/footprint"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/autoregister"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
@@ -34,6 +33,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
+	"github.com/outrigger-mesh/outrigger/internal/footprint"
 )
 
 // server is the wiring: each part, and the listeners they serve on.
