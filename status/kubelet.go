@@ -69,15 +69,16 @@ func (s HookSources) allows(r *http.Request) bool {
 	if s.Anybody {
 		return true
 	}
-	peer := r.RemoteAddr
-	if localonly.Peer(peer) {
-		return !localonly.Forwarded(r.Header)
-	}
-	address, err := netip.ParseAddrPort(peer)
+	address, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return false
 	}
 	ip := address.Addr().Unmap().WithZone("")
+	if localonly.Peer(r.RemoteAddr) {
+		// A list that names loopback addresses trusts the proxies of this machine, too.
+		return !localonly.Forwarded(r.Header) ||
+			slices.ContainsFunc(s.More, func(p netip.Prefix) bool { return p.Addr().IsLoopback() && p.Contains(ip) })
+	}
 	return !ip.IsLoopback() && (s.isNode(ip, gateways(os.ReadFile)) || slices.Contains(ownAddresses(), ip) ||
 		slices.ContainsFunc(s.More, func(p netip.Prefix) bool { return p.Contains(ip) }))
 }

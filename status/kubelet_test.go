@@ -87,6 +87,15 @@ func TestHookSources(t *testing.T) {
 		if (HookSources{}).allows(&http.Request{RemoteAddr: "127.0.0.1:1", Header: http.Header{name: {"192.0.2.7"}}}) {
 			t.Errorf("a request with %s may run hooks", name)
 		}
+		for list, want := range map[string]bool{"127.0.0.0/8": true, "127.0.0.1": true, "127.0.0.2": false, "0.0.0.0/0": false, "::1": false} {
+			more, _, err := ParseHookSources(list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := (HookSources{More: more}).allows(&http.Request{RemoteAddr: "127.0.0.1:1", Header: http.Header{name: {"192.0.2.7"}}}); got != want {
+				t.Errorf("a request with %s may run hooks with the list %s: %t, want %t", name, list, got, want)
+			}
+		}
 	}
 	for _, own := range ownAddresses() { // as in a pod of the host network
 		if peer := net.JoinHostPort(own.String(), "1"); own.Zone() == "" && !(HookSources{}).allows(&http.Request{RemoteAddr: peer}) {
