@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// The limits of the ports. docs/operations/security.md has the same table for operators.
+// The limits of the ports. docs/operations/limits.md has the same table for operators.
 const (
 	// A token or a chain of certificates fits; HPACK without end does not.
 	headerBytes = 64 << 10

@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// What one request may hold. Envoys and agents stay far below; docs/operations/security.md
+// What one request may hold. Envoys and agents stay far below; docs/operations/limits.md
 // has the same table for operators.
 const (
 	// An Envoy lists its 600 extensions in 60 kB; the metadata holds a ProxyConfig and
