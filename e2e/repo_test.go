@@ -23,6 +23,7 @@ import (
 // CONTRIBUTING.md:
 //
 //   - who may import whom (TestImports);
+//   - programs hold main, flags, environment and wiring only (TestPrograms);
 //   - what the agent's binary may hold, and its size (TestAgentIsSmall);
 //   - the environment is read in cmd/*/env.go only; no init(), no state in
 //     package variables, no end of the process outside main (TestSource, repo_source_test.go);
@@ -99,7 +100,7 @@ func below(path string, folders ...string) bool {
 }
 
 var (
-	agentFolders = []string{"bootstrap", "envoy", "xdsproxy", "sds", "status", "certs"}
+	agentFolders = []string{"agent", "bootstrap", "envoy", "xdsproxy", "sds", "status", "certs"}
 	sharedLeaves = []string{"certs", "bootstrap/node", "bootstrap/meshconfig", "xdsproxy/nds", "xdsproxy/wire"}
 )
 
@@ -166,6 +167,8 @@ func TestImportRules(t *testing.T) {
 		{"cmd/outrigger", "cmd/outrigger/up", true},
 		{"cmd/outrigger-agent", "cmd/outrigger/up", false},
 		{"envoy", "cmd/outrigger-agent", false},
+		{"agent", "controlplane/model", false},
+		{"controlplane/ca", "agent/logging", false},
 		{"cmd/outrigger-agent", "internal/footprint", true},
 		{"certs", "e2e", false},
 		{"status", "internal/connlimit", true},
@@ -176,6 +179,37 @@ func TestImportRules(t *testing.T) {
 	} {
 		if allowed := importProblem(c.from, c.to) == ""; allowed != c.allowed {
 			t.Errorf("%s imports %s: allowed is %v, want %v", c.from, c.to, allowed, c.allowed)
+		}
+	}
+}
+
+// programFiles are the files that a program may consist of, and the lines that
+// they may have together: main, flags, environment, and the commands that call a
+// package. Everything else belongs in a package that tests can import.
+var programFiles = map[string]struct {
+	names string
+	lines int
+}{
+	"cmd/outrigger-agent": {"doc.go main.go flags.go env.go proxy.go request.go version.go wait.go", 900},
+}
+
+// TestPrograms holds what a program consists of.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	lines := map[string]int{}
+	for _, s := range sources(t) {
+		program, ruled := programFiles[filepath.Dir(s.path)]
+		if !ruled || s.isTest() {
+			continue
+		}
+		lines[filepath.Dir(s.path)] += bytes.Count(s.text, []byte("\n"))
+		if !slices.Contains(strings.Fields(program.names), filepath.Base(s.path)) {
+			t.Errorf("%s: a program holds %s only: move the code into a package", s.path, program.names)
+		}
+	}
+	for dir, program := range programFiles {
+		if n := lines[dir]; n == 0 || n > program.lines {
+			t.Errorf("%s has %d lines, want 1 to %d: move code into a package", dir, n, program.lines)
 		}
 	}
 }
@@ -308,7 +342,7 @@ func TestDocuments(t *testing.T) {
 
 // topLevel is everything that may stand at the top of the tree.
 var topLevel = strings.Fields(`
-	.ci .git .gitignore ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
+	.ci .git .gitignore agent ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
 	changes cmd controlplane docs e2e envoy examples go.mod go.sum internal requirements-envoy.txt scripts sds status xdsproxy`)
 
 func TestTopLevel(t *testing.T) {

@@ -106,7 +106,7 @@ func badFiles() []badInput {
 		{name: "annotation config", files: annotations(`proxy.istio.io/config="statusPort: x"`), want: []string{"proxy.istio.io/config", "statusPort", `"x"`}},
 		{name: "annotation status port", files: annotations(`status.sidecar.istio.io/port="http"`), want: []string{"status.sidecar.istio.io/port", `"http"`, "must be a port"}},
 		{name: "no root certificates", files: map[string]string{"var/run/secrets/istio/root-cert.pem": "-"}, want: []string{"./var/run/secrets/istio/root-cert.pem", "XDS_ROOT_CA"}},
-		{name: "override too long", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": strings.Repeat("#", maxArgument+1)}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "131072 bytes", "131071 bytes at most"}},
+		{name: "override too long", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": strings.Repeat("#", 128<<10)}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "131072 bytes", "131071 bytes at most"}},
 		{name: "override no text", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": "a\x00b"}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "must be text"}},
 		{name: "XDS_ROOT_CA", env: []string{"XDS_ROOT_CA=/none.pem"}, want: []string{"XDS_ROOT_CA", "/none.pem"}},
 		{name: "XDS_ROOT_CA a directory", env: []string{"XDS_ROOT_CA={dir}/var"}, want: []string{"XDS_ROOT_CA", "{dir}/var"}},

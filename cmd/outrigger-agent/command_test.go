@@ -11,13 +11,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/outrigger-mesh/outrigger/agent/logging"
 )
 
 func TestTolerate(t *testing.T) {
@@ -65,6 +69,44 @@ func FuzzTolerate(f *testing.F) {
 			t.Errorf("%q became %q and %q", args, kept, dropped)
 		}
 	})
+}
+
+// The flags that Istio's injector gives a container, and those that a machine's
+// service may have, are known. One of them is deprecated, which the log says.
+func TestInjectedArguments(t *testing.T) {
+	t.Parallel()
+	const injected = "--domain ns.svc.cluster.local --proxyLogLevel=warning --proxyComponentLogLevel=misc:error --log_output_level=default:info"
+	for line, role := range map[string]string{
+		"proxy sidecar " + injected + " --log_as_json": "sidecar",
+		"proxy router " + injected:                     "router",
+		"proxy sidecar --serviceCluster=shop.ns":       "sidecar",
+		"proxy":                                        "sidecar",
+	} {
+		kept, dropped := tolerate(newRootCommand(process{}), strings.Fields(line))
+		if len(dropped) != 0 || kept[0] != proxyName {
+			t.Errorf("%s: %q is not known", line, dropped)
+			continue
+		}
+		var f proxyFlags
+		var logs logging.Flags
+		fs := pflag.NewFlagSet(proxyName, pflag.ContinueOnError)
+		f.add(fs)
+		logs.Add(fs)
+		if err := fs.Parse(kept[1:]); err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		f.note(fs)
+		if got, err := parseRole(fs.Args()); err != nil || got != role {
+			t.Errorf("%s: role %q, %v", line, got, err)
+		}
+		if strings.Contains(line, injected) && (!slices.Equal(f.deprecated, []string{"--proxyComponentLogLevel"}) || len(f.ineffects) != 0) {
+			t.Errorf("%s: deprecated %q, without effect %q", line, f.deprecated, f.ineffects)
+		}
+		if strings.Contains(line, injected) && (f.Domain != "ns.svc.cluster.local" || f.ProxyLogLevel != "warning" || f.ComponentLogLevel != "misc:error") {
+			t.Errorf("%s: %+v", line, f.Flags)
+		}
+	}
 }
 
 func TestParseRole(t *testing.T) {

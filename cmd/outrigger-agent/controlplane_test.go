@@ -218,3 +218,9 @@ func (c *controlPlane) calls() (signed, streams []call, node string) {
 	defer c.mu.Unlock()
 	return c.signed, c.streams, c.node
 }
+
+// The types that the agent takes or changes itself.
+const (
+	typeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+	typeExtension   = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+)

@@ -5,8 +5,6 @@
 // that runs its Envoy. It takes the place of pilot-agent: arguments,
 // environment, files, sockets and ports are the same.
 //
-// This package holds flags (flags.go), environment (env.go), the resolution of
-// both into one frozen configuration (config.go), the wiring (agent.go) and the
-// commands that only ask (wait.go, request.go, version.go), nothing else. Each
-// part of the agent is a package of its own.
+// This package holds the program: main, flags, environment, and the commands that
+// only ask (wait, request, version). Package agent runs the agent.
 package main

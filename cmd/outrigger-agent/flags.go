@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/outrigger-mesh/outrigger/agent"
+	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
@@ -54,8 +56,8 @@ func newRootCommand(p process) *cobra.Command {
 			}
 		},
 	}
-	logs := &logFlags{}
-	logs.add(root.PersistentFlags())
+	logs := &logging.Flags{}
+	logs.Add(root.PersistentFlags())
 	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newVersionCommand())
 	if p.name != "" {
 		rename(root, p.name)
@@ -65,50 +67,43 @@ func newRootCommand(p process) *cobra.Command {
 
 // proxyFlags are the flags of proxy.
 type proxyFlags struct {
-	domain, meshConfig    string
-	proxyLogLevel         string
-	outlierLogPath        string
-	profiling             bool
+	agent.Flags
 	stsPort               int
 	tokenManagerPlugin    string
-	templateFile          string
-	serviceCluster        string
-	concurrency           int
-	componentLogLevel     string
 	envoyRestart          string
-	maxDrain              time.Duration
-	hotRestart            bool
 	deprecated, ineffects []string
 }
 
 func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.StringVar(&f.domain, "domain", "", "DNS domain of the proxy (default: <POD_NAMESPACE>.svc.cluster.local)")
-	fs.StringVar(&f.meshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
-	fs.StringVar(&f.proxyLogLevel, "proxyLogLevel", "warning,misc:error", "log level of Envoy, and component:level")
-	fs.StringVar(&f.outlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
+	fs.StringVar(&f.Domain, "domain", "", "DNS domain of the proxy (default: <POD_NAMESPACE>.svc.cluster.local)")
+	fs.StringVar(&f.MeshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
+	fs.StringVar(&f.ProxyLogLevel, "proxyLogLevel", "warning,misc:error", "log level of Envoy, and component:level")
+	fs.StringVar(&f.OutlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
 	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often a crashed Envoy is started again: N/duration, such as 3/10m; off ends the agent with it")
-	fs.DurationVar(&f.maxDrain, "max-drain", time.Hour, "longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS")
-	fs.BoolVar(&f.hotRestart, "hot-restart", false, "on SIGHUP, or when its binary is another one, a new Envoy takes over from the old one without a failed request")
-	fs.BoolVar(&f.profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
+	fs.DurationVar(&f.MaxDrain, "max-drain", time.Hour, "longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS")
+	fs.BoolVar(&f.HotRestart, "hot-restart", false, "on SIGHUP, or when its binary is another one, a new Envoy takes over from the old one without a failed request")
+	fs.BoolVar(&f.Profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
 	fs.IntVar(&f.stsPort, "stsPort", 0, "port of the token exchange; not served yet, only 0 is accepted")
-	fs.StringVar(&f.templateFile, "templateFile", "", "bootstrap template; wins over proxyBootstrapTemplatePath, loses to ISTIO_BOOTSTRAP and customConfigFile")
+	fs.StringVar(&f.TemplateFile, "templateFile", "", "bootstrap template; wins over proxyBootstrapTemplatePath, loses to ISTIO_BOOTSTRAP and customConfigFile")
 	fs.StringVar(&f.tokenManagerPlugin, "tokenManagerPlugin", "GoogleTokenExchange", "accepted, without effect")
-	fs.StringVar(&f.serviceCluster, "serviceCluster", "istio-proxy", "deprecated: use serviceCluster of ProxyConfig")
-	fs.IntVar(&f.concurrency, "concurrency", 0, "deprecated: use concurrency of ProxyConfig")
-	fs.StringVar(&f.componentLogLevel, "proxyComponentLogLevel", "", "deprecated: use component:level in --proxyLogLevel")
+	fs.StringVar(&f.ServiceCluster, "serviceCluster", "istio-proxy", "deprecated: use serviceCluster of ProxyConfig")
+	fs.IntVar(&f.Concurrency, "concurrency", 0, "deprecated: use concurrency of ProxyConfig")
+	fs.StringVar(&f.ComponentLogLevel, "proxyComponentLogLevel", "", "deprecated: use component:level in --proxyLogLevel")
 }
 
-// life reads what the flags say of Envoy's life.
-func (f *proxyFlags) life(now <-chan struct{}) (envoyLife, error) {
-	restart, err := envoy.ParseRestart(f.envoyRestart)
-	if err != nil {
-		return envoyLife{}, fmt.Errorf("--envoy-restart: %w", err)
+// check parses and checks what the flags' types do not.
+func (f *proxyFlags) check() (err error) {
+	if f.stsPort != 0 {
+		return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", f.stsPort)
 	}
-	if f.maxDrain <= 0 {
-		return envoyLife{}, fmt.Errorf("--max-drain is %s: it must be longer than 0", f.maxDrain)
+	if f.Restart, err = envoy.ParseRestart(f.envoyRestart); err != nil {
+		return fmt.Errorf("--envoy-restart: %w", err)
 	}
-	return envoyLife{restart: restart, maxDrain: f.maxDrain, hotRestart: f.hotRestart, now: now}, nil
+	if f.MaxDrain <= 0 {
+		return fmt.Errorf("--max-drain is %s: it must be longer than 0", f.MaxDrain)
+	}
+	return nil
 }
 
 // note remembers which flags were given that have no or no long future.

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/xds"
 
+	"github.com/outrigger-mesh/outrigger/agent/environ"
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
@@ -56,7 +57,7 @@ func (c *controlPlane) writePair(t *testing.T, dir string) (serial string) {
 }
 
 // exists tells whether there is a file below the agent's directory.
-func (a *agent) exists(path string) bool {
+func (a *runningAgent) exists(path string) bool {
 	_, err := os.Stat(filepath.Join(a.dir, path))
 	return err == nil
 }
@@ -87,7 +88,7 @@ func TestProxyWithoutEnvoy(t *testing.T) {
 			t.Errorf("there is %s, which only an Envoy needs", path)
 		}
 	}
-	bootstrap, err := os.ReadFile(filepath.Join(a.dir, defaultGRPCBootstrap))
+	bootstrap, err := os.ReadFile(filepath.Join(a.dir, environ.DefaultGRPCBootstrap))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestProxyMachineReboots(t *testing.T) {
 	writeIn(t, dir, "etc/certs/root-cert.pem", cp.rootPEM())
 	writeIn(t, dir, "var/run/secrets/tokens/istio-token", []byte("the-token\n"))
 	machine := []string{"PROV_CERT=./etc/certs", "OUTPUT_CERTS=./etc/certs"}
-	stop := func(a *agent) {
+	stop := func(a *runningAgent) {
 		t.Helper()
 		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)

@@ -30,12 +30,12 @@ type coldMesh struct {
 	env          []string
 }
 
-func (m *coldMesh) start() *agent {
+func (m *coldMesh) start() *runningAgent {
 	m.t.Helper()
 	return startAgentIn(m.t, m.dir, m.proxyAddress, `,"terminationDrainDuration":"0s"`, m.controlPlane, m.env...)
 }
 
-func (m *coldMesh) end(a *agent) {
+func (m *coldMesh) end(a *runningAgent) {
 	m.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		m.t.Fatal(err)
@@ -45,7 +45,7 @@ func (m *coldMesh) end(a *agent) {
 
 // works checks everything that the agent and Envoy are told by the control
 // plane.
-func (m *coldMesh) works(a *agent, generation string) {
+func (m *coldMesh) works(a *runningAgent, generation string) {
 	m.t.Helper()
 	for _, url := range []string{"http://" + m.proxyAddress + ":8080", "https://" + m.proxyAddress + ":8443"} {
 		if got, err := askEnvoy(m.client(), url); err != nil || got != (answer{http.StatusOK, "hello", "1", generation}) {
@@ -180,7 +180,7 @@ func (m *coldMesh) withoutConsent() {
 // withoutModule starts without the cache of Wasm modules.
 func (m *coldMesh) withoutModule() {
 	m.t.Helper()
-	data := filepath.Join(m.dir, dataDir)
+	data := filepath.Join(m.dir, "var/lib/istio/data")
 	entries, err := os.ReadDir(data)
 	if err != nil {
 		m.t.Fatal(err)

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,7 +24,7 @@ func TestProxyColdStart(t *testing.T) {
 	writeIn(t, dir, "var/run/secrets/istio/root-cert.pem", cp.rootPEM())
 	writeIn(t, dir, "var/run/secrets/tokens/istio-token", []byte("the-token\n"))
 	extra := []string{"OUTRIGGER_LAST_GOOD_IDENTITY=true", "ISTIO_BOOTSTRAP_OVERRIDE=" + dir + "/override.yaml", "ISTIO_META_DNS_CAPTURE=true"}
-	stop := func(a *agent) {
+	stop := func(a *runningAgent) {
 		t.Helper()
 		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -74,20 +73,5 @@ func TestProxyColdStart(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-// An age of 0 keeps nothing, what was kept before included.
-func TestLastGoodIsSwitchedOff(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	key := filepath.Join(dir, "data", "identity")
-	writeIn(t, dir, "data/identity", []byte("sealed"))
-	b := &builder{cfg: &config{env: environment{relay: relayEnvironment{lastGoodDir: dir}}}, log: slog.New(slog.DiscardHandler), parts: &parts{}}
-	if err := b.lastGood(); err != nil || b.parts.lastGood != nil {
-		t.Errorf("%v, %v", b.parts.lastGood, err)
-	}
-	if _, err := os.Stat(key); !os.IsNotExist(err) {
-		t.Errorf("the kept identity stays: %v", err)
 	}
 }

@@ -33,12 +33,12 @@ const secretUser = `static_resources:
 `
 
 // hasSecret tells whether the Envoy that runs now was given its certificate.
-func (a *agent) hasSecret() bool {
+func (a *runningAgent) hasSecret() bool {
 	_, body := a.get(15000, "/certs")
 	return strings.Contains(body, "spiffe://cluster.local/ns/default/sa/shop")
 }
 
-func (a *agent) killEnvoy(pid int) time.Time {
+func (a *runningAgent) killEnvoy(pid int) time.Time {
 	a.t.Helper()
 	killed := time.Now()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -52,7 +52,7 @@ func (a *agent) killEnvoy(pid int) time.Time {
 const noAnswer = "ask envoy's admin port: "
 
 // notReady waits until readiness is off after a kill, with the cause.
-func (a *agent) notReady(killed time.Time) (code int, body string) {
+func (a *runningAgent) notReady(killed time.Time) (code int, body string) {
 	for code, body = http.StatusOK, ""; code == http.StatusOK || strings.HasPrefix(body, noAnswer); {
 		if code, body = a.get(15020, "/healthz/ready"); time.Since(killed) > 2*time.Minute {
 			break
@@ -62,9 +62,9 @@ func (a *agent) notReady(killed time.Time) (code int, body string) {
 }
 
 // lastEnvoyPID finds the newest child of the agent.
-func (a *agent) lastEnvoyPID() int {
+func (a *runningAgent) lastEnvoyPID() int {
 	out := a.out.String()
-	last := &agent{t: a.t, out: &lockedBuffer{}}
+	last := &runningAgent{t: a.t, out: &lockedBuffer{}}
 	_, _ = last.out.Write([]byte(out[max(strings.LastIndex(out, "envoy started\tpid="), 0):])) // a buffer takes all
 	return last.envoyPID()
 }

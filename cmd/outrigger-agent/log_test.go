@@ -4,279 +4,56 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 )
 
-// parsedLogFlags are the flags of a command line.
-func parsedLogFlags(t *testing.T, args ...string) *logFlags {
-	t.Helper()
-	var f logFlags
-	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	f.add(fs)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	return &f
-}
-
-// testLog is the log that flags ask for, in memory.
-func testLog(t *testing.T, args ...string) (*slog.Logger, *bytes.Buffer) {
-	t.Helper()
-	f := parsedLogFlags(t, args...)
-	rules, _, err := f.rules()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	return slog.New(newLogHandler(&out, rules, f.asJSON)), &out
-}
-
-// textLines checks the times and gives what stands behind them.
-func textLines(t *testing.T, text string) []string {
-	t.Helper()
-	var lines []string
-	for line := range strings.Lines(text) {
-		at, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		if _, err := time.Parse("2006-01-02T15:04:05.000000Z", at); err != nil {
-			t.Error(err)
-		}
-		lines = append(lines, rest)
-	}
-	return lines
-}
-
-// jsonLines reads each line, and takes the time out.
-func jsonLines(t *testing.T, text string) []map[string]any {
-	t.Helper()
-	var docs []map[string]any
-	for line := range strings.Lines(text) {
-		var doc map[string]any
-		if err := json.Unmarshal([]byte(line), &doc); err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-		at, _ := doc["time"].(string)
-		if _, err := time.Parse("2006-01-02T15:04:05.000000Z", at); err != nil {
-			t.Error(err)
-		}
-		delete(doc, "time")
-		docs = append(docs, doc)
-	}
-	return docs
-}
-
-func TestLogLines(t *testing.T) {
+// The program writes its log to where the flags say, also in JSON, and nothing
+// that is secret goes there.
+func TestLogOfTheProgram(t *testing.T) {
 	t.Parallel()
-	write := func(log *slog.Logger) {
-		log.Info("not shown")
-		log.Warn("shown", "path", "a\nb", "count", 3)
-		log.With("component", "xdsproxy", "stream", "s").Debug("of a part", "duration", 1500*time.Millisecond, "err", errors.New("no\r2026-01-01T00:00:00.000000Z\terror\tforged\x1b[31m \u2028\x9b"))
-		log.With("component", "sds").Info("not shown")
-		log.With("component", "ca").Error("a line", "reason", "ends\n")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agent.log")
+	environ := []string{
+		"PROXY_CONFIG={proxyMetadata: {A: s3cr3t}, configPath: " + dir + ", tracing: {lightstep: {accessToken: s3cr3t, address: 'a:1'}}}", "XDS_HEADER_X=s3cr3t", "CA_HEADER_X=s3cr3t",
+		"OUTRIGGER_BIND_ADDRESS=127.77.43.1", "POD_NAMESPACE=ns", "XDS_ROOT_CA=" + filepath.Join(dir, "none"), "ISTIO_META_TOKEN=s3cr3t",
+		`ISTIO_KUBE_APP_PROBERS={"/app-health/a/livez":{"httpGet":{"port":1,"httpHeaders":[{"name":"x","value":"s3cr3t"}]}}}`, "TERMINATION_DRAIN_DURATION_SECONDS=7",
 	}
-	log, out := testLog(t, "--log_output_level", "default:warn, xdsproxy:debug")
-	write(log)
-	want := []string{
-		"warn\tshown\tpath=a\\nb\tcount=3",
-		"debug\txdsproxy\tof a part\tstream=s\tduration=1.5s\terr=no\\r2026-01-01T00:00:00.000000Z error forged\\u001b[31m \\u2028\\x9b",
-		"error\tca\ta line\treason=ends\\n",
-	}
-	if diff := cmp.Diff(want, textLines(t, out.String())); diff != "" {
-		t.Error(diff)
-	}
-	log, out = testLog(t, "--log_output_level", "default:warn, xdsproxy:debug", "--log_as_json")
-	write(log)
-	wantJSON := []map[string]any{
-		{"level": "warn", "msg": "shown", "path": "a\nb", "count": 3.0},
-		{
-			"level": "debug", "scope": "xdsproxy", "msg": "of a part", "stream": "s", "duration": "1.5s",
-			"err": "no\r2026-01-01T00:00:00.000000Z\terror\tforged\x1b[31m \u2028\ufffd",
-		},
-		{"level": "error", "scope": "ca", "msg": "a line", "reason": "ends\n"},
-	}
-	if diff := cmp.Diff(wantJSON, jsonLines(t, out.String())); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func FuzzOneLine(f *testing.F) {
-	f.Add("a\nb\r\tc\x00\u0085\u2028\xff")
-	f.Fuzz(func(t *testing.T, s string) {
-		if got := oneLine(s); strings.ContainsFunc(got, breaks) || len(got) < len([]rune(s)) {
-			t.Errorf("%q became %q", s, got)
-		}
-	})
-}
-
-// Every name that Istio's agent has for a part of its log means something.
-func TestLogScopes(t *testing.T) {
-	t.Parallel()
-	for scope, component := range map[string]string{
-		"default": "default", "xdsproxy": "xdsproxy", "sds": "sds", "cache": "sds", "citadelclient": "ca", "security": "sds", "ca": "ca", "ads": "sds",
-		"dns": "dns", "wasm": "wasm", "healthcheck": "healthcheck", "iptables": "iptables", "stsserver": "stsserver", "stsclient": "stsclient",
-		"googleca": "googleca", "googlecas": "googlecas", "gcecred": "gcecred", "spiffe": "spiffe", "klog": "klog", "model": "model", "validation": "validation",
-		"envoy": "envoy", "status": "status", "all": "all", "Ca": "", "": "",
-	} {
-		if got, ok := logComponent(scope); got != component || ok != (component != "") {
-			t.Errorf("%q means %q, %v", scope, got, ok)
-		}
-	}
-	for list, want := range map[string]map[string]slog.Level{
-		"default:info":                           {"default": slog.LevelInfo},
-		"warn":                                   {"default": slog.LevelWarn},
-		"":                                       {"default": slog.LevelInfo},
-		" error , ca:debug,":                     {"default": slog.LevelError, "ca": slog.LevelDebug},
-		"ca:fatal,sds:none":                      {"default": slog.LevelInfo, "ca": levelNone, "sds": levelNone},
-		"citadelclient:debug":                    {"default": slog.LevelInfo, "ca": slog.LevelDebug},
-		"citadelclient:debug,ca:error":           {"default": slog.LevelInfo, "ca": slog.LevelError},
-		"cache:error,security:debug,ads:warn":    {"default": slog.LevelInfo, "sds": slog.LevelDebug},
-		"sds:debug,all:error,default:info":       {"default": slog.LevelError},
-		"default:none,ca:info,nobody:debug,all2": nil,
-	} {
-		got, _, err := parseLevels("--flag", list, slog.LevelInfo)
-		if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (want != nil) {
-			t.Errorf("%q: %v %s", list, err, diff)
-		}
-	}
-	for _, list := range []string{"default:loud", "ca:info:debug", "all:debug,x:y", "ca:"} {
-		if _, _, err := parseLevels("--flag", list, slog.LevelInfo); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("--flag is %q: the level", list)) {
-			t.Errorf("%s: error %v", list, err)
-		}
-	}
-}
-
-// Names of other versions are one warning, not an error.
-func TestLogUnknownScopes(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "log")
-	f := parsedLogFlags(t, "--log_output_level=ztunnel:debug,ca:info,authn:warn", "--log_stacktrace_level=authn:error", "--log_caller=ca,ambient", "--log_target", path)
-	if _, err := f.logger(); err != nil {
-		t.Fatal(err)
-	}
+	out, errs, code := program(t, ownName, environ, "proxy", "--log_as_json", "--log_target", path, "--log_target", "stderr", "--concurrency=1", "--log_caller=all")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"warn\tthe flags of the log name scopes that do not exist here; they are ignored\tname=ambient,authn,ztunnel"}
-	if diff := cmp.Diff(want, textLines(t, string(text))); diff != "" {
-		t.Error(diff)
+	if code != exitError || out != "" || strings.Contains(errs+string(text), "s3cr3t") {
+		t.Errorf("exit code %d, output %q, errors %q, log %q", code, out, errs, text)
 	}
-}
-
-func TestLogCallerAndStack(t *testing.T) {
-	t.Parallel()
-	const place = `outrigger-agent/log_test\.go:\d+`
-	for name, tc := range map[string]struct {
-		args         []string
-		caller, fail bool
-		stack        bool
-	}{
-		"neither":              {},
-		"caller":               {args: []string{"--log_caller=sds,citadelclient"}, caller: true},
-		"caller of all":        {args: []string{"--log_caller=all"}, caller: true},
-		"caller of default":    {args: []string{"--log_caller=default"}, caller: true},
-		"caller of another":    {args: []string{"--log_caller=xdsproxy"}},
-		"stack":                {args: []string{"--log_stacktrace_level=ca:warn"}, stack: true},
-		"stack of all":         {args: []string{"--log_stacktrace_level=debug"}, stack: true},
-		"stack of errors only": {args: []string{"--log_stacktrace_level=ca:error"}},
-		"stack of another":     {args: []string{"--log_stacktrace_level=sds:debug"}},
-		"both":                 {args: []string{"--log_stacktrace_level=warn", "--log_caller=ca"}, stack: true, caller: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			log, out := testLog(t, tc.args...)
-			log.With("component", "ca").Warn("the message", "count", 1)
-			want := `^warn\tca\t`
-			if tc.caller {
-				want += place + `\t`
-			}
-			want += `the message\tcount=1`
-			if tc.stack {
-				want += `\tstack=\S+\.TestLogCallerAndStack\.func1 ` + place + ` < testing\.tRunner testing/testing\.go:\d+`
-			}
-			if lines := textLines(t, out.String()); len(lines) != 1 || !regexp.MustCompile(want+"$").MatchString(lines[0]) {
-				t.Errorf("%q does not match %s", lines, want)
-			}
-
-			log, out = testLog(t, append(tc.args, "--log_as_json")...)
-			log.With("component", "ca").Warn("the message", "count", 1)
-			doc := jsonLines(t, out.String())[0]
-			caller, hasCaller := doc["caller"].(string)
-			if hasCaller != tc.caller || tc.caller && !regexp.MustCompile("^"+place+"$").MatchString(caller) {
-				t.Errorf("caller %q", caller)
-			}
-			stack, hasStack := doc["stack"].(string)
-			if hasStack != tc.stack || tc.stack && !regexp.MustCompile(`^\S+\.TestLogCallerAndStack\.func1\n\t`+place+`\ntesting\.tRunner\n\t\S+$`).MatchString(stack) {
-				t.Errorf("stack %q", stack)
-			}
-			delete(doc, "caller")
-			delete(doc, "stack")
-			if diff := cmp.Diff(map[string]any{"level": "warn", "scope": "ca", "msg": "the message", "count": 1.0}, doc); diff != "" {
-				t.Error(diff)
-			}
-		})
+	if !strings.HasPrefix(errs, string(text)) {
+		t.Errorf("the two targets differ: %q, %q", errs, text)
 	}
-}
-
-// The error that ends the agent is in the log where people look, and a log of
-// JSON holds nothing else.
-func TestReport(t *testing.T) {
-	t.Parallel()
-	cause := errors.New("first\nsecond")
-	for name, c := range map[string]struct {
-		flags         logFlags
-		logged, plain bool
-	}{
-		"text":         {logFlags{targets: []string{"stdout"}}, false, true},
-		"text, a file": {logFlags{targets: []string{"stdout", "/f"}}, true, true},
-		"JSON":         {logFlags{targets: []string{"stdout"}, asJSON: true}, true, false},
-	} {
-		var out bytes.Buffer
-		err := c.flags.report(slog.New(slog.NewTextHandler(&out, nil)), cause)
-		var logged loggedError
-		if !errors.Is(err, cause) || errors.As(err, &logged) == c.plain || strings.Contains(out.String(), `err="first; second"`) != c.logged {
-			t.Errorf("%s: %v, %s", name, err, out.String())
+	var names []any
+	ends := 0
+	for line := range strings.Lines(string(text)) {
+		var doc map[string]any
+		if err := json.Unmarshal([]byte(line), &doc); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		if doc["level"] == "error" && doc["msg"] == "the agent ends" {
+			ends++
+		} else if doc["level"] != "warn" || !strings.HasPrefix(doc["caller"].(string), "outrigger-agent/proxy.go:") {
+			t.Errorf("line %v", doc)
+		}
+		if name, ok := doc["name"]; ok {
+			names = append(names, name)
 		}
 	}
-	if err := (&logFlags{asJSON: true}).report(nil, nil); err != nil {
-		t.Error(err)
+	if !slices.Contains(names, any("--concurrency")) || !strings.Contains(string(text), "terminationDrainDuration of ProxyConfig") {
+		t.Errorf("the log is %s", text)
 	}
-}
-
-// TestLogIsLimited: what a peer repeats, or says at length, does not fill the log.
-func TestLogIsLimited(t *testing.T) {
-	t.Parallel()
-	rules, _, err := (&logFlags{levels: "default:info"}).rules()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	log := slog.New(limitLog(newLogHandler(&out, rules, false))).With("component", "xdsproxy")
-	long := strings.Repeat("long\n", 100_000)
-	for range 10_000 {
-		log.Warn("envoy rejected configuration and keeps what it had", "reason", long)
-	}
-	log.Error("another line")
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	// The clock goes on meanwhile: a few more than those at once may pass.
-	if n := len(lines); n < linesAtOnce || n > 20*linesAtOnce || !strings.HasSuffix(lines[n-1], "another line") {
-		t.Errorf("%d lines, the last one %q", n, lines[n-1])
-	}
-	for _, line := range lines {
-		if len(line) > 2*maxLogValue {
-			t.Fatalf("a line of %d bytes: %.200q", len(line), line)
-		}
+	if ends != 1 {
+		t.Errorf("%d lines tell why the agent ends: %s", ends, text)
 	}
 }

@@ -9,10 +9,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
@@ -29,7 +33,7 @@ const (
 )
 
 func main() {
-	os.Exit(run(os.Args, processEnvironment()))
+	os.Exit(run(os.Args, environment()))
 }
 
 // run executes the command line, which begins with the program's name, and
@@ -86,9 +90,9 @@ func exitCode(name string, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	var logged loggedError
+	var logged logging.Logged
 	if !errors.As(err, &logged) {
-		fmt.Fprintln(os.Stderr, name+":", sentence(err))
+		fmt.Fprintln(os.Stderr, name+":", logging.Sentence(err))
 	}
 	var crash *envoy.ExitError
 	if errors.As(err, &crash) {
@@ -97,27 +101,26 @@ func exitCode(name string, err error) int {
 	return exitError
 }
 
-// sentence is an error as one line, whatever libraries say; several faults
-// stand behind each other.
-func sentence(err error) string {
-	var line strings.Builder
-	for part := range strings.FieldsFuncSeq(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }) {
-		part = strings.TrimSpace(part)
-		switch {
-		case part == "":
-			continue
-		case strings.HasSuffix(line.String(), ":"):
-			line.WriteByte(' ')
-		case line.Len() > 0:
-			line.WriteString("; ")
-		}
-		line.WriteString(part)
+// The names of the program: its own, and that of the one whose place it takes.
+const (
+	ownName  = "outrigger-agent"
+	peerName = "pilot-agent"
+)
+
+// programName is the name by which the program was called. It is used in help
+// and messages only: all names do the same.
+func programName(argv []string) string {
+	if len(argv) > 0 && filepath.Base(argv[0]) == peerName {
+		return peerName
 	}
-	return line.String()
+	return ownName
 }
 
-// loggedError is an error that people have read in the log.
-type loggedError struct{ error }
-
-// Unwrap gives the error itself.
-func (e loggedError) Unwrap() error { return e.error }
+// rename puts a name into the usage and the examples of all commands.
+func rename(command *cobra.Command, name string) {
+	command.Use = strings.Replace(command.Use, ownName, name, 1)
+	command.Example = strings.ReplaceAll(command.Example, ownName, name)
+	for _, c := range command.Commands() {
+		rename(c, name)
+	}
+}

@@ -10,13 +10,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/agent"
+	"github.com/outrigger-mesh/outrigger/agent/environ"
+	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
-	"github.com/outrigger-mesh/outrigger/bootstrap/platform"
 )
 
 const proxyLong = `proxy runs the agent and its Envoy until SIGTERM or SIGINT. Then readiness goes off,
@@ -35,7 +36,7 @@ this order.`
 // proxyName is the name of the command.
 const proxyName = "proxy"
 
-func newProxyCommand(p process, logs *logFlags) *cobra.Command {
+func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 	var f proxyFlags
 	cmd := &cobra.Command{
 		Use:   proxyName + " [sidecar|router|waypoint]",
@@ -48,7 +49,7 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 			"  # a gateway with a mesh config file\n" +
 			"  outrigger-agent proxy router --meshConfig ./etc/istio/config/mesh",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			log, err := logs.logger()
+			log, err := logs.Logger()
 			if err != nil {
 				return err
 			}
@@ -62,7 +63,7 @@ func newProxyCommand(p process, logs *logFlags) *cobra.Command {
 			for _, flag := range f.ineffects {
 				log.Warn("a flag is accepted but has no effect", "name", flag)
 			}
-			return logs.report(log, runProxy(cmd.Context(), log, proxyRun{args: args, flags: f, jsonLog: logs.asJSON, process: p}))
+			return logs.Report(log, runProxy(cmd.Context(), log, proxyRun{args: args, flags: f, jsonLog: logs.JSON, process: p}))
 		},
 	}
 	f.add(cmd.Flags())
@@ -83,48 +84,29 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 	if err != nil {
 		return err
 	}
-	if r.flags.stsPort != 0 {
-		return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", r.flags.stsPort)
-	}
-	life, err := r.flags.life(r.process.now)
-	if err != nil {
+	if err := r.flags.check(); err != nil {
 		return err
 	}
-	if life.hotRestart {
+	if r.flags.HotRestart {
 		// One that comes before there is an Envoy must not end the agent.
 		early := make(chan os.Signal, 1)
 		signal.Notify(early, syscall.SIGHUP)
 		defer signal.Stop(early)
 	}
-	env, warnings := readEnvironment(r.process.environ)
-	tuneRuntime(env)
-	cfg, more, err := resolve(sources{
-		role: role, flags: r.flags, jsonLog: r.jsonLog, env: env, read: os.ReadFile, addresses: hostAddresses,
-		platform: detector(ctx, env, log),
-	})
-	for _, warning := range slices.Concat(warnings, more) {
+	values, warnings := environ.Read(r.process.environ)
+	for _, warning := range warnings {
 		log.Warn("the configuration holds something that is not used", "reason", warning)
 	}
+	if !values.GoTuned {
+		agent.TuneRuntime()
+	}
+	a, err := agent.New(ctx, agent.Config{
+		Role: role, Flags: r.flags.Flags, Environ: values, JSONLog: r.jsonLog, Version: version, Logger: log, Now: r.process.now,
+	})
 	if err != nil {
 		return err
 	}
-	logConfig(log, cfg)
-	return runAgent(ctx, cfg, log, life)
-}
-
-// detector finds the cloud. What its metadata service does not tell in time is
-// left out.
-func detector(ctx context.Context, env environment, log *slog.Logger) func(bool) platform.Result {
-	return func(ipv6 bool) platform.Result {
-		// The error is that of ctx: the start ends anyway.
-		result, _ := platform.Detect(ctx, platform.Config{
-			Platform: env.cloudPlatform, IPv6: ipv6, Logger: log.With("component", "platform"),
-			Env: platform.Env{
-				GCPMetadata: env.gcpMetadata, GCEMetadataHost: env.gcpServerHost, GKEClusterURL: env.gkeURL, GCPQuotaProject: env.gcpQuotaProject,
-			},
-		})
-		return result
-	}
+	return a.Run(ctx)
 }
 
 // parseRole reads the role. What stands behind it is ignored, as pilot-agent

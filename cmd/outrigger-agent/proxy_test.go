@@ -27,13 +27,13 @@ import (
 // signals and the working directory are the real ones.
 func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "agent" {
-		os.Exit(run(os.Args, processEnvironment()))
+		os.Exit(run(os.Args, environment()))
 	}
 	os.Exit(ownnet.Tests(m).Run())
 }
 
-// agent is a running agent.
-type agent struct {
+// runningAgent is a running agent.
+type runningAgent struct {
 	t       *testing.T
 	cmd     *exec.Cmd
 	dir     string
@@ -61,7 +61,7 @@ func (l *lockedBuffer) String() string {
 
 // startAgent starts an agent with an address of its own on loopback. extra are
 // variables, and flags, which begin with --.
-func startAgent(t *testing.T, address, proxyConfig string, cp *controlPlane, extra ...string) *agent {
+func startAgent(t *testing.T, address, proxyConfig string, cp *controlPlane, extra ...string) *runningAgent {
 	t.Helper()
 	dir := t.TempDir()
 	writeIn(t, dir, "var/run/secrets/istio/root-cert.pem", cp.rootPEM())
@@ -83,13 +83,13 @@ func writeIn(t *testing.T, dir, path string, data []byte) {
 }
 
 // startAgentIn is startAgent with the files that are in a directory.
-func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPlane, extra ...string) *agent {
+func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPlane, extra ...string) *runningAgent {
 	t.Helper()
 	envoy := findEnvoy()
 	if envoy == "" {
 		t.Skip("no Envoy found: run `make envoy` or set ENVOY")
 	}
-	a := &agent{t: t, dir: dir, address: address, out: &lockedBuffer{}, ended: make(chan struct{})}
+	a := &runningAgent{t: t, dir: dir, address: address, out: &lockedBuffer{}, ended: make(chan struct{})}
 	a.cmd = exec.Command(os.Args[0], "proxy", "sidecar", "--domain", "default.svc.cluster.local")
 	a.cmd.Dir = a.dir
 	a.cmd.Env = append([]string{
@@ -135,7 +135,7 @@ func findEnvoy() string {
 	return ""
 }
 
-func (a *agent) get(port int, path string) (code int, body string) {
+func (a *runningAgent) get(port int, path string) (code int, body string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s%s", net.JoinHostPort(a.address, fmt.Sprint(port)), path), nil)
@@ -164,7 +164,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (a *agent) waitReady() {
+func (a *runningAgent) waitReady() {
 	a.t.Helper()
 	last := ""
 	eventually(a.t, "the proxy becomes ready", func() bool {
@@ -182,7 +182,7 @@ func (a *agent) waitReady() {
 	})
 }
 
-func (a *agent) waitEnd(want int) {
+func (a *runningAgent) waitEnd(want int) {
 	a.t.Helper()
 	select {
 	case <-a.ended:
@@ -195,7 +195,7 @@ func (a *agent) waitEnd(want int) {
 }
 
 // envoyPID finds the child of the agent.
-func (a *agent) envoyPID() int {
+func (a *runningAgent) envoyPID() int {
 	a.t.Helper()
 	_, after, found := strings.Cut(a.out.String(), "envoy started\tpid=")
 	var pid int

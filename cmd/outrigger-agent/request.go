@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/agent"
+	"github.com/outrigger-mesh/outrigger/agent/environ"
 )
 
 // requestTimeout bounds a request with its answer, dialTimeout the connection
@@ -33,9 +36,9 @@ const defaultStatusPort = 15020
 
 // debugPorts are the local ports that request may ask: Envoy's admin port, the
 // agent's debug port, the status port, and Envoy's own of readiness.
-func debugPorts(env environment) []int {
+func debugPorts(env environ.Values) []int {
 	ports := []int{15000, 15004, defaultStatusPort, 15021}
-	if p := env.relay.debugPort; p != 0 && !slices.Contains(ports, p) {
+	if p := env.Debug.Port; p != 0 && !slices.Contains(ports, p) {
 		ports = append(ports, p)
 	}
 	return ports
@@ -71,19 +74,19 @@ func newRequestCommand(p process) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			env, _ := readEnvironment(p.environ) // other variables are not this command's
+			env, _ := environ.Read(p.environ) // other variables are not this command's
 			ports := debugPorts(env)
 			if !slices.Contains(ports, port) {
 				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(ports), "[]"))
 			}
-			host := env.bindAddress
+			host := env.BindAddress
 			if host == "" {
 				host = "localhost"
 			} else if _, err := netip.ParseAddr(host); err != nil {
 				return fmt.Errorf("environment variable OUTRIGGER_BIND_ADDRESS is %q, it must be an IP address", host)
 			}
-			if port == env.relay.debugPort {
-				host = debugHost(host)
+			if port == env.Debug.Port {
+				host = agent.DebugHost(host)
 			}
 			body := ""
 			if len(args) == 3 {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/outrigger-mesh/outrigger/envoy"
+)
+
+// builder makes the parts of the agent one after the other; nothing runs yet.
+type builder struct {
+	cfg      *settings
+	socks    *sockets
+	log      *slog.Logger
+	quit     func()
+	registry *prometheus.Registry
+	parts    *parts
+}
+
+// build makes the parts. ctx is done when the agent drains.
+func (b *builder) build(ctx context.Context) (*parts, error) {
+	b.registry = prometheus.NewRegistry()
+	// With a prefix, as Istio's agent has it: the application's own metrics of
+	// Go and of its process stand beside these.
+	prometheus.WrapRegistererWithPrefix("istio_agent_", b.registry).MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.cfg.flags.HotRestart}
+	for _, step := range []func() error{b.lastGood, b.identity, b.dnsProxy, b.wasmCache, b.relay, b.envoy, b.debugPort, b.healthCheck} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	if b.socks.status == nil {
+		return b.parts, nil
+	}
+	var err error
+	b.parts.status, err = b.status(ctx)
+	return b.parts, err
+}
+
+func (b *builder) scope(name string) *slog.Logger { return b.log.With("component", name) }
+
+// envoy makes the process of Envoy, unless applications do without.
+func (b *builder) envoy() (err error) {
+	cfg := b.cfg
+	if cfg.env.Envoy.Disabled {
+		return nil
+	}
+	admin := envoy.NewAdmin(cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())))
+	b.parts.envoy, err = envoy.New(envoy.Config{
+		Binary: b.parts.binary, Args: cfg.envoyArgs, Admin: admin, Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
+		HotRestart: hotRestart(cfg, b.parts.relay.Connected),
+		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.scope("envoy"), Registerer: b.registry,
+	})
+	return err
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/outrigger-mesh/outrigger/agent/environ"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+)
+
+// debugHandlers are the paths of the status port by which people on this
+// machine look into the agent.
+func (b *builder) debugHandlers() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/debug/config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			doc, err := effective(b.cfg)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			_, _ = w.Write(doc) // a peer that has gone needs no answer
+		}),
+		"/debug/xds":  relayHandler(b.parts.relay),
+		"/debug/ndsz": namesHandler(b.parts.dns),
+	}
+}
+
+// bindDebug binds the debug port, for peers on this machine.
+func (s *sockets) bindDebug(cfg *settings) (err error) {
+	if !cfg.env.Debug.Enabled {
+		return nil
+	}
+	if s.debug, err = net.Listen("tcp", net.JoinHostPort(DebugHost(cfg.local), strconv.Itoa(cfg.env.Debug.Port))); err != nil {
+		return fmt.Errorf("debug port: %w; free it, set PROXY_XDS_DEBUG_VIA_AGENT_PORT, or PROXY_XDS_DEBUG_VIA_AGENT to false", err)
+	}
+	return nil
+}
+
+// debugPort makes the server of the debug port.
+func (b *builder) debugPort() (err error) {
+	if b.socks.debug == nil {
+		return nil
+	}
+	b.parts.debug, err = xdsproxy.NewDebug(xdsproxy.DebugConfig{Listener: b.socks.debug, Proxy: b.parts.relay, Logger: b.scope("xdsproxy")})
+	return err
+}
+
+// relayHandler shows how the streams to the control plane are.
+func relayHandler(relay *xdsproxy.Proxy) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		_ = json.NewEncoder(w).Encode(relay.Status()) // a peer that has gone needs no answer
+	})
+}
+
+// DebugHost is where the debug port is, for people on this machine only: with
+// the other ports where that is a loopback address.
+func DebugHost(local string) string {
+	switch ip := net.ParseIP(local); {
+	case ip == nil || ip.IsLoopback():
+		return local
+	case ip.To4() == nil:
+		return "::1"
+	default:
+		return "127.0.0.1"
+	}
+}
+
+// effective is the configuration that the agent runs by, as JSON, without
+// anything that may be secret.
+func effective(cfg *settings) ([]byte, error) {
+	to := func(u upstream) map[string]any {
+		return map[string]any{"address": u.address, "serverName": u.serverName, "roots": u.roots, "tls": u.tlsConfig(nil) != nil}
+	}
+	files := map[string]string{"bootstrap": cfg.bootstrapFile}
+	if cfg.env.GRPCBootstrap != "" {
+		files["grpcBootstrap"] = cfg.env.GRPCBootstrap
+	}
+	doc, err := json.MarshalIndent(map[string]any{
+		"version":      cfg.version,
+		"node":         map[string]any{"id": cfg.node.String(), "metadata": shownMetadata(cfg)},
+		"identity":     map[string]any{"id": cfg.identity.String(), "keyType": cfg.keyType, "files": cfg.source.dir},
+		"proxyConfig":  json.RawMessage(redacted(cfg)),
+		"controlPlane": to(cfg.xds),
+		"authority":    to(cfg.ca),
+		"localAddress": cfg.local,
+		"files":        files,
+		"envoy":        shownArgs(cfg.envoyArgs),
+		"environment":  cfg.env.Shown,
+		"headers":      slices.Sorted(maps.Keys(cfg.env.Upstream.XDSHeaders)),
+		"caHeaders":    slices.Sorted(maps.Keys(cfg.env.Upstream.CAHeaders)),
+	}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(doc, '\n'), nil
+}
+
+// shownMetadata is the metadata of the node. What has no type is anything that
+// somebody put into the environment: its keys only. The same goes for
+// annotations.
+func shownMetadata(cfg *settings) map[string]any {
+	typed := *cfg.metadata
+	typed.ProxyConfig, typed.Raw, typed.Annotations = nil, nil, nil
+	return map[string]any{
+		"typed":       typed,
+		"others":      slices.Sorted(maps.Keys(cfg.metadata.Raw)),
+		"annotations": slices.Sorted(maps.Keys(cfg.metadata.Annotations)),
+	}
+}
+
+// shownArgs are the arguments of Envoy without the text that is laid over the
+// bootstrap.
+func shownArgs(args []string) []string {
+	shown := slices.Clone(args)
+	for i, arg := range shown {
+		if arg == "--config-yaml" && i+1 < len(shown) {
+			shown[i+1] = environ.Hidden
+		}
+	}
+	return shown
+}
+
+// redacted is the ProxyConfig as JSON without values that may be secret.
+func redacted(cfg *settings) string {
+	var fields map[string]any
+	if err := json.Unmarshal(cfg.metadata.ProxyConfig, &fields); err != nil {
+		return ""
+	}
+	if values, ok := fields["proxyMetadata"].(map[string]any); ok {
+		fields["proxyMetadata"] = slices.Sorted(maps.Keys(values))
+	}
+	delete(fields, "tracing") // may hold an access token
+	delete(fields, "caCertificatesPem")
+	doc, err := json.Marshal(fields)
+	if err != nil {
+		return ""
+	}
+	return string(doc)
+}

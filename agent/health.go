@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"github.com/outrigger-mesh/outrigger/status/health"
+)
+
+// healthCheck makes the check of an application that no kubelet probes.
+func (b *builder) healthCheck() (err error) {
+	probe := b.cfg.proxyConfig.GetReadinessProbe()
+	if probe == nil {
+		return nil
+	}
+	c := health.Config{
+		Probe: probe, Address: b.cfg.node.IP, SourceIP: b.probeSource(), Report: b.parts.relay.ReportHealth,
+		Logger: b.scope("healthcheck"), Registerer: b.registry,
+	}
+	if b.cfg.env.Probe.LegacyLocalhost {
+		c.Address = ""
+	}
+	if b.parts.envoy != nil {
+		c.EnvoyReady = b.parts.envoy.Ready
+	}
+	b.parts.health, err = health.New(c)
+	return err
+}
+
+// probeSource is where probes come from: an address that the rules which
+// capture traffic let pass. Empty: the kernel chooses.
+func (b *builder) probeSource() string {
+	switch {
+	case b.cfg.metadata.InterceptionMode == "NONE", b.cfg.env.BindAddress != "":
+		return ""
+	case b.cfg.local == "::1":
+		return "::6"
+	}
+	return "127.0.0.6"
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/internal/footprint"
+	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/sds/caclient"
+	"github.com/outrigger-mesh/outrigger/status"
+	"github.com/outrigger-mesh/outrigger/status/health"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
+)
+
+// parts are what the agent is made of.
+type parts struct {
+	files    *sds.Files       // nil when another server keeps the identity
+	ca       *caclient.Client // nil when the identity comes in files
+	workload *sds.Workload    // nil when another server keeps the identity
+	secrets  *sds.Server      // nil without Envoy, or when another server serves it
+	output   *sds.Output      // nil without OUTPUT_CERTS
+	relay    *xdsproxy.Proxy
+	lastGood *lastgood.Store // nil when nothing is kept
+	keeps    bool            // the identity is kept too
+	debug    *xdsproxy.Debug // nil when the debug port is off
+	dns      *dns.Server     // nil without a DNS proxy
+	wasm     *wasm.Cache     // nil when modules are left to Envoy
+	health   *health.Checker // nil where a kubelet probes the application
+	status   *status.Server  // nil when the status port is off
+	envoy    *envoy.Process  // nil with DISABLE_ENVOY
+	binary   string
+	hot      bool // a signal asks for a hot restart
+}
+
+// run runs the parts. Envoy ends first, whatever the cause: a signal, or a
+// part that ended by itself. The others serve it until then.
+func (p *parts) run(ctx context.Context, log *slog.Logger) error {
+	var g errgroup.Group
+	proxying, stopEnvoy := context.WithCancel(ctx)
+	defer stopEnvoy()
+	helping, stopHelpers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopHelpers()
+	start := func(name string, run func(context.Context) error) {
+		g.Go(func() error {
+			defer stopEnvoy()
+			if err := run(helping); err != nil {
+				log.Error("a part of the agent has ended, and ends the agent", "name", name, "err", err)
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	if p.files != nil {
+		start("files", p.files.Run) // reads certificates that others write, feeds workload and secrets
+	}
+	if p.ca != nil {
+		start("ca", p.ca.Run) // reads requests to sign, feeds the certificate authority
+	}
+	if p.workload != nil {
+		start("workload", p.workload.Run) // reads signed certificates, feeds secrets and every TLS handshake
+	}
+	if p.secrets != nil {
+		start("sds", p.secrets.Run) // reads the workload's identity, feeds Envoy over the SDS socket
+	}
+	if p.output != nil {
+		start("output", p.output.Run) // reads the workload's identity, feeds the files of OUTPUT_CERTS
+	}
+	start("xdsproxy", p.relay.Run) // reads the control plane's stream, feeds Envoy over the XDS socket, and back
+	if p.lastGood != nil {
+		start("lastgood", p.lastGood.Run) // reads what Envoy acknowledges, feeds the disk
+	}
+	if p.keeps {
+		start("identity", func(ctx context.Context) error { return p.keepIdentity(ctx, log) }) // reads the workload's identity, feeds the disk
+	}
+	if p.debug != nil {
+		start("debug", p.debug.Run) // reads people's questions, feeds the control plane
+	}
+	if p.dns != nil {
+		start("dns", p.dns.Run) // reads name tables and the system's resolvers, feeds the application's lookups
+	}
+	if p.wasm != nil {
+		start("wasm", p.wasm.Run) // reads its clock, deletes modules that nothing uses
+	}
+	if p.health != nil {
+		start("healthcheck", p.health.Run) // reads the application, feeds the control plane
+	}
+	if p.status != nil {
+		start("status", p.status.Run) // reads Envoy's admin port, the identity and the application, feeds probes and scrapes
+	}
+	g.Go(func() error { // reads nothing, feeds the system: memory that only the start needed
+		footprint.GiveBack(helping, giveBackAfter[:]...)
+		return nil
+	})
+	ended, tooOld := make(chan struct{}), make(chan error, 1)
+	if p.envoy == nil { // the applications speak to the control plane themselves
+		g.Go(func() error {
+			defer stopHelpers()
+			<-proxying.Done()
+			return nil
+		})
+		return g.Wait()
+	}
+	g.Go(func() error { // reads Envoy's version, feeds the one sentence that an Envoy too old needs
+		err := checkVersion(proxying, log, p.binary, ended)
+		if err != nil {
+			stopEnvoy()
+		}
+		tooOld <- err
+		return nil
+	})
+	g.Go(func() error { // reads signals, asks Envoy's part for a hot restart
+		p.hotRestarts(helping, log)
+		return nil
+	})
+	g.Go(func() error { // Envoy: reads both sockets, feeds the application; drains before it ends
+		defer stopHelpers()
+		err := p.envoy.Run(proxying)
+		close(ended)
+		if old := <-tooOld; old != nil {
+			return old
+		}
+		return err
+	})
+	return g.Wait()
+}
+
+// versionDelay keeps the check of Envoy's version, which starts a second Envoy
+// for a moment, out of the way of the start.
+const versionDelay = time.Second
+
+// checkVersion refuses an Envoy that is too old, a moment after its start or
+// when it has ended: an old one may end over the bootstrap, and that would be
+// all the log says. It is not asked for once the agent drains. An Envoy that
+// runs is not ended because its binary does not tell: that may be gone or busy.
+func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-chan struct{}) error {
+	timer := time.NewTimer(versionDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ended:
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	v, err := envoy.CheckVersion(ctx, binary)
+	if why := v.Untested(); err == nil && why != "" {
+		log.With("component", "envoy").Warn("this build of envoy is not one that the agent is tested with", "version", v.String(), "path", binary, "reason", why)
+	}
+	if err == nil || ctx.Err() != nil {
+		return nil // or cut short
+	}
+	select {
+	case <-ended:
+		return err
+	default:
+	}
+	if v.Full == "" {
+		log.With("component", "envoy").Warn("envoy runs, but its version is not known", "err", err)
+		return nil
+	}
+	return err
+}
+
+// When memory goes back to the system: while Envoy starts, and when what the
+// start needed is not needed any more.
+var giveBackAfter = [...]time.Duration{100 * time.Millisecond, 1400 * time.Millisecond}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/agent/environ"
+	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/bootstrap/platform"
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/status"
+)
+
+// The files of the downward API, relative to the working directory.
+const (
+	labelsFile      = "./etc/istio/pod/labels"
+	annotationsFile = "./etc/istio/pod/annotations"
+)
+
+// The annotations of a pod that change its ProxyConfig.
+const (
+	annotationProxyConfig = "proxy.istio.io/config"
+	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
+	annotationStatusPort  = "status.sidecar.istio.io/port"
+	// More than one place of the application's metrics, as of Istio 1.31.
+	annotationScrapeTargets = "prometheus.istio.io/scrape-targets"
+)
+
+// settings are all that the agent runs by. resolve puts them together
+// once; nothing changes them afterwards.
+type settings struct {
+	flags       Flags
+	now         <-chan struct{}
+	version     string
+	env         environ.Values
+	proxyConfig *meshv1alpha1.ProxyConfig
+	node        node.ID
+	metadata    *node.Metadata
+	locality    bootstrap.Locality // of the cloud, where there is one
+	identity    certs.ID
+	source      identitySource
+	keyType     certs.KeyType
+
+	// local is where the local ports of agent and Envoy are found.
+	local string
+	// bootstrap is Envoy's configuration, bootstrapFile where it is written.
+	// Without the former, the latter is a file of the user's own.
+	bootstrap     []byte
+	bootstrapFile string
+	envoyArgs     []string
+
+	xds, ca   upstream
+	probers   status.Probers
+	appScrape []status.AppScrape
+}
+
+// sources are what settings are made of.
+type sources struct {
+	Config
+	// read reads a file, addresses gives the addresses of the host's
+	// interfaces: tests have their own.
+	read      func(string) ([]byte, error)
+	addresses func() []string
+	// lookup returns the addresses of a name.
+	lookup func(ctx context.Context, host string) ([]string, error)
+	// platform finds the cloud that this runs in; nil: none.
+	platform func(ipv6 bool) platform.Result
+}
+
+// resolve puts the configuration together: flags win over the pod's
+// annotations, these over the environment, this over the mesh config file, and
+// that over the defaults. The warnings are sentences for the log. What it asks
+// others ends with ctx.
+func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string, err error) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	labels := podInfo(src.read, labelsFile, warn)
+	annotations := podInfo(src.read, annotationsFile, warn)
+	pc, tracingSet, err := resolveProxyConfig(ctx, src, annotations, warn)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range src.Environ.Unserved {
+		warn("environment variable %s is set but has no effect: it is not supported yet", name)
+	}
+	cfg = &settings{flags: src.Flags, now: src.Now, version: src.Version, env: src.Environ, proxyConfig: pc}
+	ips, err := proxyAddresses(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.node, err = nodeID(src, ips[0], warn); err != nil {
+		return nil, nil, err
+	}
+	var cloud platform.Result
+	if src.platform != nil {
+		cloud = src.platform(bootstrap.OnlyIPv6(ips))
+		cfg.locality = bootstrap.Locality(cloud.Locality)
+	}
+	cfg.identity = certs.ID{TrustDomain: src.Environ.Workload.TrustDomain, Namespace: src.Environ.Workload.Namespace, ServiceAccount: src.Environ.Workload.ServiceAccount}
+	if cfg.keyType, err = keyType(src.Environ); err != nil {
+		return nil, nil, err
+	}
+	if cfg.source, err = resolveIdentity(src); err != nil {
+		return nil, nil, err
+	}
+	if err := errors.Join(checkIdentity(cfg), checkWasm(src.Environ), checkMetrics(cfg)); err != nil {
+		return nil, nil, err
+	}
+	var left []string
+	cfg.metadata, left, err = bootstrap.NodeMetadata(bootstrap.MetadataInput{
+		Variables: src.Environ.Metadata, Labels: labels, Annotations: annotations, ProxyConfig: pc, Own: own(src, cfg.node, ips, cloud.Metadata),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	warnings = append(warnings, left...)
+	if left, err = setBootstrap(src, cfg, tracingSet); err != nil {
+		return nil, nil, err
+	}
+	warnings = append(warnings, left...)
+	cfg.local = bootstrap.LocalAddress(src.Environ.BindAddress, ips, src.Environ.Envoy.DualStack)
+	if cfg.envoyArgs, err = envoyArgs(src, cfg, ips, warn); err != nil {
+		return nil, nil, err
+	}
+	if cfg.xds, cfg.ca, err = upstreams(src, pc, cfg.source); err != nil {
+		return nil, nil, err
+	}
+	if cfg.probers, err = status.ParseProbers(src.Environ.Probe.AppProbers); err != nil {
+		return nil, nil, err
+	}
+	if src.Role == node.Sidecar {
+		if cfg.appScrape, err = status.ParseScrape(src.Environ.Metrics.Annotations, annotations[annotationScrapeTargets], int(pc.GetStatusPort())); err != nil {
+			return nil, nil, err
+		}
+	}
+	return cfg, warnings, nil
+}
+
+// resolveProxyConfig lays the sources of the ProxyConfig over each other, and
+// tells whether one of them sets tracing.
+func resolveProxyConfig(ctx context.Context, src sources, annotations map[string]string, warn func(string, ...any)) (pc *meshv1alpha1.ProxyConfig, tracingSet bool, err error) {
+	pc = meshconfig.DefaultProxyConfig()
+	doc, err := src.read(src.Flags.MeshConfig)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, false, fmt.Errorf("--meshConfig: %w", err)
+	default:
+		mesh, err := meshconfig.Parse(doc)
+		if err != nil {
+			return nil, false, fmt.Errorf("--meshConfig %s: %w", src.Flags.MeshConfig, err)
+		}
+		pc = mesh.GetDefaultConfig()
+	}
+	const tracing = "tracing"
+	tracingSet = meshconfig.HasField(doc, "defaultConfig", tracing) || meshconfig.HasField([]byte(src.Environ.Envoy.ProxyConfig), tracing) ||
+		meshconfig.HasField([]byte(annotations[annotationProxyConfig]), tracing)
+	if pc, err = meshconfig.ApplyProxyConfig(pc, src.Environ.Envoy.ProxyConfig); err != nil {
+		return nil, false, fmt.Errorf("environment variable PROXY_CONFIG: %w", err)
+	}
+	if pc, err = meshconfig.ApplyProxyConfig(pc, annotations[annotationProxyConfig]); err != nil {
+		return nil, false, fmt.Errorf("annotation %s: %w", annotationProxyConfig, err)
+	}
+	if pc.GetConcurrency() == nil && src.Environ.Envoy.CPULimit > 0 {
+		pc.Concurrency = wrapperspb.Int32(int32(min(src.Environ.Envoy.CPULimit, 1<<16)))
+	}
+	if src.Flags.Concurrency != 0 {
+		pc.Concurrency = wrapperspb.Int32(int32(min(src.Flags.Concurrency, 1<<16)))
+	}
+	if _, ok := pc.GetClusterName().(*meshv1alpha1.ProxyConfig_ServiceCluster); ok && pc.GetServiceCluster() == "" {
+		pc.ClusterName = &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: src.Flags.ServiceCluster}
+	}
+	if err := resolveStatsd(ctx, src, pc, warn); err != nil {
+		return nil, false, err
+	}
+	if address := annotations[annotationDiscovery]; address != "" {
+		if err := meshconfig.CheckAddress(address); err != nil {
+			return nil, false, fmt.Errorf("annotation %s is %q: %w", annotationDiscovery, address, err)
+		}
+		pc.DiscoveryAddress = address
+	}
+	if text := annotations[annotationStatusPort]; text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return nil, false, fmt.Errorf("annotation %s is %q, it must be a port from 0 (no status port) to 65535", annotationStatusPort, text)
+		}
+		pc.StatusPort = int32(port)
+	}
+	if err := meshconfig.ValidateProxyConfig(pc); err != nil {
+		return nil, false, fmt.Errorf("ProxyConfig: %w", err)
+	}
+	return pc, tracingSet, nil
+}
+
+// podInfo reads a file of the downward API. One that is missing or damaged
+// must not keep the workload from starting.
+func podInfo(read func(string) ([]byte, error), path string, warn func(string, ...any)) map[string]string {
+	data, err := read(path)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			warn("%s is left out: %s", path, err)
+		}
+		return nil
+	}
+	values, err := bootstrap.ParsePodInfo(string(data))
+	if err != nil {
+		warn("%s is left out: %s", path, err)
+	}
+	return values
+}
+
+// proxyAddresses gives the addresses of the proxy, never none. With an address
+// to bind to, the host's other addresses belong to others.
+func proxyAddresses(src sources) ([]string, error) {
+	var ips []string
+	for name, ip := range map[string]string{"INSTANCE_IP": src.Environ.Workload.InstanceIP, "OUTRIGGER_BIND_ADDRESS": src.Environ.BindAddress} {
+		if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
+			return nil, fmt.Errorf("environment variable %s is %q, it must be an IP address", name, ip)
+		}
+	}
+	add := func(ip string) {
+		for _, known := range ips {
+			if known == ip {
+				return
+			}
+		}
+		if ip != "" {
+			ips = append(ips, ip)
+		}
+	}
+	add(src.Environ.Workload.InstanceIP)
+	if src.Environ.BindAddress != "" {
+		add(src.Environ.BindAddress)
+		return ips, nil
+	}
+	for _, ip := range src.addresses() {
+		add(ip)
+	}
+	if len(ips) == 0 {
+		return []string{"127.0.0.1", "::1"}, nil
+	}
+	return ips, nil
+}
+
+// hostAddresses are the addresses of the interfaces that are up, without
+// loopback and link-local ones.
+func hostAddresses() []string {
+	// Without interfaces there are no addresses; INSTANCE_IP may do.
+	interfaces, _ := net.Interfaces()
+	return addressesOf(interfaces, func(i net.Interface) ([]net.Addr, error) { return i.Addrs() })
+}
+
+func addressesOf(interfaces []net.Interface, of func(net.Interface) ([]net.Addr, error)) []string {
+	var ips []string
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := of(i)
+		if err != nil {
+			continue // it has just gone
+		}
+		for _, addr := range addrs {
+			if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
+				ips = append(ips, ipNet.IP.String())
+			}
+		}
+	}
+	return ips
+}
+
+func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) {
+	name, domain := src.Environ.Workload.Name, src.Flags.Domain
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return node.ID{}, fmt.Errorf("environment variable POD_NAME is not set, and the host has no name: %w", err)
+		}
+		name, _, _ = strings.Cut(host, ".")
+		warn("environment variable POD_NAME is not set, the host's name %s is used", name)
+	}
+	if src.Environ.Workload.Namespace == "" {
+		return node.ID{}, errors.New("environment variable POD_NAMESPACE is not set, it must be the namespace of the workload")
+	}
+	for variable, value := range map[string]string{"POD_NAME": name, "POD_NAMESPACE": src.Environ.Workload.Namespace} {
+		if strings.Contains(value, "~") {
+			return node.ID{}, fmt.Errorf("environment variable %s is %q, it must be a name without ~, which parts the node id", variable, value)
+		}
+	}
+	if domain == "" {
+		domain = src.Environ.Workload.Namespace + ".svc.cluster.local"
+	}
+	if strings.Contains(domain, "~") {
+		return node.ID{}, fmt.Errorf("--domain is %q, it must be a DNS domain such as default.svc.cluster.local", domain)
+	}
+	return node.ParseID(node.ID{Role: src.Role, IP: ip, Name: name + "." + src.Environ.Workload.Namespace, Domain: domain}.String())
+}
+
+// own is the metadata that the agent knows itself.
+func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Metadata {
+	return node.Metadata{
+		Name:                        strings.TrimSuffix(id.Name, "."+src.Environ.Workload.Namespace),
+		Namespace:                   src.Environ.Workload.Namespace,
+		ServiceAccount:              src.Environ.Workload.ServiceAccount,
+		InstanceIPs:                 ips,
+		EnvoyStatusPort:             node.Port(src.Environ.Envoy.StatusPort),
+		EnvoyPrometheusPort:         node.Port(src.Environ.Envoy.PrometheusPort),
+		ExitOnZeroActiveConnections: node.Bool(src.Environ.Envoy.ExitOnZero),
+		OutlierLogPath:              src.Flags.OutlierLogPath,
+		PlatformMetadata:            cloud,
+	}
+}
+
+// maxArgument is how long the kernel lets one argument of a program be.
+const maxArgument = 128<<10 - 1
+
+func envoyArgs(src sources, cfg *settings, ips []string, warn func(string, ...any)) ([]string, error) {
+	_, _, dropped := envoy.ParseLogLevel(src.Flags.ProxyLogLevel)
+	for _, entry := range dropped {
+		warn("--proxyLogLevel: %q is left out, write a level or component:level; the levels are %s", entry, strings.Join(envoy.LogLevels(), ", "))
+	}
+	override := ""
+	if path := src.Environ.Envoy.Override; path != "" {
+		doc, err := src.read(path)
+		if err != nil {
+			warn("environment variable ISTIO_BOOTSTRAP_OVERRIDE: envoy is started without it: %s", err)
+		}
+		override = string(doc)
+		if len(override) > maxArgument || strings.ContainsRune(override, 0) {
+			return nil, fmt.Errorf("environment variable ISTIO_BOOTSTRAP_OVERRIDE is %q, a file of %d bytes: it becomes an argument of Envoy, so it must be text of %d bytes at most; customConfigFile of ProxyConfig has no such limit", path, len(override), maxArgument)
+		}
+	}
+	return envoy.Args(envoy.ArgsInput{
+		ConfigFile:        cfg.bootstrapFile,
+		DrainDuration:     cfg.proxyConfig.GetDrainDuration().AsDuration(),
+		IPv6Only:          bootstrap.OnlyIPv6(ips),
+		LogLevel:          src.Flags.ProxyLogLevel,
+		ComponentLogLevel: src.Flags.ComponentLogLevel,
+		JSONLog:           src.JSONLog,
+		OverrideYAML:      override,
+		Concurrency:       int(cfg.proxyConfig.GetConcurrency().GetValue()),
+		HotRestart:        src.Flags.HotRestart,
+	}), nil
+}
+
+// drain says how Envoy ends.
+func (c *settings) drain() envoy.DrainConfig {
+	return envoy.DrainConfig{
+		InboundOnly: c.node.Role == node.Sidecar,
+		Duration:    c.proxyConfig.GetTerminationDrainDuration().AsDuration(),
+		ExitOnZero:  c.env.Envoy.ExitOnZero,
+		MinDuration: c.env.Envoy.MinDrain,
+		IgnorePorts: c.ownPorts(),
+		KillAfter:   5 * time.Second,
+		MaxDuration: c.flags.MaxDrain,
+		Now:         c.now,
+	}
+}
+
+// ownPorts are the ports of Envoy that probes and scrapes stay connected to.
+func (c *settings) ownPorts() []int {
+	ports := []int{c.env.Envoy.StatusPort, c.env.Envoy.PrometheusPort}
+	for _, port := range []int{c.env.Metrics.SecurePort, c.env.Metrics.SecureMergedPort} {
+		if port != 0 {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// address is a local port.
+func (c *settings) address(port int) string { return net.JoinHostPort(c.local, strconv.Itoa(port)) }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/agent/logging"
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/status"
+	"github.com/outrigger-mesh/outrigger/status/probe"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+)
+
+// status makes the server of the status port.
+func (b *builder) status(ctx context.Context) (*status.Server, error) {
+	cfg, proxy := b.cfg, b.parts.envoy
+	instance := cfg.node.IP
+	if cfg.env.Probe.LegacyLocalhost {
+		instance = "localhost"
+	}
+	source := b.probeSource()
+	if err := cfg.probers.Share(probe.ClientConfig{SourceIP: source, HTTP1Only: !cfg.env.Probe.HTTP2, KeepAlive: cfg.env.Probe.KeepAlive}); err != nil {
+		return nil, err
+	}
+	c := status.Config{
+		Listener:      b.socks.status,
+		Ready:         readiness(proxy, b.parts.workload, b.namesMissing),
+		Draining:      func() bool { return ctx.Err() != nil },
+		Notes:         b.notes,
+		AppScrape:     cfg.appScrape,
+		Gatherer:      b.registry,
+		Probers:       cfg.probers,
+		HookSources:   hookSources(cfg),
+		InstanceIP:    instance,
+		ProbeSourceIP: source,
+		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.flags.Profiling, Debug: b.debugHandlers()},
+		Logger:        b.scope("status"),
+		Registerer:    b.registry,
+
+		MetricsLocalOnly: cfg.env.Metrics.LocalOnly,
+	}
+	if proxy != nil {
+		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }
+		c.Loopback.Drain = proxy.Drain
+		if cfg.env.Metrics.MergeEnvoy {
+			// The admin port is used because strangers can exhaust
+			// ENVOY_PROMETHEUS_PORT.
+			c.EnvoyMetricsURL = "http://" + cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())) + "/stats/prometheus"
+		}
+	}
+	return status.New(c)
+}
+
+// annotationOVN is on each pod of OVN-Kubernetes.
+const annotationOVN = "k8s.ovn.org/pod-networks"
+
+// hookSources returns who may run the application's lifecycle hooks. An HOST_IP
+// that is no address counts as unknown.
+func hookSources(cfg *settings) status.HookSources {
+	_, ovn := cfg.metadata.Annotations[annotationOVN]
+	s := status.HookSources{Anybody: cfg.env.Probe.HooksForAll, More: cfg.env.Probe.HookSources, AfterGateway: ovn}
+	if ip, err := netip.ParseAddr(strings.Trim(cfg.env.Workload.HostIP, "[]")); err == nil {
+		s.HostIP = ip
+	}
+	return s
+}
+
+// readiness answers nil when Envoy, if there is one, serves and the workload
+// can prove who it is. Without a workload that is another server's business.
+func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func() bool) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if workload != nil {
+			switch identity := workload.Current(); {
+			case identity == nil:
+				return errors.New("the workload has no certificate yet: the certificate authority has not signed one; see the agent's log")
+			case workload.Certificate() == nil:
+				return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
+			}
+		}
+		if proxy != nil {
+			if err := proxy.Ready(ctx); err != nil {
+				return err
+			}
+		}
+		if namesMissing() {
+			return errors.New("the DNS proxy has received no names from the control plane yet")
+		}
+		return nil
+	}
+}
+
+func (b *builder) notes() []string {
+	s := b.parts.relay.Status()
+	list := notes(s, b.parts.workload, time.Now())
+	if s.LastGood && b.parts.lastGood != nil {
+		list = append([]string{"serving last good from " + b.parts.lastGood.From().UTC().Format(time.RFC3339)}, list...)
+	}
+	return list
+}
+
+// maxNote is how much of what Envoy or the control plane says is in a note.
+const maxNote = 1 << 10 // bytes
+
+// short returns a text for a note.
+func short(text string) string {
+	return logging.OneLine(lograte.Clip(strings.TrimSpace(text), maxNote))
+}
+
+// notes say what readiness does not: how old the configuration is, what was
+// rejected of it and in which words, and how long the certificate lasts.
+func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
+	var list []string
+	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	ago := func(t time.Time) time.Duration { return now.Sub(t).Round(time.Second) }
+	switch {
+	case s.Connected && !s.LastResponse.IsZero():
+		add("control plane: connected, last response %s ago", ago(s.LastResponse))
+	case s.Connected:
+		add("control plane: connected, no response yet")
+	case s.Since.IsZero() && s.Attempts == 0:
+		add("control plane: not asked for yet")
+	case s.Since.IsZero():
+		add("control plane: not reached yet, %d attempts: %s", s.Attempts, short(s.Failure))
+	case s.LastResponse.IsZero():
+		add("control plane: lost %s ago, %d attempts: %s", ago(s.Since), s.Attempts, short(s.Failure))
+	default:
+		add("control plane: lost %s ago, last response %s ago, %d attempts: %s", ago(s.Since), ago(s.LastResponse), s.Attempts, short(s.Failure))
+	}
+	for _, t := range s.Types {
+		if t.Rejecting() {
+			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, short(t.Reason))
+		}
+	}
+	if workload != nil {
+		if identity := workload.Current(); identity != nil {
+			add("certificate: until %s", identity.NotAfter.UTC().Format(time.RFC3339))
+		}
+	}
+	return list
+}
