@@ -11,5 +11,5 @@
 //
 //	authn ──> ca      who is calling, and the certificate that the caller gets
 //
-// cmd/outrigger-control joins them. ARCHITECTURE.md tells the story.
+// controlplane/server joins them. ARCHITECTURE.md tells the story.
 package controlplane

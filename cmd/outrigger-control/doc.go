@@ -5,6 +5,6 @@
 // of the mesh, serves it to the proxies over ADS, and signs their
 // certificates. It takes the place of pilot-discovery.
 //
-// This package holds flags, environment and wiring, nothing else: see
-// controlplane/doc.go for the parts.
+// This package holds flags and environment, nothing else: controlplane/server
+// puts the parts together.
 package main

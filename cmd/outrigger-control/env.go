@@ -13,39 +13,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
 // environment is what the control plane reads from its environment, once.
 type environment struct {
-	podNamespace      string
-	revision          string
-	vhds              bool
-	stateDir          string
-	customHosts       string
-	certProvider      string
-	debounceAfter     time.Duration
-	debounceMax       time.Duration
-	pushWorkers       int
-	canaryPush        bool
-	generate          generate.Config
-	callers           callerEnvironment
-	ca                authorityEnvironment
-	kube              kubernetesEnvironment
-	remotes           remoteEnvironment
-	credentials       credentialEnvironment
-	status            statusEnvironment
-	gatewayAPI        gatewayAPIEnvironment
-	register          registerEnvironment
-	mcpReaders        []string
-	sharedMesh        string
-	denyList          string
-	replicas          []string
-	debugHTTP         bool
-	keepaliveInterval time.Duration
-	keepaliveTimeout  time.Duration
-	gogc              string
-	perAddress        int // connections of one
+	server.Config
+	gogc string
 }
 
 // variable is one row of the table of environment variables, which is also
@@ -86,54 +60,53 @@ func boolean(field func(*environment) *bool) func(*environment, string) error {
 // variables is the one place that knows the environment.
 func variables() []variable {
 	return slices.Concat([]variable{
-		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate, and with Kubernetes where its Secret and leases are; --namespace wins", text(func(e *environment) *string { return &e.podNamespace })},
-		{"REVISION", "default", "revision of the control plane: an object of a cluster with another value of the label istio.io/rev is left out", text(func(e *environment) *string { return &e.revision })},
-		{"OUTRIGGER_STATE_DIR", "", "directory of the self-signed certificate authority, and of what is known about replaced roots; --stateDir wins (default: with Kubernetes none, they are in the Secret istio-ca-secret; else ./var/lib/outrigger/ca)", text(func(e *environment) *string { return &e.stateDir })},
-		{"PILOT_CERT_PROVIDER", certProviderIstiod, "what makes the control plane's own certificate: istiod is its authority, custom somebody else, who puts it into files (see --tlsCertFile, which wins)", certProvider},
-		{"ISTIOD_CUSTOM_HOST", "", "more DNS names or addresses for the control plane's own certificate, with commas between", text(func(e *environment) *string { return &e.customHosts })},
-		{"PILOT_DEBOUNCE_AFTER", "100ms", "quiet time that ends a burst of changes; a change after it goes out at once", duration(func(e *environment) *time.Duration { return &e.debounceAfter })},
-		{"PILOT_DEBOUNCE_MAX", "10s", "how long a burst of changes is gathered at most", duration(func(e *environment) *time.Duration { return &e.debounceMax })},
+		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate, and with Kubernetes where its Secret and leases are; --namespace wins", text(func(e *environment) *string { return &e.Namespace })},
+		{"REVISION", "default", "revision of the control plane: an object of a cluster with another value of the label istio.io/rev is left out", text(func(e *environment) *string { return &e.Revision })},
+		{"OUTRIGGER_STATE_DIR", "", "directory of the self-signed certificate authority, and of what is known about replaced roots; --stateDir wins (default: with Kubernetes none, they are in the Secret istio-ca-secret; else ./var/lib/outrigger/ca)", text(func(e *environment) *string { return &e.StateDir })},
+		{"PILOT_CERT_PROVIDER", server.CertProviderIstiod, "what makes the control plane's own certificate: istiod is its authority, custom somebody else, who puts it into files (see --tlsCertFile, which wins)", certProvider},
+		{"ISTIOD_CUSTOM_HOST", "", "more DNS names or addresses for the control plane's own certificate, with commas between", text(func(e *environment) *string { return &e.CustomHosts })},
+		{"PILOT_DEBOUNCE_AFTER", "100ms", "quiet time that ends a burst of changes; a change after it goes out at once", duration(func(e *environment) *time.Duration { return &e.DebounceAfter })},
+		{"PILOT_DEBOUNCE_MAX", "10s", "how long a burst of changes is gathered at most", duration(func(e *environment) *time.Duration { return &e.DebounceMax })},
 		{"PILOT_PUSH_THROTTLE", "", "connections that are prepared for a push at a time (default: one for each processor)", func(e *environment, s string) error {
 			if s == "" {
-				e.pushWorkers = runtime.GOMAXPROCS(0)
+				e.PushWorkers = runtime.GOMAXPROCS(0)
 				return nil
 			}
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 1 {
 				return fmt.Errorf("%q is no number of connections: write 1 or more", s)
 			}
-			e.pushWorkers = n
+			e.PushWorkers = n
 			return nil
 		}},
-		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes goes to one proxy of each scope first, and to the others when it took it, or after a second; what it rejects the others never get", boolean(func(e *environment) *bool { return &e.canaryPush })},
-		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select proxies of their own namespace only", boolean(func(e *environment) *bool { return &e.generate.ScopeGateways })},
-		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router get only the clusters that their routes lead to", boolean(func(e *environment) *bool { return &e.generate.FilterGatewayClusters })},
-		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s is none", duration(func(e *environment) *time.Duration { return &e.generate.RequestTimeout })},
-		{"OUTRIGGER_VHDS", "true", "virtual hosts as resources of their own for Envoys that speak delta; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.vhds })},
-		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.keepaliveInterval })},
-		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.keepaliveTimeout })},
+		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes goes to one proxy of each scope first, and to the others when it took it, or after a second; what it rejects the others never get", boolean(func(e *environment) *bool { return &e.CanaryPush })},
+		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select proxies of their own namespace only", boolean(func(e *environment) *bool { return &e.Generate.ScopeGateways })},
+		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router get only the clusters that their routes lead to", boolean(func(e *environment) *bool { return &e.Generate.FilterGatewayClusters })},
+		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s is none", duration(func(e *environment) *time.Duration { return &e.Generate.RequestTimeout })},
+		{"OUTRIGGER_VHDS", "true", "virtual hosts as resources of their own for Envoys that speak delta; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.VHDS })},
+		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},
+		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.Keepalive.Timeout })},
 		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
 	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables(), denyVariables())
 }
 
-// readEnvironment reads every variable of the table.
-func readEnvironment() (environment, error) { return environmentFrom(os.Getenv) }
+// read reads every variable of the table.
+func (e *environment) read() error { return e.readFrom(os.Getenv) }
 
-// environmentFrom takes the variables from a function. A value that cannot be
-// read is an error: a control plane that runs with other settings than those
-// that were written down is worse than one that does not start.
-func environmentFrom(getenv func(string) string) (environment, error) {
-	var e environment
+// readFrom reads the variables with a function. A value that cannot be read is an
+// error: a control plane that runs with other settings than those that were
+// written down is worse than one that does not start.
+func (e *environment) readFrom(getenv func(string) string) error {
 	for _, v := range variables() {
 		s := getenv(v.name)
 		if s == "" {
 			s = v.value
 		}
-		if err := v.set(&e, s); err != nil {
-			return e, fmt.Errorf("environment variable %s: %w", v.name, err)
+		if err := v.set(e, s); err != nil {
+			return fmt.Errorf("environment variable %s: %w", v.name, err)
 		}
 	}
-	return e, nil
+	return nil
 }
 
 // writeEnvironmentDoc writes docs/reference/env-control.md.

@@ -6,10 +6,13 @@ package main
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/env-control.md anew")
@@ -37,11 +40,18 @@ func TestEnvironmentDoc(t *testing.T) {
 	}
 }
 
+// environmentFrom reads the variables from a function.
+func environmentFrom(getenv func(string) string) (environment, error) {
+	var e environment
+	err := e.readFrom(getenv)
+	return e, err
+}
+
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"PILOT_DEBOUNCE_AFTER": "7ms", "PILOT_PUSH_THROTTLE": "3"}
 	e, err := environmentFrom(func(k string) string { return env[k] })
-	if err != nil || e.debounceAfter != 7*time.Millisecond || e.pushWorkers != 3 || e.ca.defaultTTL != 24*time.Hour || e.podNamespace != "istio-system" {
+	if err != nil || e.DebounceAfter != 7*time.Millisecond || e.PushWorkers != 3 || e.CA.DefaultTTL != 24*time.Hour || e.Namespace != "istio-system" {
 		t.Errorf("got %+v, %v", e, err)
 	}
 	for name, value := range map[string]string{
@@ -69,10 +79,72 @@ func TestAuthorityEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.ca.root.KeyType != "RSA3072" || e.ca.root.Check >= 0 || e.ca.callerRate >= 0 || e.ca.identityRate != 100 || e.ca.root.Grace != 20 || !e.ca.enabled {
-		t.Errorf("got %+v", e.ca)
+	if e.CA.Root.KeyType != "RSA3072" || e.CA.Root.Check >= 0 || e.CA.CallerRate >= 0 || e.CA.IdentityRate != 100 || e.CA.Root.Grace != 20 || !e.CA.Enabled {
+		t.Errorf("got %+v", e.CA)
 	}
-	if !e.ca.nodeAccounts["istio-system/ztunnel"] || !e.ca.nodeAccounts["kube-system/node"] || len(e.ca.nodeAccounts) != 2 {
-		t.Errorf("the node accounts are %v", e.ca.nodeAccounts)
+	if !e.CA.NodeAccounts["istio-system/ztunnel"] || !e.CA.NodeAccounts["kube-system/node"] || len(e.CA.NodeAccounts) != 2 {
+		t.Errorf("the node accounts are %v", e.CA.NodeAccounts)
+	}
+}
+
+func TestReadersOfObjects(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "[]", "a/b": "[a/b]", " a/b , c/* ,": "[a/b c/*]"} {
+		if got, err := accounts(text); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, bad := range []string{"a", "a/", "/b", "a/b/c", "*/b", "*"} {
+		if got, err := accounts(bad); err == nil || !strings.Contains(err.Error(), "namespace/account") {
+			t.Errorf("%q: %v, %v", bad, got, err)
+		}
+	}
+}
+
+func TestReplicasEnvironment(t *testing.T) {
+	t.Parallel()
+	_, err := environmentFrom(func(name string) string {
+		return map[string]string{"OUTRIGGER_REPLICAS": "istiod"}[name]
+	})
+	if err == nil || !strings.Contains(err.Error(), "OUTRIGGER_REPLICAS") || !strings.Contains(err.Error(), "host:port") {
+		t.Errorf("a name without a port is %v", err)
+	}
+}
+
+func TestStatusVariables(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string][]string{
+		"PILOT_STATUS_MAX_WORKERS": {"0", "-1", "x"}, "PILOT_STATUS_BURST": {"0", "1.5"}, "PILOT_STATUS_QPS": {"0", "-1", "NaN", "x"}, "PILOT_ENABLE_STATUS": {"perhaps"},
+	} {
+		for _, value := range values {
+			_, err := environmentFrom(func(asked string) string {
+				if asked == name {
+					return value
+				}
+				return ""
+			})
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s=%s: error %v, want one that names it", name, value, err)
+			}
+		}
+	}
+	e, err := environmentFrom(func(string) string { return "" })
+	if want := (server.StatusConfig{On: true, Workers: 100, Burst: 500, QPS: 100}); err != nil || e.Status != want || !e.Health {
+		t.Errorf("the defaults are %+v, error %v, want %+v", e.Status, err, want)
+	}
+}
+
+func TestCredentialReaders(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{"gateway", "a/", "/b", "a/b/c"} {
+		_, err := environmentFrom(func(name string) string {
+			if name == "OUTRIGGER_CREDENTIAL_READERS" {
+				return list
+			}
+			return ""
+		})
+		if err == nil || !strings.Contains(err.Error(), "namespace/account") {
+			t.Errorf("%q: %v", list, err)
+		}
 	}
 }

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
 // version is set by the linker; see the Makefile.
@@ -20,7 +23,7 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// run executes the command line and gives the exit code: 255 after an error,
+// run executes the command line and returns the exit code: 255 after an error,
 // as pilot-discovery does.
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -63,6 +66,7 @@ func newVersionCommand() *cobra.Command {
 
 func newDiscoveryCommand() *cobra.Command {
 	var f flags
+	env := environment{Config: server.Config{Version: version}}
 	cmd := &cobra.Command{
 		Use:   "discovery",
 		Short: "Serve the mesh",
@@ -74,24 +78,33 @@ func newDiscoveryCommand() *cobra.Command {
 			"  # identity from a Kubernetes cluster: its tokens, the root in a Secret, the roots in each namespace\n" +
 			"  outrigger-control discovery --configDir ./config --kubeconfig ./kubeconfig",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			env, err := readEnvironment()
-			if err != nil {
+			if err := env.read(); err != nil {
 				return err
 			}
-			f.note(cmd.Flags())
-			f.over(&env)
-			tuneRuntime(env)
+			f.resolve(cmd.Flags(), &env.Config)
+			tuneRuntime(env.gogc)
 			log, err := f.logger()
 			if err != nil {
 				return err
 			}
-			srv, err := newServer(cmd.Context(), f, env, log)
+			for _, name := range f.ineffects {
+				log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
+			}
+			srv, err := server.New(cmd.Context(), env.Config, log)
 			if err != nil {
 				return err
 			}
-			return srv.run(cmd.Context())
+			return srv.Run(cmd.Context())
 		},
 	}
-	f.add(cmd.Flags())
+	f.add(cmd.Flags(), &env.Config)
 	return cmd
+}
+
+// tuneRuntime trades a little CPU for memory: what the control plane holds
+// lives long, and what a push allocates dies at once. GOGC wins.
+func tuneRuntime(gogc string) {
+	if gogc == "" {
+		debug.SetGCPercent(60)
+	}
 }

@@ -6,7 +6,7 @@
 // makes the certificate of the control plane's own TLS server, and serves
 // istio.v1.auth.IstioCertificateService.
 //
-// cmd/outrigger-control opens the Authority before anything listens, runs it,
+// controlplane/server opens the Authority before anything listens, runs it,
 // and registers the Service on the TLS server. What signs is plugged in from a
 // directory, or made here and kept in a Store. A new root is first added to
 // the roots that everybody is given, then it signs, and the old one is removed

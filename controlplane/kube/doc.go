@@ -7,7 +7,7 @@
 // name, and the services and pods of clusters. No other package imports
 // client-go.
 //
-// cmd/outrigger-control makes one Client for each cluster and wires its parts to
+// controlplane/server makes one Client for each cluster and wires its parts to
 // controlplane/authn, controlplane/ca and controlplane/credentials, whose
 // interfaces they implement. What the package needs to be allowed to do stands
 // at each part.

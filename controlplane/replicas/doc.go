@@ -15,7 +15,7 @@
 // below the mean, and does nothing while proxies come and go in numbers or
 // replicas do: a crowd that looks for a new place is not set in motion again.
 //
-// cmd/outrigger-control runs it where it is told of other replicas. It knows
+// controlplane/server runs it where it is told of other replicas. It knows
 // neither gRPC nor snapshots. Goroutines: Run asks all at once, and waits for
 // the answers.
 package replicas

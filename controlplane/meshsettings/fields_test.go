@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package meshsettings
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+)
+
+func TestWithoutEffect(t *testing.T) {
+	t.Parallel()
+	if names := withoutEffect(meshconfig.Default()); names != nil {
+		t.Errorf("the defaults are told of: %v", names)
+	}
+	mesh, err := meshconfig.Parse([]byte("accessLogFile: /dev/stdout\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ninboundTrafficPolicy: {mode: LOCALHOST}\nenablePrometheusMerge: false\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(withoutEffect(mesh)); got != "[enablePrometheusMerge inboundTrafficPolicy]" {
+		t.Errorf("told of %s", got)
+	}
+	fields := (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor().Fields()
+	for _, name := range servedFields {
+		if fields.ByJSONName(name) == nil {
+			t.Errorf("MeshConfig has no field %s", name)
+		}
+	}
+	if !slices.IsSorted(servedFields) {
+		t.Error("the fields are not sorted")
+	}
+}
+
+// The list of fields with an effect says what the code does: each is read
+// somewhere, and what is read is in it.
+func TestServedFieldsAreRead(t *testing.T) {
+	t.Parallel()
+	reads := map[string]bool{}
+	getter := regexp.MustCompile(`(?i:mesh|config)(?:\(\))?\.Get([A-Z][A-Za-z0-9]*)\(\)`)
+	for _, root := range []string{".."} {
+		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, found := range getter.FindAllSubmatch(text, -1) {
+				reads[strings.ToLower(string(found[1]))] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fields := (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		name := fields.Get(i).JSONName()
+		if served := slices.Contains(servedFields, name); served != reads[strings.ToLower(name)] {
+			t.Errorf("%s: in the list of fields with an effect is %v, read is %v", name, served, !served)
+		}
+	}
+}
+
+func TestPin(t *testing.T) {
+	t.Parallel()
+	before, err := meshconfig.Parse([]byte("trustDomain: a.test\nconfigSources: [{address: 'fs:///a'}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := meshconfig.Parse([]byte("trustDomain: b.test\nrootNamespace: other\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, differ := Pin(next, before)
+	if fmt.Sprint(differ) != "[configSources trustDomain]" || got.GetTrustDomain() != "a.test" || len(got.GetConfigSources()) != 1 || got.GetRootNamespace() != "other" || next.GetTrustDomain() != "b.test" {
+		t.Errorf("got %v, differ %v", got, differ)
+	}
+	if got, differ := Pin(before, next); len(got.GetConfigSources()) != 0 || len(differ) != 2 {
+		t.Errorf("got %v, differ %v", got, differ)
+	}
+	if _, differ := Pin(next, next); differ != nil {
+		t.Errorf("differ %v", differ)
+	}
+}

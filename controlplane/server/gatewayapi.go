@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// gatewayStatusLease is held by the replica that writes the status of the Gateway
+// API and of Ingresses; the name is Istio's.
+const gatewayStatusLease = "istio-gateway-status-leader"
+
+// conversion is the Gateway API and Ingress as other parts see them: objects of
+// Istio beside those of the store.
+type conversion struct {
+	view       gatewayapi.View
+	ingress    string                 // namespace
+	namespaces *kube.Namespaces       // nil without a cluster
+	verdicts   *objectstatus.Verdicts // nil if no status is written
+}
+
+// newGatewayAPI makes the conversion; nil if it is off. The store does not run yet.
+func (s *Server) newGatewayAPI(cfg Config) (err error) {
+	if !cfg.GatewayAPI.On {
+		return nil
+	}
+	c := &conversion{ingress: cfg.GatewayAPI.IngressNamespace}
+	log := s.log.With("component", "gatewayapi")
+	if s.platform != nil {
+		c.namespaces, err = kube.NewNamespaces(kube.NamespacesConfig{Client: s.kube, Logger: log, OnChange: func(name string) {
+			s.reconvert(model.Key{Kind: gatewayapi.KubernetesNamespace, Name: name})
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	if s.credentials != nil {
+		s.credentials.OnChange(func(namespace, name string) {
+			s.reconvert(model.Key{Kind: gatewayapi.KubernetesSecret, Namespace: namespace, Name: name})
+		})
+	}
+	s.conversion = c
+	if !cfg.GatewayAPI.Status {
+		return nil
+	}
+	verdicts := objectstatus.VerdictsConfig{
+		Store: s.store, Merge: gatewayapi.Merge, Denied: apierrors.IsForbidden, Logger: log,
+		Limits: objectstatus.Limits{Workers: cfg.Status.Workers, QPS: cfg.Status.QPS, Burst: cfg.Status.Burst},
+	}
+	if verdicts.Lead, err = s.leader(cfg, gatewayStatusLease); err != nil {
+		return err
+	}
+	if c.verdicts, err = objectstatus.NewVerdicts(verdicts); err != nil {
+		return err
+	}
+	s.store.RegisterEventHandler(c.verdicts.Hear, gatewayapi.Kinds()...)
+	return nil
+}
+
+// reconvert tells of a change that is no object, if the conversion depends on it.
+func (s *Server) reconvert(key model.Key) {
+	if change := model.NewChange(key); s.conversion.view.DependsOn(change) {
+		s.debounce.Add(change)
+	}
+}
+
+// run follows what the conversion needs beside the store, and writes statuses,
+// until ctx is done.
+func (c *conversion) run(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if c.namespaces != nil {
+		g.Go(func() error { return c.namespaces.Run(ctx) }) // reads labels, feeds changes
+	}
+	if c.verdicts != nil {
+		g.Go(func() error { return c.verdicts.Run(ctx) }) // reads what conversions say, feeds the store
+	}
+	return g.Wait()
+}
+
+// convert brings the conversion up to date, and gives the change with the
+// converted objects that differ.
+func (s *Server) convert(change model.Change) model.Change {
+	if s.conversion == nil {
+		return change
+	}
+	in := gatewayapi.Input{
+		List: func(kind model.Kind) []*model.Config { return s.store.List(kind, "") },
+		Mesh: s.mesh, Domain: s.domain, IngressNamespace: s.conversion.ingress,
+	}
+	if s.platform != nil {
+		in.Service = func(namespace, name string) *model.Service {
+			if found := s.platform.Service(namespace, name); found != nil {
+				return found.Service
+			}
+			return nil
+		}
+		in.Selector = func(namespace, name string) map[string]string {
+			if found := s.platform.Service(namespace, name); found != nil {
+				return found.Selector
+			}
+			return nil
+		}
+	}
+	if s.conversion.namespaces != nil {
+		in.NamespaceLabels = s.conversion.namespaces.Labels
+	}
+	if s.credentials != nil {
+		in.Certificate = s.certificate
+	}
+	return s.conversion.view.Update(in, change)
+}
+
+// certificate says what is wrong with a Secret as the certificate of a listener.
+// While not all Secrets were read nothing is: a restart takes no listener away.
+func (s *Server) certificate(namespace, name string) error {
+	_, err := credentials.KeyPairOf(s.credentials, credentials.Reference{Scheme: credentials.SchemeGateway, Namespace: namespace, Name: name})
+	if errors.Is(err, credentials.ErrNotFound) {
+		select {
+		case <-s.credentials.Synced():
+		default:
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the Secret %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// granted lets the service account of a Gateway have the Secrets that its
+// listeners may refer to.
+func (s *Server) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
+	if s.conversion == nil || ref.Scheme != credentials.SchemeGateway {
+		return false
+	}
+	result := s.conversion.view.Result()
+	return result != nil && result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
+}
+
+// list gives the objects of a kind, stored and converted.
+func (s *Server) list(kind model.Kind) []*model.Config {
+	stored := s.store.List(kind, "")
+	if s.conversion == nil || s.conversion.view.Result() == nil {
+		return stored
+	}
+	if converted := s.conversion.view.Result().Objects[kind]; len(converted) > 0 {
+		return append(slices.Clip(stored), converted...)
+	}
+	return stored
+}
+
+// get gives one object, stored or converted.
+func (s *Server) get(key model.Key) *model.Config {
+	if stored := s.store.Get(key); stored != nil || s.conversion == nil {
+		return stored
+	}
+	return s.conversion.view.Get(key)
+}
+
+// conclude says in a snapshot what is wrong with the objects that people wrote,
+// where it was found in converted ones, and publishes the statuses.
+func (s *Server) conclude(next *snapshot.Mesh) {
+	if s.conversion == nil {
+		return
+	}
+	result := s.conversion.view.Result()
+	next.Problems = append(result.Blame(next.Problems), result.Problems...)
+	if s.conversion.verdicts != nil {
+		s.conversion.verdicts.Set(result.Status)
+	}
+}

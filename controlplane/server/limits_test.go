@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+)
+
+// TestHeaderLimits sends each port a header that is too long: it is refused before
+// all of it has come.
+func TestHeaderLimits(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(c *Config) {
+		c.Listen.Plaintext = testHost + ":0"
+		c.Listen.Monitoring = testHost + ":0"
+	})
+	for name, l := range map[string]net.Listener{"http": s.listeners.http, "monitoring": s.listeners.monitoring} {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+		sent := make(chan int, 1)
+		go func() {
+			n := 0
+			for ; n < 64<<20; n += 8 << 10 {
+				if _, err := io.WriteString(c, map[bool]string{true: "GET /ready HTTP/1.1\r\nHost: x\r\nA: "}[n == 0]+strings.Repeat("x", 8<<10)); err != nil {
+					break
+				}
+			}
+			sent <- n
+		}()
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || r.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("%s answers a long header with %v, %v", name, r, err)
+		}
+		if n := <-sent; n >= 64<<20 {
+			t.Errorf("%s reads all of a long header", name)
+		}
+	}
+	for name, p := range map[string]struct {
+		net.Listener
+		creds credentials.TransportCredentials
+	}{
+		"secure":    {s.listeners.secure, credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})}, // who it is does not matter here
+		"plaintext": {s.listeners.plaintext, insecure.NewCredentials()},
+	} {
+		client, err := grpc.NewClient(p.Addr().String(), grpc.WithTransportCredentials(p.creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "a", strings.Repeat("x", 100<<10)), 2*time.Minute)
+		defer cancel()
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(client).DeltaAggregatedResources(ctx)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		// The client knows the limit from the server's settings, or it is reset.
+		if code := status.Code(err); code != codes.Internal && code != codes.Unavailable || strings.Contains(fmt.Sprint(err), "not ready") {
+			t.Errorf("%s answers a long header with %v", name, err)
+		}
+	}
+}
+
+// TestProbesAmongStrangers has strangers of many addresses hold as many connections
+// of an HTTP port as there are, all of them with a request that does not end: the
+// kubelet is answered.
+func TestProbesAmongStrangers(t *testing.T) {
+	t.Parallel()
+	l := newLimits(slog.New(slog.DiscardHandler), Config{}, prometheus.NewRegistry())
+	port := &pipes{conns: make(chan net.Conn)}
+	begun := make(chan struct{})
+	server := l.httpServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			begun <- struct{}{}
+			_, _ = io.Copy(io.Discard, r.Body) // it does not end
+		}
+		_, _ = io.WriteString(w, "ready")
+	}))
+	go func() { _ = server.Serve(l.httpListener("http", port)) }() // ends with Close
+	t.Cleanup(func() { _ = server.Close() })
+	for i := range httpConnections - httpReserve {
+		c := port.dial(t, fmt.Sprintf("10.0.0.%d", i/httpConnectionsPerAddress))
+		if _, err := io.WriteString(c, "POST /ready HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+	}
+	c := port.dial(t, "10.1.0.1")
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute)) // a pipe takes it
+	_, err := io.WriteString(c, "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+	if err == nil {
+		_, err = http.ReadResponse(bufio.NewReader(c), nil)
+	}
+	if err != nil {
+		t.Errorf("the kubelet is not answered: %v", err)
+	}
+}
+
+// TestConnectionsPerAddress checks how many connections of one address are accepted at
+// once: an API server asks about all objects that it writes at once, and many proxies
+// behind one address connect at once.
+func TestConnectionsPerAddress(t *testing.T) {
+	t.Parallel()
+	limitsOf := func(perAddress int) *limits {
+		l := newLimits(slog.New(slog.DiscardHandler), Config{ConnectionsPerAddress: perAddress}, prometheus.NewRegistry())
+		l.files = 1 << 20
+		return l
+	}
+	for name, c := range map[string]struct {
+		most   int
+		listen func(string, net.Listener) net.Listener
+	}{
+		"http":       {64, limitsOf(DefaultConnectionsPerAddress).httpListener},
+		webhooksPort: {256, limitsOf(DefaultConnectionsPerAddress).httpListener},
+		"grpc":       {DefaultConnectionsPerAddress, limitsOf(DefaultConnectionsPerAddress).grpcListener},
+		"more":       {2000, limitsOf(2000).grpcListener},
+		"fewer":      {10, limitsOf(10).grpcListener},
+	} {
+		port, most := &pipes{conns: make(chan net.Conn)}, c.most
+		limited, accepted := c.listen(name, port), make(chan int, 1)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				if _, err := limited.Accept(); err != nil {
+					break
+				}
+			}
+			accepted <- n
+		}()
+		for range most + 10 {
+			port.dial(t, "10.0.0.1")
+		}
+		_ = port.Close() // it cannot fail
+		if n := <-accepted; n != most {
+			t.Errorf("%s accepts %d connections of an address, want %d", name, n, most)
+		}
+	}
+}
+
+// pipes is a listener in memory, whose peers have any address.
+type pipes struct {
+	conns chan net.Conn
+	once  sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.conns) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// dial connects from an address.
+func (p *pipes) dial(t *testing.T, ip string) net.Conn {
+	client, served := net.Pipe()
+	t.Cleanup(func() { _ = client.Close() }) // it may be closed
+	p.conns <- addressed{served, &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
+	return client
+}
+
+// addressed is a connection from an address.
+type addressed struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.remote }
+
+func TestNewConnections(t *testing.T) {
+	t.Parallel()
+	for perAddress, want := range map[int]ratelimit.Limit{1: {PerSecond: 100, Burst: 512}, 512: {PerSecond: 100, Burst: 512}, 5120: {PerSecond: 1000, Burst: 5120}} {
+		if got := newConnections(perAddress); got != want {
+			t.Errorf("%d connections: %v, want %v", perAddress, got, want)
+		}
+	}
+}
+
+// TestLogFlood has a stranger open streams, and ask for certificates, without
+// proof: each is refused, and the log stays short and says how many lines it lacks.
+func TestLogFlood(t *testing.T) {
+	t.Parallel()
+	var log logText
+	s, err := New(t.Context(), testConfig(t), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Logf("the control plane ended: %v", err) // how it ends is not what is tested
+		}
+	})
+	waitUntil(t, "the first snapshot", s.discovery.Ready)
+	client, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	ads, ca := discoveryv3.NewAggregatedDiscoveryServiceClient(client), securityv1alpha1.NewIstioCertificateServiceClient(client)
+	const each = 1000
+	began := time.Now()
+	for range each {
+		stream, err := ads.StreamAggregatedResources(t.Context())
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.Unauthenticated {
+			t.Fatalf("a stranger's stream ends with %v", err)
+		}
+		if _, err := ca.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
+			t.Fatalf("a stranger's request ends with %v", err)
+		}
+	}
+	most := 2*(20+int(time.Since(began).Seconds())+1) + 100 // and what the start writes
+	if n := log.lines(""); n > most {
+		t.Errorf("the log has %d lines, more than %d", n, most)
+	}
+	for end := time.Now().Add(2 * time.Minute); log.lines("log lines were suppressed") < 2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the log does not say what it lacks")
+		}
+	}
+}
+
+// logText is a log in memory.
+type logText struct {
+	mu sync.Mutex // guards what follows
+	b  bytes.Buffer
+}
+
+func (l *logText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logText) lines(with string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.b.String()) {
+		if strings.Contains(line, with) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
+	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/localonly"
+)
+
+func absolute(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("config directory %s: %w", dir, err)
+	}
+	return abs, nil
+}
+
+// serverNames are the names of pilot-discovery's certificate, those that the
+// user adds, and the address of the secure port.
+func serverNames(cfg Config) (names []string, ips []net.IP) {
+	hosts := []string{"localhost"}
+	for _, service := range []string{"istiod", "istiod-remote", "istio-pilot"} {
+		hosts = append(hosts, service+"."+cfg.Namespace+".svc", service+"."+cfg.Namespace+".svc."+cfg.Domain)
+	}
+	hosts = append(hosts, strings.Split(cfg.CustomHosts, ",")...)
+	if host, _, err := net.SplitHostPort(cfg.Listen.Secure); err == nil {
+		hosts = append(hosts, host)
+	}
+	for _, h := range hosts {
+		if h = strings.TrimSpace(h); h == "" {
+			continue
+		}
+		if ip := net.ParseIP(h); ip == nil {
+			names = append(names, h)
+		} else if !ip.IsUnspecified() {
+			ips = append(ips, ip)
+		}
+	}
+	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
+}
+
+// newGRPCServer makes a server for ADS. The drain ends its streams.
+func (s *Server) newGRPCServer(cfg Config, creds credentials.TransportCredentials, d *drain, opts ...grpc.ServerOption) *grpc.Server {
+	return s.limits.grpcServer(cfg, creds, append(
+		opts,
+		grpc.StreamInterceptor(d.intercept),
+		grpc.UnaryInterceptor(d.interceptCall),
+		grpc.ForceServerCodecV2(discovery.Codec()),
+		grpc.ReadBufferSize(1<<10),   // of each connection; most requests are answers, and small
+		grpc.WriteBufferSize(16<<10), // of each connection that is being written to: in a push that is all of them
+	)...)
+}
+
+// useConnection marks the connection of a stream as in use, where nobody is asked
+// who they are.
+func useConnection(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	connlimit.UseOf(ss.Context())
+	return handle(srv, ss)
+}
+
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// newHTTP makes the health and the monitoring server.
+func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
+	health, monitor := http.NewServeMux(), http.NewServeMux()
+	if cfg.Listen.Monitoring == "" {
+		monitor = health
+	} else {
+		s.monitoring = s.limits.httpServer(monitor)
+	}
+	s.http = s.limits.httpServer(health)
+	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if s.stopping.Load() {
+			http.Error(w, "shutting down", http.StatusServiceUnavailable)
+			return
+		}
+		if !s.discovery.Ready() {
+			http.Error(w, s.loading(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, s.readiness()) // a client that is gone needs no answer
+	})
+	if s.replicas != nil {
+		health.Handle("GET "+replicas.Path, s.replicas)
+	}
+	if s.validator != nil && s.webhooks == nil {
+		health.Handle("/validate", s.validator)
+		health.Handle("/validate/", s.validator)
+	}
+	monitor.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	monitor.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, s.version) // as above
+	})
+	s.serveDebug(health, monitor)
+	if cfg.Profile {
+		monitor.Handle("/debug/pprof/", fromLoopback(pprof.Index))
+		monitor.Handle("/debug/pprof/profile", fromLoopback(pprof.Profile))
+		monitor.Handle("/debug/pprof/symbol", fromLoopback(pprof.Symbol))
+		monitor.Handle("/debug/pprof/trace", fromLoopback(pprof.Trace))
+	}
+}
+
+// fromLoopback refuses peers from elsewhere, and web pages.
+func fromLoopback(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := localonly.Check(r); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	})
+}
+
+// bind opens every port, or none.
+func (l *listeners) bind(cfg Config) error {
+	var bound []net.Listener
+	for _, p := range []struct {
+		flag, address string
+		to            *net.Listener
+	}{
+		{"secureGRPCAddr", cfg.Listen.Secure, &l.secure},
+		{"grpcAddr", cfg.Listen.Plaintext, &l.plaintext},
+		{"httpAddr", cfg.Listen.HTTP, &l.http},
+		{"httpsAddr", cfg.Listen.Webhooks, &l.webhooks},
+		{"monitoringAddr", cfg.Listen.Monitoring, &l.monitoring},
+	} {
+		if p.address == "" {
+			continue
+		}
+		listener, err := net.Listen("tcp", p.address)
+		if err != nil {
+			for _, b := range bound {
+				_ = b.Close() // the bind error is what matters
+			}
+			return fmt.Errorf("--%s: %w", p.flag, err)
+		}
+		bound = append(bound, listener)
+		*p.to = listener
+	}
+	return nil
+}
+
+// String lists the ports for the log.
+func (l *listeners) String() string {
+	var out []string
+	for _, p := range []struct {
+		name string
+		net.Listener
+	}{{"secure", l.secure}, {"plaintext", l.plaintext}, {"http", l.http}, {"webhooks", l.webhooks}, {"monitoring", l.monitoring}} {
+		if p.Listener != nil {
+			out = append(out, p.name+"="+p.Addr().String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// serveGRPC runs a server that may be off, until it is stopped.
+func (s *Server) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l net.Listener) {
+	if server != nil {
+		g.Go(func() error {
+			err := server.Serve(tracked{s.limits.grpcListener(port, l)})
+			if errors.Is(err, grpc.ErrServerStopped) {
+				return nil // the end came before the start
+			}
+			return err
+		})
+	}
+}
+
+// drain begins the end: it ends the gRPC servers. Streams do not end by themselves, so they are
+// ended: proxies keep what they have.
+func (s *Server) drain() {
+	s.stopping.Store(true)
+	var all sync.WaitGroup
+	for server, d := range map[*grpc.Server]*drain{s.secure: &s.drains.secure, s.plaintext: &s.drains.plaintext} {
+		if server != nil {
+			all.Go(func() { d.stop(server, s.shutdown) })
+		}
+	}
+	all.Wait()
+}
+
+// serveHTTP runs a server that may be off, until ctx ends.
+func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, port string, server *http.Server, l net.Listener) {
+	if server == nil {
+		return
+	}
+	l = s.limits.httpListener(port, l)
+	g.Go(func() error {
+		serve := server.Serve
+		if server.TLSConfig != nil {
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+}

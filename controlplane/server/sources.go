@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/stores"
+)
+
+// openStores opens what the mesh config names; else the directory of
+// --configDir; else the cluster.
+func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggregate, error) {
+	addresses, err := s.sources(cfg)
+	if err != nil {
+		return nil, err
+	}
+	drivers := stores.Drivers(stores.Config{
+		Cluster: func() (*kube.Client, error) { return s.kube, nil }, Revision: cfg.Revision, Namespace: cfg.Namespace,
+	})
+	open := config.OpenConfig{
+		Logger: s.log.With("component", "config"), Registerer: reg, Drivers: drivers,
+		LastGood: filepath.Join(filepath.Dir(cfg.stateDir()), "last-good"),
+	}
+	var list []config.Store
+	var writer config.Store
+	for _, address := range addresses {
+		store, err := config.Open(address, open)
+		if errors.Is(err, config.ErrUnknownScheme) {
+			// As pilot-discovery does: the other sources go on.
+			s.log.Warn("a config source is left out", "component", "control", "err", err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if list = append(list, store); writer == nil && !strings.HasPrefix(address, "xds://") {
+			writer = store
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no configuration: none of the %d configSources of the mesh config can be used", len(addresses))
+	}
+	all := config.NewAggregate(writer, list...)
+	all.SetWatchErrorHandler(func(err error) {
+		// What they try again the stores log themselves, when it is news.
+		if errors.Is(err, config.ErrEnded) {
+			s.log.Error("a config source has ended; what was read from it stays in force until the control plane restarts", "component", "config", "err", err)
+		}
+	})
+	return all, nil
+}
+
+// loading says what the control plane waits for before it serves.
+func (s *Server) loading() string {
+	text := "configuration is still loading"
+	if waiting := s.store.Waiting(); len(waiting) > 0 {
+		text += ": waiting for " + strings.Join(waiting, ", ")
+	}
+	return text
+}
+
+// readiness is the answer of a control plane that is ready. One that applies no
+// changes stays ready: proxies that connect get the last good configuration,
+// which serves their traffic.
+func (s *Server) readiness() string {
+	if behind := s.store.Behind(); len(behind) > 0 {
+		return "ready, but changes of the configuration are not applied: reading " + strings.Join(behind, ", ") + " does not end"
+	}
+	return "ready"
+}
+
+// sources gives the URLs of the config stores.
+func (s *Server) sources(cfg Config) ([]string, error) {
+	var addresses []string
+	for _, source := range s.mesh.GetConfigSources() {
+		address, err := sourceAddress(source)
+		if err != nil {
+			return nil, err
+		}
+		addresses = append(addresses, address)
+	}
+	switch {
+	case len(addresses) > 0:
+		return addresses, nil
+	case cfg.ConfigDir != "":
+		abs, err := absolute(cfg.ConfigDir)
+		if err != nil {
+			return nil, err
+		}
+		return []string{"fs://" + abs}, nil
+	case s.kube != nil:
+		return []string{"k8s://"}, nil
+	}
+	return nil, errors.New("no configuration: name a directory with --configDir, a cluster with --kubeconfig, or sources with configSources in the mesh config")
+}
+
+// sourceAddress gives the URL of a source. Its TLS settings become parameters,
+// as a person writes them where there is only the URL.
+func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
+	tls := source.GetTlsSettings()
+	var values url.Values
+	switch mode := tls.GetMode(); {
+	case tls == nil, mode == networkingv1alpha3.ClientTLSSettings_DISABLE:
+		return source.GetAddress(), nil
+	case mode == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
+		return "", fmt.Errorf("config source %q: tlsSettings.mode ISTIO_MUTUAL: the control plane's own certificate is in no file: write MUTUAL with clientCertificate, privateKey and caCertificates", source.GetAddress())
+	case mode == networkingv1alpha3.ClientTLSSettings_MUTUAL:
+		values = url.Values{"cert": {tls.GetClientCertificate()}, "key": {tls.GetPrivateKey()}}
+	default:
+		values = url.Values{}
+	}
+	if ca := tls.GetCaCertificates(); ca != "" {
+		values.Set("ca", ca)
+	} else {
+		values.Set("tls", "true")
+	}
+	if tls.GetSni() != "" {
+		values.Set("servername", tls.GetSni())
+	}
+	u, err := url.Parse(source.GetAddress())
+	if err != nil {
+		return "", fmt.Errorf("config source %q is no URL: %w", source.GetAddress(), err)
+	}
+	for name := range u.Query() {
+		values.Set(name, u.Query().Get(name))
+	}
+	u.RawQuery = values.Encode()
+	return u.String(), nil
+}

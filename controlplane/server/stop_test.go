@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const clusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+
+// plainServer runs one with a plaintext port, and gives what ends it.
+func plainServer(t *testing.T, set func(*Config)) (s *Server, stop func(), done chan error) {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.Listen = ListenConfig{Plaintext: "127.77.53.20:0", HTTP: "127.77.53.20:0"}
+	set(&cfg)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	s, err := New(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done = make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(cancel)
+	for {
+		if code, _ := ask(s, "/ready"); code == http.StatusOK {
+			return s, cancel, done
+		}
+		time.Sleep(time.Millisecond) // it reads an empty directory
+	}
+}
+
+// ask gives the answer on the health port, 0 if there is none.
+func ask(s *Server, path string) (code int, body string) {
+	resp, err := http.Get("http://" + s.listeners.http.Addr().String() + path)
+	if err != nil {
+		return 0, ""
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b)
+}
+
+// subscribe opens the stream of a proxy and takes its clusters.
+func subscribe(t *testing.T, conn *grpc.ClientConn, number int) discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient {
+	t.Helper()
+	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &corev3.Node{Id: fmt.Sprintf("sidecar~127.77.53.21~p-%d.default~default.svc.cluster.local", number), Metadata: md}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: clusterType}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: clusterType, ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()}); err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+func dial(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// TestStopOrder stops a control plane with proxies: first it is not ready any
+// more and says so while streams are still there, then they end one after the
+// other, then its ports close; all within the time it has.
+func TestStopOrder(t *testing.T) {
+	t.Parallel()
+	const proxies, within = 60, 2 * time.Second
+	s, stop, done := plainServer(t, func(c *Config) {
+		c.Shutdown = within
+	})
+	conn := dial(t, s.listeners.plaintext.Addr().String())
+	ends := make(chan time.Time, proxies)
+	for i := range proxies {
+		stream := subscribe(t, conn, i)
+		go func() {
+			for err := error(nil); err == nil; {
+				_, err = stream.Recv()
+			}
+			ends <- time.Now()
+		}()
+	}
+	began := time.Now()
+	stop()
+	first := <-ends
+	if code, body := ask(s, "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, "shutting down") {
+		t.Errorf("while streams end, /ready says %d %q", code, body)
+	}
+	last := first
+	for range proxies - 1 {
+		last = <-ends
+	}
+	if spread := last.Sub(first); spread < drainEach*proxies/2 {
+		t.Errorf("%d streams ended within %s", proxies, spread)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > within+time.Minute {
+		t.Errorf("the stop took %s", took)
+	}
+	for _, l := range []net.Listener{s.listeners.http, s.listeners.plaintext} {
+		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			_ = c.Close()
+			t.Errorf("%s is open after the stop", l.Addr())
+		}
+	}
+}
+
+// A proxy that is asked to go to another replica loses its connection, too, if
+// nothing else is under way on it; one that shares it with others does not.
+func TestMovedConnection(t *testing.T) {
+	t.Parallel()
+	s, stop, done := plainServer(t, func(c *Config) {
+		c.Replicas = []string{"127.77.53.20:1"}
+	})
+	address := s.listeners.plaintext.Addr().String()
+	alone, err := net.Dial("tcp", address) // what is watched: gRPC hides when it is closed
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///one", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return alone, nil }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	stream := subscribe(t, conn, 1)
+	for s.discovery.Load() != 1 {
+		time.Sleep(time.Millisecond) // its answer is on the way
+	}
+	if code, body := ask(s, "/replicas/load"); code != http.StatusOK || !strings.Contains(body, `"proxies":1`) {
+		t.Errorf("other replicas are told %d %s", code, body)
+	}
+	if !s.discovery.Shed() {
+		t.Fatal("nobody is there")
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("the stream goes on")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for state := conn.GetState(); state.String() == "READY"; state = conn.GetState() {
+		if !conn.WaitForStateChange(ctx, state) {
+			t.Fatal("the connection stays")
+		}
+	}
+
+	both := dial(t, address)
+	one, other := subscribe(t, both, 2), subscribe(t, both, 3)
+	s.discovery.Shed()
+	gone := make(chan error, 2)
+	for _, st := range []discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient{one, other} {
+		go func() { _, err := st.Recv(); gone <- err }()
+	}
+	if err := <-gone; err == nil {
+		t.Error("a stream that goes has an answer")
+	}
+	select {
+	case err := <-gone:
+		t.Errorf("the stream of another proxy on the connection ended: %v", err)
+	case <-time.After(2 * movedGrace): // nothing is to happen
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+)
+
+// newPair makes a self-signed certificate with its key.
+func newPair(t *testing.T, name string, authority bool) (cert, key []byte) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		BasicConstraintsValid: true, IsCA: authority, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err = certs.MarshalKey(k); err != nil {
+		t.Fatal(err)
+	}
+	return certs.EncodeChain(c), key
+}
+
+func write(t *testing.T, files map[string][]byte) {
+	t.Helper()
+	for name, text := range files {
+		if err := errors.Join(os.WriteFile(name+".new", text, 0o600), os.Rename(name+".new", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The own certificate from files: replaced files are served, bad ones leave the
+// last good ones and are told of once.
+func TestOwnCertificate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
+	var log bytes.Buffer
+	o := &ownCertificate{certFile: certFile, keyFile: keyFile, log: slog.New(slog.NewTextHandler(&log, nil))}
+	if _, err := o.get(nil); err == nil || !strings.Contains(err.Error(), certFile) {
+		t.Errorf("without files: %v", err)
+	}
+	first, firstKey := newPair(t, "first", false)
+	second, secondKey := newPair(t, "second", false)
+	for _, step := range []struct {
+		name      string
+		cert, key []byte
+		want      string
+	}{
+		{"first", first, firstKey, "first"},
+		{"half replaced", second, firstKey, "first"},
+		{"still", second, firstKey, "first"},
+		{"replaced", second, secondKey, "second"},
+		{"broken", []byte("x"), secondKey, "second"},
+	} {
+		write(t, map[string][]byte{certFile: step.cert, keyFile: step.key})
+		o.looked = time.Time{}
+		got, err := o.get(nil)
+		if err != nil || got.Leaf.Subject.CommonName != step.want {
+			t.Errorf("%s: got %v, error %v", step.name, got, err)
+		}
+	}
+	if n := strings.Count(log.String(), "stays as it is"); n != 2 || strings.Contains(log.String(), "PRIVATE") {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+func TestTLSConfig(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		c    TLSConfig
+		says string
+	}{
+		"nothing":         {},
+		"both":            {c: TLSConfig{CertFile: "c", KeyFile: "k", RootFile: "r"}},
+		"certificate":     {c: TLSConfig{CertFile: "c"}, says: "belong together"},
+		"roots alone":     {c: TLSConfig{RootFile: "r"}, says: "without --tlsCertFile"},
+		"custom, nothing": {c: TLSConfig{Provider: CertProviderCustom}, says: "there is no ./var/run/secrets/istiod/tls/tls.crt"},
+	} {
+		own, roots, err := tc.c.files()
+		if tc.says != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil || (own != nil) != (tc.c.CertFile != "") || roots != tc.c.RootFile {
+			t.Errorf("%s: %v, %q, %v", name, own, roots, err)
+		}
+	}
+	c := TLSConfig{Suites: []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", " TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}}
+	if ids, err := c.ciphers(); err != nil || len(ids) != 2 || ids[0] != tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 {
+		t.Errorf("got %v, %v", ids, err)
+	}
+	c.Suites = []string{"TLS_RSA_WITH_RC4_128_SHA"}
+	if _, err := c.ciphers(); err == nil || !strings.Contains(err.Error(), "RC4") {
+		t.Errorf("an insecure suite: %v", err)
+	}
+}
+
+func TestMeshRoots(t *testing.T) {
+	t.Parallel()
+	root, _ := newPair(t, "root", true)
+	pem := func(domains ...string) *meshv1alpha1.MeshConfig_CertificateData {
+		return &meshv1alpha1.MeshConfig_CertificateData{
+			CertificateData: &meshv1alpha1.MeshConfig_CertificateData_Pem{Pem: string(root)}, TrustDomains: domains,
+		}
+	}
+	url := &meshv1alpha1.MeshConfig_CertificateData{CertificateData: &meshv1alpha1.MeshConfig_CertificateData_SpiffeBundleUrl{SpiffeBundleUrl: "https://x/bundle"}}
+	for name, tc := range map[string]struct {
+		given []*meshv1alpha1.MeshConfig_CertificateData
+		roots int
+		says  string
+	}{
+		"none":            {},
+		"two":             {given: []*meshv1alpha1.MeshConfig_CertificateData{pem(), pem("cluster.local", "old")}, roots: 2},
+		"bundle":          {given: []*meshv1alpha1.MeshConfig_CertificateData{pem(), url}, says: `caCertificates[1] names the bundle "https://x/bundle"`},
+		"of another mesh": {given: []*meshv1alpha1.MeshConfig_CertificateData{pem("far")}, says: `caCertificates[0] is for the trust domain "far"`},
+	} {
+		got, err := meshRoots(&meshv1alpha1.MeshConfig{TrustDomain: "cluster.local", TrustDomainAliases: []string{"old"}, CaCertificates: tc.given})
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) || bytes.Count(got, []byte("BEGIN")) != tc.roots {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}

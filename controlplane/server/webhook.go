@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"crypto/tls"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/webhook"
+)
+
+// newWebhooks makes what answers the API server, and what keeps the
+// configuration by which it asks. Without a cluster nobody asks.
+func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
+	if s.kube == nil || s.authority == nil {
+		return nil
+	}
+	validator, err := webhook.NewValidator(webhook.Config{Logger: s.log.With("component", "webhook"), Registerer: reg})
+	if err != nil {
+		return err
+	}
+	s.validator = http.NewServeMux()
+	s.validator.Handle("/validate", validator)
+	s.validator.Handle("/validate/", validator)
+	if cfg.Listen.Webhooks != "" {
+		cfg, err := s.newTLS(cfg)
+		if err != nil {
+			return err
+		}
+		s.webhooks = s.limits.httpServer(s.validator)
+		s.webhooks.TLSConfig = withoutClients(cfg)
+	}
+	if !cfg.Cluster.WriteWebhooks {
+		return nil
+	}
+	s.webhookConfig, err = kube.NewWebhook(kube.WebhookConfig{
+		Client: s.kube, Revision: cfg.Revision, Namespace: cfg.Namespace,
+		Bundle: s.authority.RootPEM, Changed: s.authority.Changed, Logger: s.log.With("component", "kube"),
+	})
+	return err
+}
+
+// withoutClients gives the TLS configuration of the control plane for callers
+// that need not say who they are: an API server has no certificate of the mesh.
+func withoutClients(cfg *tls.Config) *tls.Config {
+	apply := func(c *tls.Config) {
+		c.ClientAuth, c.ClientCAs = tls.NoClientCert, nil
+		c.NextProtos = []string{"http/1.1"} // one request at a time: its limits are those of the other ports
+	}
+	out := cfg.Clone()
+	apply(out)
+	if cfg.GetConfigForClient != nil {
+		out.GetConfigForClient = (&overlay{inner: cfg.GetConfigForClient, apply: apply}).get
+	}
+	return out
+}
