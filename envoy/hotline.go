@@ -24,13 +24,24 @@ const (
 	// the fourth in a row gets those of the first.
 	socketRing = 3
 
-	// What stands in the shared memory: its size, the version of the protocol,
-	// two mutexes, and flags, of which the first is set by a process that starts
-	// and cleared when it has taken over.
-	sharedSize       = 104
-	sharedFlags      = 96
+	// flagInitializing is set in the flags of the shared memory by a process that
+	// starts, and cleared when it has taken over.
 	flagInitializing = 1
 )
+
+// flagsOffset returns where the flags of the shared memory are, 0 when its layout
+// is not known. It holds its size, the version of the protocol, two mutexes of
+// the C library and the flags, in this order; all but the mutexes have 8 bytes.
+func flagsOffset(memory []byte) int {
+	const others, flags = 3 * 8, 8
+	for _, mutex := range []int{40, 48} { // x86-64, aarch64
+		size := others + 2*mutex
+		if len(memory) == size && binary.NativeEndian.Uint64(memory) == uint64(size) {
+			return size - flags
+		}
+	}
+	return 0
+}
 
 // maxSockets is how long HotRestart.Sockets may be: the kernel takes 107 bytes,
 // and "_udp_parent_" and ten digits follow.
@@ -102,24 +113,35 @@ func (l *line) version() (string, error) {
 // initializing tells whether an Envoy has started and not taken over. Known is
 // false when that cannot be told.
 func (l *line) initializing() (is, known bool) {
+	flags, _, err := l.flags()
+	return flags&flagInitializing != 0, err == nil
+}
+
+// flags returns the flags in the shared memory, and where they are.
+func (l *line) flags() (flags uint64, offset int, err error) {
 	data, err := os.ReadFile(l.shared)
-	if err != nil || len(data) != sharedSize {
-		return false, false
+	if err != nil {
+		return 0, 0, err
 	}
-	return data[sharedFlags]&flagInitializing != 0, true
+	offset = flagsOffset(data)
+	if offset == 0 {
+		return 0, 0, fmt.Errorf("%s has a layout that is not known", l.shared)
+	}
+	return binary.NativeEndian.Uint64(data[offset:]), offset, nil
 }
 
 // initialized says that no Envoy of the line is starting. One that is killed
 // while it starts leaves the flag behind, and every other would refuse to start.
 func (l *line) initialized() error {
-	if is, known := l.initializing(); !known || !is {
-		return nil
+	flags, offset, err := l.flags()
+	if err != nil || flags&flagInitializing == 0 {
+		return nil // unknown memory is left alone
 	}
 	file, err := os.OpenFile(l.shared, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("repair envoy's shared memory: %w", err)
 	}
-	_, err = file.WriteAt([]byte{0}, sharedFlags)
+	_, err = file.WriteAt(binary.NativeEndian.AppendUint64(nil, flags&^flagInitializing), int64(offset))
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("repair envoy's shared memory: %w", err)
 	}

@@ -4,6 +4,7 @@
 package envoy
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -42,35 +43,46 @@ func TestLineArguments(t *testing.T) {
 	}
 }
 
+// The layout depends on the size of a mutex: 40 bytes on x86-64, 48 on aarch64.
 func TestSharedMemory(t *testing.T) {
 	t.Parallel()
-	l := &line{shared: filepath.Join(t.TempDir(), "shared")}
-	if _, err := l.version(); err == nil {
-		t.Error("a version without a file")
-	}
-	memory := make([]byte, sharedSize)
-	memory[0], memory[8], memory[sharedFlags] = sharedSize, 11, flagInitializing
-	if err := os.WriteFile(l.shared, memory, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if version, err := l.version(); err != nil || version != "11.104" {
-		t.Errorf("version %s, %v", version, err)
-	}
-	if is, known := l.initializing(); !is || !known {
-		t.Errorf("initializing: %t, %t", is, known)
-	}
-	if err := l.initialized(); err != nil {
-		t.Error(err)
-	}
-	if is, known := l.initializing(); is || !known {
-		t.Errorf("initializing: %t, %t after the repair", is, known)
-	}
-	// Another Envoy may lay it out in another way: hands off.
-	if err := os.WriteFile(l.shared, append(memory, 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, known := l.initializing(); known {
-		t.Error("memory of another size is understood")
+	for machine, size := range map[string]int{"x86-64": 104, "aarch64": 120} {
+		t.Run(machine, func(t *testing.T) {
+			t.Parallel()
+			l := &line{shared: filepath.Join(t.TempDir(), "shared")}
+			if _, err := l.version(); err == nil {
+				t.Error("a version without a file")
+			}
+			memory := make([]byte, size)
+			binary.NativeEndian.PutUint64(memory, uint64(size))
+			binary.NativeEndian.PutUint64(memory[8:], 11)
+			binary.NativeEndian.PutUint64(memory[size-8:], flagInitializing)
+			if err := os.WriteFile(l.shared, memory, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if version, err := l.version(); err != nil || version != fmt.Sprintf("11.%d", size) {
+				t.Errorf("version %s, %v", version, err)
+			}
+			if is, known := l.initializing(); !is || !known {
+				t.Errorf("initializing: %t, %t", is, known)
+			}
+			if err := l.initialized(); err != nil {
+				t.Error(err)
+			}
+			if is, known := l.initializing(); is || !known {
+				t.Errorf("initializing: %t, %t after the repair", is, known)
+			}
+			// Another Envoy may lay it out in another way: hands off.
+			binary.NativeEndian.PutUint64(memory, uint64(size)+8)
+			for what, other := range map[string][]byte{"another size": append(memory, make([]byte, 8)...), "a size that is not its own": memory, "nothing": nil} {
+				if err := os.WriteFile(l.shared, other, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if _, known := l.initializing(); known {
+					t.Errorf("memory with %s is understood", what)
+				}
+			}
+		})
 	}
 }
 

@@ -181,8 +181,13 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 		// admin port should come back.
 		select {
 		case <-c.ended:
-			p.abandon(under)
-			return p.ended(c)
+			// Another one may have taken over a moment ago, although this is not
+			// known yet.
+			next, done := p.settled(beside, c, under)
+			if next == c {
+				return p.ended(c)
+			}
+			c, under, retired, delay = next, nil, done, firstRetry
 		case <-ctx.Done():
 			c, _ = p.settled(beside, c, under)
 			return p.stop(ctx, c)
@@ -234,9 +239,9 @@ func (p *Process) abandon(a *attempt) {
 	}
 }
 
-// settled gives an Envoy that is about to take over a moment to do so, for the
-// end of the agent: the admin port, over which to drain, belongs to one of them.
-func (p *Process) settled(beside context.Context, c *child, a *attempt) (*child, <-chan struct{}) {
+// settled waits a moment for a hot restart that is under way, because the agent or
+// the Envoy that serves ends. It returns the Envoy that serves, as switchTo does.
+func (p *Process) settled(beside context.Context, c *child, a *attempt) (*child, chan struct{}) {
 	if a == nil {
 		return c, nil
 	}
@@ -262,6 +267,8 @@ func (p *Process) switchTo(beside context.Context, c *child, out outcome) (*chil
 	log := p.cfg.Logger
 	p.hotRestarts.WithLabelValues(out.result).Inc()
 	switch {
+	case out.next == nil && closed(c.ended):
+		log.Error("the hot restart failed, and the old envoy has ended", "err", out.err, "pid", c.process.Pid)
 	case out.next == nil && c.held.Load():
 		log.Error("the hot restart failed: the old envoy goes on, but without its admin port, so without metrics and without notice when it drains; another one is tried", "err", out.err, "pid", c.process.Pid)
 	case out.next == nil:

@@ -4,6 +4,7 @@
 package envoy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -304,6 +305,55 @@ func TestRealHotRestartOldOneDies(t *testing.T) {
 	}
 	if took := time.Since(ending); took > time.Minute {
 		t.Errorf("the end took %s", took)
+	}
+}
+
+// roundTripper is an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// An old Envoy that dies after the new one has taken over, but before the agent
+// knows of it, takes nobody with it.
+func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	var old, held atomic.Int64
+	e, cancel, result := startHot(t, func(c *Config) {
+		next := c.Admin.client.Transport
+		c.Admin.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err != nil || old.Load() == 0 {
+				return resp, err
+			}
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close() // it was read to its end
+			resp.Body = io.NopCloser(bytes.NewReader(body))
+			took := bytes.Contains(body, []byte("server.hot_restart_epoch: 1\n")) && bytes.Contains(body, []byte("listener_manager.workers_started: 1\n"))
+			if took && held.CompareAndSwap(0, 1) {
+				// The agent does not hear of it while the old one dies.
+				if err := syscall.Kill(int(old.Load()), syscall.SIGKILL); err != nil {
+					return nil, err
+				}
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return resp, err
+		})
+	})
+	before := e.PID()
+	old.Store(int64(before))
+	e.HotRestart("the test")
+	eventually(t, "another envoy to take over", func() bool { return e.PID() != before || len(result) > 0 })
+	if e.PID() == before || !alive(e.PID()) || held.Load() != 1 {
+		t.Fatalf("envoy is %d, was %d, alive: %t", e.PID(), before, alive(e.PID()))
+	}
+	eventually(t, "the new envoy to be ready", func() bool { return e.Ready(t.Context()) == nil })
+	if err := e.get(t, 8080); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-result; err != nil {
+		t.Errorf("Run() = %v", err)
 	}
 }
 
