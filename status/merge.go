@@ -235,19 +235,24 @@ func (f fetcher) fetch(ctx context.Context, url string) (body io.ReadCloser, con
 		_ = resp.Body.Close() // it is not wanted
 		return nil, "", err
 	}
-	return &patient{body, time.AfterFunc(time.Hour, func() { _ = resp.Body.Close() }), f.stall}, resp.Header.Get("Content-Type"), nil
+	return &patient{ReadCloser: body, stall: f.stall}, resp.Header.Get("Content-Type"), nil
 }
 
-// patient reads a body that is closed when one read of it takes too long.
+// patient reads a body that is closed when one read of it takes too long. The
+// timer runs during a read only.
 type patient struct {
 	io.ReadCloser
-	timer *time.Timer
+	timer *time.Timer // nil before the first read
 	stall time.Duration
 }
 
 // Read implements io.Reader.
 func (p *patient) Read(b []byte) (int, error) {
-	p.timer.Reset(p.stall)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.stall, func() { _ = p.Close() })
+	} else {
+		p.timer.Reset(p.stall)
+	}
 	defer p.timer.Stop()
 	return p.ReadCloser.Read(b)
 }

@@ -5,11 +5,14 @@ package status
 
 import (
 	"compress/gzip"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -243,4 +246,65 @@ func TestTornAnswer(t *testing.T) {
 	if err == nil {
 		t.Error("the answer looks whole")
 	}
+}
+
+// closings counts how often a body is closed.
+type closings struct {
+	io.Reader
+	n int
+}
+
+// Close implements io.Closer.
+func (c *closings) Close() error { c.n++; return nil }
+
+type answers func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// An answer that nobody reads, or that was read, leaves no timer behind.
+func TestFetchLeavesNoTimer(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]bool{"unread": false, "read": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				body := &closings{Reader: strings.NewReader("a 1\n")}
+				f := fetcher{asked: httptest.NewRequest(http.MethodGet, "/stats/prometheus", nil), stall: time.Minute, client: &http.Client{
+					Transport: answers(func(r *http.Request) (*http.Response, error) {
+						return &http.Response{StatusCode: http.StatusOK, Body: body, Header: http.Header{}, Request: r}, nil
+					}),
+				}}
+				got, _, err := f.fetch(t.Context(), "http://application/metrics")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if read {
+					if text, err := io.ReadAll(got); err != nil || string(text) != "a 1\n" {
+						t.Errorf("%q, %v", text, err)
+					}
+				}
+				_ = got.Close() // counted
+				time.Sleep(24 * time.Hour)
+				if body.n != 1 {
+					t.Errorf("the body was closed %d times, want 1", body.n)
+				}
+			})
+		})
+	}
+}
+
+// An answer that stops in the middle is closed once.
+func TestFetchStalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader, writer := io.Pipe()
+		p := &patient{ReadCloser: reader, stall: time.Minute}
+		go func() { _, _ = writer.Write([]byte("a 1")) }() // and nothing more
+		began := time.Now()
+		text, err := io.ReadAll(p)
+		if string(text) != "a 1" || !errors.Is(err, io.ErrClosedPipe) || time.Since(began) != time.Minute {
+			t.Errorf("%q, %v after %s", text, err, time.Since(began))
+		}
+	})
 }
