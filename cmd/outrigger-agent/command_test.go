@@ -39,7 +39,16 @@ func TestTolerate(t *testing.T) {
 		"--foo proxy router":                         {"proxy router", "--foo"},
 		"--foo x proxy":                              {"proxy", "--foo"},
 		"--log_output_level default:debug proxy -h":  {"--log_output_level default:debug proxy -h", ""},
-		"wait --foo":                                 {"wait --foo", ""},
+		"wait --foo":                                 {"wait", "--foo"},
+		"wait --foo 1 --url x":                       {"wait --url x", "--foo"},
+		"version --foo=1 -s":                         {"version -s", "--foo=1"},
+		"version --foo bar":                          {"version", "--foo"},
+		"request --foo GET stats":                    {"request GET stats", "--foo"},
+		"request GET --foo stats":                    {"request GET stats", "--foo"},
+		"request --foo 1 GET stats --debug-port 1":   {"request GET stats --debug-port 1", "--foo"},
+		"request GET stats --foo 1":                  {"request GET stats", "--foo"},
+		"completion bash --foo":                      {"completion bash --foo", ""},
+		"__complete wait --foo":                      {"__complete wait --foo", ""},
 		"version -s":                                 {"version -s", ""},
 		"help proxy --foo":                           {"help proxy --foo", ""},
 		"proxy -- --foo":                             {"proxy -- --foo", ""},
@@ -128,7 +137,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]int{
 		"version": exitOK, "version -s": exitOK, "version -o yaml": exitOK, "version -o xml": exitError, "--help": exitOK, "proxy --help": exitOK,
-		"proxy ztunnel": exitError, "nonsense": exitError, "version --foo": exitError, "proxy --stsPort 1": exitError, "proxy --templateFile x": exitError,
+		"proxy ztunnel": exitError, "nonsense": exitError, "version --foo": exitOK, "proxy --stsPort 1": exitError, "proxy --templateFile x": exitError,
 		"proxy --log_output_level loud": exitError, "wait --periodMillis 0": exitError, "wait --timeoutSeconds 1 --url http://127.0.0.1:1/": exitError,
 	} {
 		if got := run(append([]string{ownName}, strings.Fields(in)...), nil); got != want {

@@ -120,24 +120,23 @@ func (f *proxyFlags) note(fs *pflag.FlagSet) {
 	}
 }
 
-// tolerate takes flags that nobody knows out of the arguments of the program
-// and of its proxy command, so that a command line made for another version
-// still starts. The word behind such a flag goes with it as its value, unless
-// that word is a command or a role: `proxy --new router` is a router.
+// tolerate removes flags that nobody knows from the arguments of the program, so
+// that a command line made for another version still works. The word behind such
+// a flag is its value and goes too, unless it is reserved. The commands help and
+// completion, which talk about flags, have their arguments as they are.
 func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
-	command := root
+	command, words := root, 0
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
 			return append(kept, args[i:]...), dropped
 		}
-		if len(arg) < 2 || arg[0] != '-' {
+		if !isFlag(arg) {
 			kept = append(kept, arg)
-			if command == root {
-				if arg != proxyName {
+			if words++; command == root {
+				if command, words = subcommand(root, arg), 0; command == nil {
 					return append(kept, args[i+1:]...), dropped
 				}
-				command = subcommand(root, arg)
 			}
 			continue
 		}
@@ -145,7 +144,7 @@ func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
 		switch {
 		case flag == nil:
 			dropped = append(dropped, arg)
-			if !inline && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") && !reserved(command, root, args[i+1]) {
+			if !inline && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") && !reserved(command, root, args[i+1:], words) {
 				i++
 			}
 		case !inline && flag.NoOptDefVal == "" && i+1 < len(args):
@@ -158,13 +157,26 @@ func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
 	return kept, dropped
 }
 
-// reserved tells whether a word is more likely a command or a role than the
-// value of an unknown flag.
-func reserved(command, root *cobra.Command, word string) bool {
-	if command == root {
-		return subcommand(root, word) != nil
+func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
+
+// reserved reports whether the first of the words behind an unknown flag is more
+// likely something else than its value: a command, the role of proxy, or what
+// request needs, which has had some words already.
+func reserved(command, root *cobra.Command, behind []string, words int) bool {
+	switch {
+	case command == root:
+		return subcommand(root, behind[0]) != nil
+	case command.Name() == proxyName:
+		return slices.Contains(node.Roles(), behind[0])
+	case command.Name() == requestName:
+		for _, arg := range behind[1:] {
+			if !isFlag(arg) {
+				words++
+			}
+		}
+		return words < requestWords
 	}
-	return slices.Contains(node.Roles(), word)
+	return false
 }
 
 func subcommand(root *cobra.Command, name string) *cobra.Command {

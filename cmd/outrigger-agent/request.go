@@ -53,10 +53,16 @@ body go to standard error, nothing goes to standard output. So is an answer that
 takes more than 60 seconds; POST drain of port 15020, which is answered when the
 proxy has drained, may take as long as that does.`
 
+// requestName is the name of the command, requestWords how many arguments it needs.
+const (
+	requestName  = "request"
+	requestWords = 2
+)
+
 func newRequestCommand(p process) *cobra.Command {
 	var port int
 	cmd := &cobra.Command{
-		Use:   "request <METHOD> <PATH> [BODY]",
+		Use:   requestName + " <METHOD> <PATH> [BODY]",
 		Short: "Send an HTTP request to a local port of agent or Envoy",
 		Long:  requestLong,
 		Example: "  outrigger-agent request GET config_dump\n" +
@@ -66,7 +72,7 @@ func newRequestCommand(p process) *cobra.Command {
 			"  outrigger-agent request GET 'debug?resourceName=syncz' --debug-port 15004",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
-			case len(args) < 2:
+			case len(args) < requestWords:
 				return fmt.Errorf("request needs a method and a path, for example: request GET config_dump; %d arguments are given", len(args))
 			case len(args) > 3:
 				return fmt.Errorf("request takes a method, a path and a body, %d arguments are given: put the body in quotes", len(args))
