@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // world is what the grown object stands beside.
@@ -115,11 +116,11 @@ func (p *pipeline) run(kind model.Kind, text []byte) time.Duration {
 	mesh := snapshot.Build(nil, snapshot.Input{Mesh: p.mesh, List: list}, model.Change{All: true})
 	g := generate.New(generate.Config{})
 	for _, proxy := range p.proxies {
-		for _, typeURL := range generate.Types {
+		for _, typeURL := range xds.Types {
 			g.Generate(mesh, proxy, typeURL)
 		}
-		g.Generate(mesh, proxy, generate.TypeVirtualHost)
-		g.Generate(mesh, proxy, generate.TypeNameTable)
+		g.Generate(mesh, proxy, xds.TypeVirtualHost)
+		g.Generate(mesh, proxy, xds.TypeNameTable)
 	}
 	return processorTime(p.t) - start
 }

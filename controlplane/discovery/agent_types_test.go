@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
@@ -27,7 +28,7 @@ func agentWord(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	var words []string
 	switch res.TypeUrl {
-	case generate.TypeNameTable:
+	case xds.TypeNameTable:
 		table, err := nds.Unmarshal(res.Value)
 		if err != nil {
 			t.Fatal(err)
@@ -35,7 +36,7 @@ func agentWord(t *testing.T, res *anypb.Any) string {
 		for name, host := range table.Hosts {
 			words = append(words, name+"="+strings.Join(host.IPs, ",")+"@"+host.Registry)
 		}
-	case generate.TypeProxyConfig:
+	case xds.TypeProxyConfig:
 		var pc meshv1alpha1.ProxyConfig
 		if err := res.UnmarshalTo(&pc); err != nil {
 			t.Fatal(err)
@@ -98,9 +99,9 @@ func TestNameTable(t *testing.T) {
 		a, b := external("a", "240.0.0.1"), external("b", "240.0.0.2", "2001:db8::2", "10.0.0.0/8")
 		mesh := snapshotOf(nil, nil, a)
 		h.server.Push(mesh, model.Change{All: true})
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.ack(p.any())
-		p.askBare(generate.TypeNameTable)
+		p.askBare(xds.TypeNameTable)
 		p.wantAck("nds a.example.com=240.0.0.1@External")
 		mesh = snapshotOf(mesh, nil, a, b)
 		h.server.Push(mesh, model.Change{All: true})
@@ -116,9 +117,9 @@ func TestNameTable(t *testing.T) {
 func TestTrustBundle(t *testing.T) {
 	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
 		one, two := mint(t, "one"), mint(t, "two")
-		p.subscribe(generate.TypeRoute, "nobody") // opens the stream
+		p.subscribe(xds.TypeRoute, "nobody") // opens the stream
 		p.ack(p.any())
-		p.askBare(generate.TypeProxyConfig)
+		p.askBare(xds.TypeProxyConfig)
 		p.quiet()
 		push := func(roots ...[]byte) {
 			h.server.Push(snapshotOf(h.server.mesh.Load().Mesh, slices.Concat(roots...)), model.Change{All: true})
@@ -143,13 +144,13 @@ func TestAgentOfGateway(t *testing.T) {
 	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
 		p.node = gatewayNode(t, nil)
 		h.server.Push(snapshotOf(nil, mint(t, "root").chain, external("a", "240.0.0.1")), model.Change{All: true})
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.ack(p.any()) // the cluster of a
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.wantAck("lds")
-		p.askBare(generate.TypeNameTable)
+		p.askBare(xds.TypeNameTable)
 		p.quiet()
-		p.askBare(generate.TypeProxyConfig)
+		p.askBare(xds.TypeProxyConfig)
 		p.wantAck("pcds root")
 	})
 }

@@ -25,7 +25,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // manyNames returns names of endpoints of services that may not exist.
@@ -262,19 +262,19 @@ func TestSlowed(t *testing.T) {
 // several, and for as much as a large mesh has.
 func TestTooManyNames(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
-		h.set(generate.TypeEndpoint, map[string]string{"a": "a=1"})
+		h.set(xds.TypeEndpoint, map[string]string{"a": "a=1"})
 		h.push()
-		p.subscribe(generate.TypeEndpoint, append(manyNames(20_000), "a")...)
+		p.subscribe(xds.TypeEndpoint, append(manyNames(20_000), "a")...)
 		p.any()
 		if !p.delta {
-			_ = p.send(&discoveryv3.DiscoveryRequest{TypeUrl: generate.TypeEndpoint, ResourceNames: manyNames(maxNames + 1), ResponseNonce: "1"}) // its end tells
+			_ = p.send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNames: manyNames(maxNames + 1), ResponseNonce: "1"}) // its end tells
 		}
 		for i := range 10 {
 			more := manyNames(40_000)
 			for j := range more {
 				more[j] = fmt.Sprintf("%d-%s", i, more[j])
 			}
-			if !p.delta || p.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeEndpoint, ResourceNamesSubscribe: more}) != nil {
+			if !p.delta || p.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNamesSubscribe: more}) != nil {
 				break
 			}
 		}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // BenchmarkChurn is what a push costs a stream, without gRPC: 150 of 600 endpoint
@@ -30,13 +30,13 @@ func BenchmarkChurn(b *testing.B) {
 		names = append(names, name)
 		content[name] = fmt.Sprintf("%0400d", i)
 	}
-	g.set(generate.TypeEndpoint, content)
+	g.set(xds.TypeEndpoint, content)
 	s.Push(&snapshot.Mesh{}, model.Change{All: true})
 	mesh := s.mesh.Load()
 	var all []*stream
 	for range proxies {
 		st := &stream{server: s, proxy: &model.Proxy{}, delta: true, log: s.log, subs: map[string]*subscription{}, mesh: mesh, sendMsg: func(any) error { return nil }}
-		sub := st.subscribe(generate.TypeEndpoint)
+		sub := st.subscribe(xds.TypeEndpoint)
 		sub.ask(names, noResources)
 		all = append(all, st)
 	}
@@ -48,12 +48,12 @@ func BenchmarkChurn(b *testing.B) {
 			content[names[(round*150+i)%services]] = fmt.Sprintf("%0400d", round+1000)
 		}
 		round++
-		g.set(generate.TypeEndpoint, content)
+		g.set(xds.TypeEndpoint, content)
 		s.Push(&snapshot.Mesh{}, model.Change{All: true})
-		set := g.sets[generate.TypeEndpoint]
+		set := g.sets[xds.TypeEndpoint]
 		b.StartTimer()
 		for _, st := range all {
-			sub := st.subs[generate.TypeEndpoint]
+			sub := st.subs[xds.TypeEndpoint]
 			if err := st.send(sub, set, st.diff(sub, set)); err != nil {
 				b.Fatal(err)
 			}

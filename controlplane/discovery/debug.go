@@ -16,14 +16,13 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // debugType is the type of a question of people, whose one name is what they
@@ -123,7 +122,7 @@ func (s *stream) answerDebug(q *request) error {
 		s.questions = rate.NewLimiter(rate.Every(debugEvery), debugBurst)
 	}
 	answer, err := s.debug(q.typeURL, names)
-	var resources []*generate.Resource
+	var resources []*xds.Resource
 	if err == nil {
 		resources, err = answer.resources(q.typeURL, names)
 	}
@@ -208,29 +207,23 @@ func (a *answerOf) fillJSON() error {
 }
 
 // resources makes the resources of an answer.
-func (a answerOf) resources(typeURL string, names []string) ([]*generate.Resource, error) {
+func (a answerOf) resources(typeURL string, names []string) ([]*xds.Resource, error) {
 	if a.messages == nil {
 		b, err := json.MarshalIndent(a.json, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("write the answer to %s: %w", typeURL, err)
 		}
-		return []*generate.Resource{{Name: cmp.Or(strings.Join(names, ","), typeURL), Any: rawAny(debugType, b)}}, nil
+		return []*xds.Resource{{Name: cmp.Or(strings.Join(names, ","), typeURL), Any: xds.Any(debugType, b)}}, nil
 	}
-	out := make([]*generate.Resource, len(a.messages))
+	out := make([]*xds.Resource, len(a.messages))
 	for i, m := range a.messages {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
 			return nil, fmt.Errorf("write the answer to %s: %w", typeURL, err)
 		}
-		out[i] = &generate.Resource{Name: a.names[i], Any: rawAny("type.googleapis.com/"+string(proto.MessageName(m)), b)}
+		out[i] = &xds.Resource{Name: a.names[i], Any: xds.Any("type.googleapis.com/"+string(proto.MessageName(m)), b)}
 	}
 	return out, nil
-}
-
-// rawAny is a serialized google.protobuf.Any.
-func rawAny(typeURL string, value []byte) []byte {
-	b := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), typeURL)
-	return protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), value)
 }
 
 // rootOf is the namespace whose callers see all of the mesh.

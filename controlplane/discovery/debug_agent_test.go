@@ -23,6 +23,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
@@ -81,11 +82,11 @@ func startAgent(t *testing.T, delta bool) (address string) {
 	h.serve(t, Config{Generator: generate.New(generate.Config{}), Workers: 2}, gatewayCaller, grpccredentials.NewTLS(server), grpccredentials.NewTLS(client))
 	h.server.Push(snapshotOf(nil, nil, external("a", "240.0.0.1")), model.Change{All: true})
 	socket := filepath.Join(t.TempDir(), "XDS")
-	xds, err := net.Listen("unix", socket)
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	relay, err := xdsproxy.New(xdsproxy.Config{Listener: xds, Upstream: xdsproxy.UpstreamConfig{
+	relay, err := xdsproxy.New(xdsproxy.Config{Listener: listener, Upstream: xdsproxy.UpstreamConfig{
 		Address: h.address, ServerName: "localhost", TLS: func() (*tls.Config, error) { return client, nil },
 	}})
 	if err != nil {
@@ -119,7 +120,7 @@ func startAgent(t *testing.T, delta bool) (address string) {
 	p := envoy.connect(t, delta)
 	p.node = shopNode(t, map[string]any{"SERVICE_ACCOUNT": "gateway"})
 	p.node.Id = "sidecar~127.77.103.2~gateway-1.default~default.svc.cluster.local"
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.any()
 	return port.Addr().String()
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
@@ -53,8 +53,8 @@ func (d debugger) syncz() (answerOf, error) {
 		}}}}
 		s := syncStatus{ClusterID: st.proxy.ClusterID, Proxy: st.proxy.ID, ProxyType: st.proxy.Role}
 		nonces := map[string][2]*string{
-			generate.TypeCluster: {&s.ClusterSent, &s.ClusterAcked}, generate.TypeListener: {&s.ListenerSent, &s.ListenerAcked},
-			generate.TypeRoute: {&s.RouteSent, &s.RouteAcked}, generate.TypeEndpoint: {&s.EndpointSent, &s.EndpointAcked},
+			xds.TypeCluster: {&s.ClusterSent, &s.ClusterAcked}, xds.TypeListener: {&s.ListenerSent, &s.ListenerAcked},
+			xds.TypeRoute: {&s.RouteSent, &s.RouteAcked}, xds.TypeEndpoint: {&s.EndpointSent, &s.EndpointAcked},
 		}
 		for _, typeURL := range order {
 			p := st.progress.of(typeURL)
@@ -103,7 +103,7 @@ func (d debugger) ndsz() (answerOf, error) {
 		return answerOf{}, err
 	}
 	table := &nds.Table{Hosts: map[string]nds.Host{}}
-	for _, r := range d.generate(d.mesh, proxy, generate.TypeNameTable).Resources {
+	for _, r := range d.generate(d.mesh, proxy, xds.TypeNameTable).Resources {
 		a := &anypb.Any{}
 		if err := proto.Unmarshal(r.Any, a); err != nil {
 			return answerOf{}, fmt.Errorf("read the name table: %w", err)
@@ -122,7 +122,7 @@ func (d debugger) edsz() (answerOf, error) {
 		return answerOf{}, err
 	}
 	list := []asJSON{}
-	for _, r := range d.generate(d.mesh, proxy, generate.TypeEndpoint).Resources {
+	for _, r := range d.generate(d.mesh, proxy, xds.TypeEndpoint).Resources {
 		a, cla := &anypb.Any{}, &endpointv3.ClusterLoadAssignment{}
 		if err := proto.Unmarshal(r.Any, a); err != nil {
 			return answerOf{}, fmt.Errorf("read endpoints %s: %w", r.Name, err)

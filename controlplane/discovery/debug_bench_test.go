@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // BenchmarkExplain asks about a VirtualService of a mesh of 500 services and
@@ -39,7 +40,7 @@ func BenchmarkExplain(b *testing.B) {
 			ID: fmt.Sprintf("p%d.default", i), Role: "sidecar", IPs: []string{fmt.Sprintf("127.77.%d.%d", i/250, i%250+1)}, Namespace: "default",
 			Domain: "default.svc.cluster.local", Interception: model.InterceptionNone, VHDS: true,
 		}}
-		st.standing.follow(generate.TypeCluster)
+		st.standing.follow(xds.TypeCluster)
 		s.streams[st] = struct{}{}
 	}
 	d := debugger{Server: s, mesh: s.mesh.Load().Mesh, asker: asker{all: true}}

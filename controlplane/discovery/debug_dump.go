@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // givenTo gives the sets that a proxy was given in its last round; before the
@@ -31,7 +31,7 @@ func (d debugger) givenTo(st *stream) sets {
 // madeFor gives what the generator makes for a proxy.
 func (d debugger) madeFor(st *stream) sets {
 	var made sets
-	for i, typeURL := range generate.Types {
+	for i, typeURL := range xds.Types {
 		made[i] = d.generate(d.mesh, st.proxy, typeURL)
 	}
 	return made
@@ -42,7 +42,7 @@ type heldBack struct {
 	report.Held
 	item
 	// made is what was made, and refused.
-	made *generate.Resource
+	made *xds.Resource
 }
 
 // heldFrom lists what is held back from a proxy because somebody refused it, and
@@ -62,7 +62,7 @@ func (k *keeper) heldFrom(st *stream) (list []heldBack, waits bool) {
 		list = append(list, heldBack{
 			item: it, made: sc.made[it.typ].Get(it.name),
 			Held: report.Held{
-				Type: shortType(generate.Types[it.typ]), Name: it.name, By: t.proxy, Reason: t.reason, Since: t.since,
+				Type: shortType(xds.Types[it.typ]), Name: it.name, By: t.proxy, Reason: t.reason, Since: t.since,
 				LastGood: st.place.circle.good(it, h.good) != nil,
 			},
 		})
@@ -84,8 +84,8 @@ func (d debugger) configDump() (answerOf, error) {
 	}
 	dump := newDump()
 	given := d.givenTo(st)
-	for i, typeURL := range generate.Types {
-		if typeURL == generate.TypeVirtualHost {
+	for i, typeURL := range xds.Types {
+		if typeURL == xds.TypeVirtualHost {
 			if err := addHosts(dump.routes, given[i]); err != nil {
 				return answerOf{}, err
 			}
@@ -99,7 +99,7 @@ func (d debugger) configDump() (answerOf, error) {
 			dump.add(typeURL, r.Name, a)
 		}
 	}
-	dump.clusters.VersionInfo, dump.listeners.VersionInfo = given[typeCluster].Version, given[slices.Index(generate.Types, generate.TypeListener)].Version
+	dump.clusters.VersionInfo, dump.listeners.VersionInfo = given[typeCluster].Version, given[slices.Index(xds.Types, xds.TypeListener)].Version
 	refused, _ := d.kept.heldFrom(st)
 	for _, h := range refused {
 		failure := &adminv3.UpdateFailureState{
@@ -107,11 +107,11 @@ func (d debugger) configDump() (answerOf, error) {
 			LastUpdateAttempt: timestamppb.New(h.Since.Truncate(time.Millisecond)),
 		}
 		if h.made != nil {
-			if failure.FailedConfiguration, err = anyOf(generate.Types[h.typ], h.made); err != nil {
+			if failure.FailedConfiguration, err = anyOf(xds.Types[h.typ], h.made); err != nil {
 				return answerOf{}, err
 			}
 		}
-		dump.refuse(generate.Types[h.typ], h.Name, failure)
+		dump.refuse(xds.Types[h.typ], h.Name, failure)
 	}
 	return answerOf{
 		messages: []proto.Message{dump.clusters, dump.listeners, dump.routes, dump.endpoints},
@@ -120,7 +120,7 @@ func (d debugger) configDump() (answerOf, error) {
 }
 
 // anyOf reads a resource.
-func anyOf(typeURL string, r *generate.Resource) (*anypb.Any, error) {
+func anyOf(typeURL string, r *xds.Resource) (*anypb.Any, error) {
 	a := &anypb.Any{}
 	if err := proto.Unmarshal(r.Any, a); err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", shortType(typeURL), r.Name, err)
@@ -142,15 +142,15 @@ func newDump() *dump {
 
 func (d *dump) add(typeURL, name string, a *anypb.Any) {
 	switch typeURL {
-	case generate.TypeCluster:
+	case xds.TypeCluster:
 		d.clusters.DynamicActiveClusters = append(d.clusters.DynamicActiveClusters, &adminv3.ClustersConfigDump_DynamicCluster{Cluster: a})
-	case generate.TypeListener:
+	case xds.TypeListener:
 		d.listeners.DynamicListeners = append(d.listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{
 			Name: name, ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{Listener: a},
 		})
-	case generate.TypeRoute:
+	case xds.TypeRoute:
 		d.routes.DynamicRouteConfigs = append(d.routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{RouteConfig: a})
-	case generate.TypeEndpoint:
+	case xds.TypeEndpoint:
 		d.endpoints.DynamicEndpointConfigs = append(d.endpoints.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{EndpointConfig: a})
 	}
 }
@@ -159,18 +159,18 @@ func (d *dump) add(typeURL, name string, a *anypb.Any) {
 // types as an entry of its own, as Envoy has it.
 func (d *dump) refuse(typeURL, name string, failure *adminv3.UpdateFailureState) {
 	switch typeURL {
-	case generate.TypeCluster:
+	case xds.TypeCluster:
 		d.clusters.DynamicWarmingClusters = append(d.clusters.DynamicWarmingClusters, &adminv3.ClustersConfigDump_DynamicCluster{
 			Cluster: failure.GetFailedConfiguration(), ErrorState: failure, ClientStatus: adminv3.ClientResourceStatus_NACKED,
 		})
-	case generate.TypeListener:
+	case xds.TypeListener:
 		i := slices.IndexFunc(d.listeners.DynamicListeners, func(l *adminv3.ListenersConfigDump_DynamicListener) bool { return l.GetName() == name })
 		if i < 0 {
 			i = len(d.listeners.DynamicListeners)
 			d.listeners.DynamicListeners = append(d.listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{Name: name})
 		}
 		d.listeners.DynamicListeners[i].ErrorState, d.listeners.DynamicListeners[i].ClientStatus = failure, adminv3.ClientResourceStatus_NACKED
-	case generate.TypeRoute, generate.TypeVirtualHost:
+	case xds.TypeRoute, xds.TypeVirtualHost:
 		d.routes.DynamicRouteConfigs = append(d.routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{
 			ErrorState: failure, ClientStatus: adminv3.ClientResourceStatus_NACKED,
 		})

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // An answer about an object or a proxy holds at most so many resources, proxies
@@ -53,7 +53,7 @@ func refOf(k model.Key) report.Ref {
 
 // explained are the types of the resources that are looked at: those of sets, and
 // then what listeners ask for.
-var explained = append(slices.Clone(generate.Types), generate.TypeExtension)
+var explained = append(slices.Clone(xds.Types), xds.TypeExtension)
 
 // origin makes origins, once for proxies that see the same.
 type origin struct {
@@ -67,7 +67,7 @@ type origin struct {
 
 // sharedSet is a set of proxies that see the same.
 type sharedSet struct {
-	set *generate.Set
+	set *xds.Set
 	of  *origins
 }
 
@@ -104,7 +104,7 @@ func (o *origin) of(p *model.Proxy) *origins {
 }
 
 // made gives the set of a type that is made for a proxy.
-func (d debugger) made(st *stream, typ int) *generate.Set {
+func (d debugger) made(st *stream, typ int) *xds.Set {
 	return d.generate(d.mesh, st.proxy, explained[typ])
 }
 
@@ -129,7 +129,7 @@ func (o *origin) having(st *stream, key model.Key) map[item]bool {
 		made := o.d.made(st, i)
 		memo := sharedSet{made, from}
 		items, known := o.found[memo]
-		if known && typeURL != generate.TypeListener {
+		if known && typeURL != xds.TypeListener {
 			made = noResources
 		}
 		for _, r := range made.Resources {
@@ -138,7 +138,7 @@ func (o *origin) having(st *stream, key model.Key) map[item]bool {
 			case !known && slices.Contains(from.of(typeURL, r.Name), key):
 				items = append(items, it)
 			case !slices.Contains(self.of(typeURL, r), key):
-			case typeURL == generate.TypeListener:
+			case typeURL == xds.TypeListener:
 				mine[it] = true
 			default: // who is reached at other ports has another set
 				items = append(items, it)

@@ -19,10 +19,10 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // shelf are objects of a store.
@@ -171,13 +171,13 @@ func TestExplain(t *testing.T) {
 	first := objects.mesh(nil)
 	h.server.Push(first, model.Change{All: true})
 	p := h.join(t, "shop", "default")
-	p.ack(generate.TypeCluster)
-	p.subscribe(generate.TypeListener)
+	p.ack(xds.TypeCluster)
+	p.subscribe(xds.TypeListener)
 	p.any()
-	p.ack(generate.TypeListener)
-	p.subscribe(generate.TypeRoute, "http_proxy")
+	p.ack(xds.TypeListener)
+	p.subscribe(xds.TypeRoute, "http_proxy")
 	p.any()
-	p.ack(generate.TypeRoute)
+	p.ack(xds.TypeRoute)
 	o := eventually(t, h.server, explainWeb, "all has been answered", func(o report.Object) bool { return len(o.Proxies) == 1 && o.Proxies[0].State == report.Synced })
 	if o.Proxies[0].Proxy != "shop.default" || !o.Found || !o.InForce || !o.Started || o.Source != "shop.yaml:1" {
 		t.Errorf("got %+v", o)
@@ -200,7 +200,7 @@ func TestExplain(t *testing.T) {
 	if o.Proxies[0].What != "no answer yet to rds" || o.Proxies[0].Since.IsZero() {
 		t.Errorf("got %+v", o.Proxies)
 	}
-	p.nack(generate.TypeRoute, "Error adding/updating route(s) http_proxy: no such thing")
+	p.nack(xds.TypeRoute, "Error adding/updating route(s) http_proxy: no such thing")
 	o = eventually(t, h.server, explainWeb, "the change was rejected", func(o report.Object) bool { return o.Proxies[0].State == report.Rejected })
 	s := o.Proxies[0]
 	if s.What != "rds http_proxy" || !strings.Contains(s.Reason, "no such thing") || !s.LastGood || s.By != "shop.default" || o.Resources[0].HeldBack != 1 || o.Started {
@@ -266,7 +266,7 @@ func TestDebugMore(t *testing.T) {
 	})
 	h.server.Push(objects.mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
-	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeCluster, ResponseNonce: p.nonce[generate.TypeCluster]})
+	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeCluster, ResponseNonce: p.nonce[xds.TypeCluster]})
 	asked := map[string]bool{}
 	for path, want := range map[string]string{
 		"list": `"explain"`, "syncz": `"proxy":"shop.default"`, "connections": `"totalClients":1`, "adsz": `"watches":{"cds":5}`,

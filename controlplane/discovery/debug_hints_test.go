@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // oneSecret is a Source with the Secret default/there.
@@ -63,7 +64,7 @@ func TestExplainGateway(t *testing.T) {
 	st := &stream{server: s, proxy: &model.Proxy{
 		ID: "edge.default", Role: "router", IPs: []string{"127.77.65.2"}, Namespace: "default", Labels: map[string]string{"istio": "edge"},
 	}}
-	st.standing.follow(generate.TypeCluster)
+	st.standing.follow(xds.TypeCluster)
 	s.streams[st] = struct{}{}
 	if o := about(model.Gateway, "edge"); o.Nobody != "" || len(o.Proxies) != 1 || len(o.Resources) != 6 || len(o.Lacking) != 0 {
 		t.Errorf("before Secrets were read: %+v", o)

@@ -22,8 +22,8 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 func selecting(labels map[string]string) *securityv1beta1.PeerAuthentication {
@@ -144,7 +144,7 @@ func TestMeshMetrics(t *testing.T) {
 	h.server.Debug(DebugConfig{Objects: objects, Registerer: reg})
 	h.server.Push(objects.mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
-	p.nack(generate.TypeCluster, "Error adding/updating cluster(s) inbound|8080||: no")
+	p.nack(xds.TypeCluster, "Error adding/updating cluster(s) inbound|8080||: no")
 	for end := time.Now().Add(2 * time.Minute); gaugeOf(t, reg, "pilot_xds_cds_reject") != 1; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the rejection is not counted within 2 minutes")

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // adsz lists the streams with what they ask for. With push=true, which is for
@@ -47,7 +47,7 @@ func (d debugger) adsz() (answerOf, error) {
 				continue
 			}
 			c.Watches[shortType(typeURL)] = 0
-			if i := slices.Index(generate.Types, typeURL); i >= 0 && given != nil {
+			if i := slices.Index(xds.Types, typeURL); i >= 0 && given != nil {
 				c.Watches[shortType(typeURL)] = len(given[i].Resources)
 			}
 		}
@@ -63,7 +63,7 @@ func (d debugger) resourcesz() (answerOf, error) {
 		return answerOf{}, err
 	}
 	given, out := d.givenTo(st), map[string][]string{}
-	for i, typeURL := range generate.Types {
+	for i, typeURL := range xds.Types {
 		names := []string{}
 		for _, r := range given[i].Resources {
 			names = append(names, r.Name)

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // origins tells which objects have a part in the resources of one kind of proxy.
@@ -73,30 +73,30 @@ func newOrigins(mesh *snapshot.Mesh, proxy *model.Proxy, scoped bool, stored fun
 // of gives the objects that have a part in a resource; it is not to be written to.
 func (o *origins) of(typeURL, name string) []model.Key {
 	switch typeURL {
-	case generate.TypeCluster, generate.TypeEndpoint:
+	case xds.TypeCluster, xds.TypeEndpoint:
 		host, subset, ok := hostOfCluster(name)
 		if !ok {
 			return nil
 		}
 		keys := o.host(host).clusters
-		if typeURL == generate.TypeEndpoint {
+		if typeURL == xds.TypeEndpoint {
 			keys = o.endpoints(host, subset)
 		}
 		if strings.HasPrefix(name, sniPrefix) {
 			return joined(keys, o.automatic())
 		}
 		return keys
-	case generate.TypeListener:
+	case xds.TypeListener:
 		return o.remember("lds "+name, func() []model.Key { return o.listener(name) })
-	case generate.TypeRoute:
+	case xds.TypeRoute:
 		return o.remember("rds "+name, func() []model.Key { return o.route(name) })
-	case generate.TypeVirtualHost:
+	case xds.TypeVirtualHost:
 		route, _, _ := strings.Cut(name, vhdsMark)
 		if o.servers != nil {
 			return o.edgeRoute(route, hostOfVirtualHost(name))
 		}
 		return o.host(hostOfVirtualHost(name)).routes
-	case generate.TypeExtension:
+	case xds.TypeExtension:
 		if plugin := o.mesh.WasmPlugins.Get(name); plugin != nil {
 			return []model.Key{plugin.Config.Key}
 		}

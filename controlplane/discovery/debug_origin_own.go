@@ -11,9 +11,9 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // own tells which objects have a part in what one proxy takes itself: its inbound
@@ -37,14 +37,14 @@ func (o *origins) own(proxy *model.Proxy, peers []*model.Config) *own {
 
 // of gives the objects that have a part in a resource, beside those of
 // [origins.of].
-func (w *own) of(typeURL string, r *generate.Resource) []model.Key {
+func (w *own) of(typeURL string, r *xds.Resource) []model.Key {
 	switch typeURL {
-	case generate.TypeCluster:
+	case xds.TypeCluster:
 		if name, ok := strings.CutPrefix(r.Name, inboundPrefix); ok {
 			port, _, _ := strings.Cut(name, "|")
 			return w.inbound(port)
 		}
-	case generate.TypeListener:
+	case xds.TypeListener:
 		return joined(w.listener(r.Name), w.named(r))
 	}
 	return nil
@@ -96,7 +96,7 @@ func (w *own) inbound(port string) []model.Key {
 
 // named are the plugins that a listener names: in Envoy's message of a filter the
 // name is the first field.
-func (w *own) named(r *generate.Resource) []model.Key {
+func (w *own) named(r *xds.Resource) []model.Key {
 	var out []model.Key
 	for _, plugin := range w.plugins {
 		field := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), plugin.Name)

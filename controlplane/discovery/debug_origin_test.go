@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // madeOf lists the resources of a proxy with the objects that have a part in them.
@@ -31,7 +32,7 @@ func madeOf(objects shelf, converted shelf, proxy *model.Proxy) []string {
 			for _, key := range joined(o.of(typeURL, r.Name), self.of(typeURL, r)) {
 				words = append(words, string(key.Kind)+"/"+key.Name)
 			}
-			if typeURL == generate.TypeRoute {
+			if typeURL == xds.TypeRoute {
 				slices.Sort(words) // they come from a map
 			}
 			out = append(out, shortType(typeURL)+" "+r.Name+": "+strings.Join(words, " "))

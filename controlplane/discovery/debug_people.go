@@ -15,9 +15,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // DebugConfig is what questions of people are answered with, beside what the
@@ -164,7 +164,7 @@ func (d debugger) describe(st *stream) report.Proxy {
 		if t.State == report.Rejected {
 			t.Reason = progress.reason
 		}
-		if i := slices.Index(generate.Types, typeURL); i >= 0 && given != nil && progress.sent != 0 {
+		if i := slices.Index(xds.Types, typeURL); i >= 0 && given != nil && progress.sent != 0 {
 			t.Resources = len(given[i].Resources)
 		}
 		for _, h := range refused {

@@ -25,6 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // turns takes each caller for the one that the test says it is.
@@ -57,7 +58,7 @@ func (h *debugHarness) join(t *testing.T, name, namespace string) *peer {
 	p.node = shopNode(t, map[string]any{"NAMESPACE": namespace, "CLUSTER_ID": "here"})
 	p.node.Id = fmt.Sprintf("sidecar~127.1.0.2~%s.%s~%s.svc.cluster.local", name, namespace, namespace)
 	p.describer = func(*testing.T, *anypb.Any) string { return "" }
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.any()
 	return p
 }
@@ -142,7 +143,7 @@ func TestDebugSyncz(t *testing.T) {
 		if got := status(); got != "cds=STALE"+others {
 			t.Errorf("before the answer: %s", got)
 		}
-		p.nack(generate.TypeCluster, "Error adding/updating cluster(s) BlackHoleCluster: no such thing, outbound|80||a.example.com: no such thing")
+		p.nack(xds.TypeCluster, "Error adding/updating cluster(s) BlackHoleCluster: no such thing, outbound|80||a.example.com: no such thing")
 		if got := status(); got != "cds=ERROR"+others {
 			t.Errorf("after the rejection: %s", got)
 		}
@@ -187,9 +188,9 @@ func TestDebugContent(t *testing.T) {
 		}
 		// The stream goes on, and an answer to an answer is none.
 		p.must(answerTo(h.delta))
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		h.server.Push(snapshotOf(nil, nil, external("b", "240.0.0.2")), model.Change{All: true})
-		if got := p.any(); got != generate.TypeCluster {
+		if got := p.any(); got != xds.TypeCluster {
 			t.Errorf("got %s", got)
 		}
 	})
@@ -270,7 +271,7 @@ func TestDebugNeedsIdentity(t *testing.T) {
 			h.push()
 			p := h.connect(t, false)
 			p.node = &corev3.Node{Id: "router~127.77.54.2~gateway-1.default~default.svc.cluster.local"}
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.any()
 			if got := p.body("syncz"); !strings.Contains(got, "connect to the port with TLS") {
 				t.Errorf("got %s", got)

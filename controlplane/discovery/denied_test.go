@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestDenyListStatus follows a deny list through two proxies: only a proxy that has
@@ -33,7 +33,7 @@ func TestDenyListStatus(t *testing.T) {
 			h.server.Debug(DebugConfig{DenyListProblem: func() string { return problem }, Registerer: reg})
 			deny := func(text, listener string) {
 				t.Helper()
-				h.set(generate.TypeListener, map[string]string{"l": listener})
+				h.set(xds.TypeListener, map[string]string{"l": listener})
 				mesh := h.freeze()
 				var err error
 				if mesh.Denied, err = denylist.Parse([]byte(text)); err != nil {
@@ -46,9 +46,9 @@ func TestDenyListStatus(t *testing.T) {
 				p := h.connectAs(t, delta, number)
 				p.node.UserAgentName = "envoy"
 				p.node.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: minor}}}
-				p.subscribe(generate.TypeCluster)
+				p.subscribe(xds.TypeCluster)
 				p.wantAck("cds")
-				p.subscribe(generate.TypeListener)
+				p.subscribe(xds.TypeListener)
 				return p
 			}
 			want := func(when, want string) {
@@ -91,18 +91,18 @@ func TestDenyListStatus(t *testing.T) {
 			if metric("missing") != 1 || metric("ignoring_serials") != 1 {
 				t.Errorf("the metrics are %v and %v", metric("missing"), metric("ignoring_serials"))
 			}
-			one.ack(generate.TypeListener)
+			one.ack(xds.TypeListener)
 			want("answered", `2 entries, 1 serials, 1 have it, not [], ignored by [shop-1.default], ""`)
 			two := connect(2, 37)
 			two.want("lds l=2")
 			want("a new proxy", `2 entries, 1 serials, 1 have it, not [shop-2.default], ignored by [shop-1.default], ""`)
-			two.ack(generate.TypeListener)
+			two.ack(xds.TypeListener)
 			want("it has answered", `2 entries, 1 serials, 2 have it, not [], ignored by [shop-1.default], ""`)
 			problem = "line 3: no"
 			deny(both+"spiffe://cluster.local/ns/shop/sa/api\n", "l=3")
 			one.wantAck("lds l=3")
 			two.want("lds l=3")
-			two.nack(generate.TypeListener, "no")
+			two.nack(xds.TypeListener, "no")
 			want("one rejects it", `3 entries, 1 serials, 1 have it, not [shop-2.default], ignored by [shop-1.default], "line 3: no"`)
 			problem = ""
 			deny("# nobody\n", "l=4")

@@ -15,19 +15,19 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // A proxy subscribes as Envoy does and has everything.
 func initial(p *peer) {
 	p.t.Helper()
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.wantAck("cds a=1 b=1")
-	p.subscribe(generate.TypeEndpoint, "a", "b")
+	p.subscribe(xds.TypeEndpoint, "a", "b")
 	p.wantAck("eds ea=1 eb=1")
-	p.subscribe(generate.TypeListener)
+	p.subscribe(xds.TypeListener)
 	p.wantAck("lds l=1")
-	p.subscribe(generate.TypeRoute, "r")
+	p.subscribe(xds.TypeRoute, "r")
 	p.wantAck("rds r=1")
 	p.quiet() // the answers were read
 }
@@ -38,8 +38,8 @@ func TestOnlyWhatChangedIsSent(t *testing.T) {
 		p.quiet()
 		h.push() // nothing changed
 		p.quiet()
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2", "not asked for": "x"})
-		h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2", "b": "eb=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2", "not asked for": "x"})
+		h.set(xds.TypeEndpoint, map[string]string{"a": "ea=2", "b": "eb=1"})
 		h.push()
 		p.wantAck("eds ea=2")
 		p.wantAck("rds r=2")
@@ -50,8 +50,8 @@ func TestOnlyWhatChangedIsSent(t *testing.T) {
 func TestClustersComeAndGo(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
-		h.set(generate.TypeEndpoint, map[string]string{"b": "eb=1", "c": "ec=1"})
+		h.set(xds.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
+		h.set(xds.TypeEndpoint, map[string]string{"b": "eb=1", "c": "ec=1"})
 		h.push()
 		if p.delta {
 			p.wantAck("cds c=1 -a")
@@ -59,7 +59,7 @@ func TestClustersComeAndGo(t *testing.T) {
 		} else {
 			p.wantAck("cds b=1 c=1") // what is not in it is gone
 		}
-		p.more(generate.TypeEndpoint, "c")
+		p.more(xds.TypeEndpoint, "c")
 		p.wantAck("eds ec=1")
 		p.quiet()
 	})
@@ -69,9 +69,9 @@ func TestClustersComeAndGo(t *testing.T) {
 func TestRoutesGoBeforeTheirClusters(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeCluster, map[string]string{"b": "b=2"})
-		h.set(generate.TypeEndpoint, map[string]string{"b": "eb=1"})
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeCluster, map[string]string{"b": "b=2"})
+		h.set(xds.TypeEndpoint, map[string]string{"b": "eb=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		h.push()
 		if p.delta {
 			p.wantAck("cds b=2")
@@ -81,7 +81,7 @@ func TestRoutesGoBeforeTheirClusters(t *testing.T) {
 		p.wantAck("eds eb=1")
 		p.want("rds r=2")
 		p.quiet()
-		p.ack(generate.TypeRoute)
+		p.ack(xds.TypeRoute)
 		if p.delta {
 			p.wantAck("cds -a")
 			p.wantAck("eds -a")
@@ -97,7 +97,7 @@ func TestRoutesGoBeforeTheirClusters(t *testing.T) {
 func TestChangedClusterGetsItsEndpointsAgain(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
 		h.push()
 		if p.delta {
 			p.wantAck("cds a=2")
@@ -113,8 +113,8 @@ func TestChangedClusterGetsItsEndpointsAgain(t *testing.T) {
 func TestRoutesWaitForClusters(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		h.push()
 		if p.delta {
 			p.want("cds c=1")
@@ -122,7 +122,7 @@ func TestRoutesWaitForClusters(t *testing.T) {
 			p.want("cds a=1 b=1 c=1")
 		}
 		p.quiet()
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		p.wantAck("rds r=2")
 	})
 }
@@ -133,14 +133,14 @@ func TestOneResponseInFlight(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
 		for _, v := range []string{"r=2", "r=3", "r=4"} {
-			h.set(generate.TypeRoute, map[string]string{"r": v})
+			h.set(xds.TypeRoute, map[string]string{"r": v})
 			h.push()
 			if v == "r=2" {
 				p.want("rds r=2")
 			}
 		}
 		p.quiet()
-		p.ack(generate.TypeRoute)
+		p.ack(xds.TypeRoute)
 		p.wantAck("rds r=4")
 		p.quiet()
 	})
@@ -150,19 +150,19 @@ func TestOneResponseInFlight(t *testing.T) {
 func TestRejection(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeListener, map[string]string{"l": "bad"})
+		h.set(xds.TypeListener, map[string]string{"l": "bad"})
 		h.push()
 		p.want("lds bad")
 		detail := &statuspb.Status{Code: 13, Message: "cannot bind"}
 		if p.delta {
-			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeListener, ResponseNonce: p.nonce[generate.TypeListener], ErrorDetail: detail})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeListener, ResponseNonce: p.nonce[xds.TypeListener], ErrorDetail: detail})
 		} else {
-			p.must(&discoveryv3.DiscoveryRequest{TypeUrl: generate.TypeListener, ResponseNonce: p.nonce[generate.TypeListener], ErrorDetail: detail})
+			p.must(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeListener, ResponseNonce: p.nonce[xds.TypeListener], ErrorDetail: detail})
 		}
 		p.quiet()
 		h.push()
 		p.quiet()
-		h.set(generate.TypeListener, map[string]string{"l": "good"})
+		h.set(xds.TypeListener, map[string]string{"l": "good"})
 		h.push()
 		p.wantAck("lds good")
 	})
@@ -172,17 +172,17 @@ func TestRejection(t *testing.T) {
 func TestStaleNonce(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		h.push()
 		p.want("rds r=2")
-		last := p.nonce[generate.TypeRoute]
-		p.nonce[generate.TypeRoute] = "0"
-		p.ack(generate.TypeRoute)
-		h.set(generate.TypeRoute, map[string]string{"r": "r=3"})
+		last := p.nonce[xds.TypeRoute]
+		p.nonce[xds.TypeRoute] = "0"
+		p.ack(xds.TypeRoute)
+		h.set(xds.TypeRoute, map[string]string{"r": "r=3"})
 		h.push()
 		p.quiet()
-		p.nonce[generate.TypeRoute] = last
-		p.ack(generate.TypeRoute)
+		p.nonce[xds.TypeRoute] = last
+		p.ack(xds.TypeRoute)
 		p.wantAck("rds r=3")
 	})
 }
@@ -191,44 +191,44 @@ func TestStaleNonce(t *testing.T) {
 func TestResumeSotW(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
 	h.push()
 	first := h.connect(t, false)
-	first.subscribe(generate.TypeCluster)
+	first.subscribe(xds.TypeCluster)
 	first.wantAck("cds a=1")
-	first.subscribe(generate.TypeEndpoint, "a")
+	first.subscribe(xds.TypeEndpoint, "a")
 	first.wantAck("eds ea=1")
 
 	again := h.connect(t, false)
 	again.vers = first.vers
-	again.subscribe(generate.TypeCluster)
-	again.subscribe(generate.TypeEndpoint, "a")
+	again.subscribe(xds.TypeCluster)
+	again.subscribe(xds.TypeEndpoint, "a")
 	again.quiet()
-	h.set(generate.TypeCluster, map[string]string{"a": "a=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
 	h.push()
 	again.wantAck("cds a=2")
 	again.wantAck("eds ea=1")
 
 	other := h.connect(t, false)
 	other.vers = first.vers
-	other.subscribe(generate.TypeEndpoint, "a", "b") // the version is not for these names
+	other.subscribe(xds.TypeEndpoint, "a", "b") // the version is not for these names
 	other.wantAck("eds ea=1 eb=1")
 }
 
 func TestResumeDelta(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"})
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=2"})
 	h.push()
 	version := func(typeURL, name string) string {
 		return versionOf(h.Generate(nil, nil, typeURL).Get(name).Hash)
 	}
 	p := h.connect(t, true)
 	p.must(&discoveryv3.DeltaDiscoveryRequest{
-		Node: p.node, TypeUrl: generate.TypeCluster,
-		InitialResourceVersions: map[string]string{"a": version(generate.TypeCluster, "a"), "b": "old", "gone": "1"},
+		Node: p.node, TypeUrl: xds.TypeCluster,
+		InitialResourceVersions: map[string]string{"a": version(xds.TypeCluster, "a"), "b": "old", "gone": "1"},
 	})
 	p.wantAck("cds b=2 -gone")
 	p.quiet()
@@ -238,19 +238,19 @@ func TestResumeDelta(t *testing.T) {
 func TestDeltaMissing(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1"})
 	h.push()
 	p := h.connect(t, true)
-	p.subscribe(generate.TypeEndpoint, "a", "nobody")
+	p.subscribe(xds.TypeEndpoint, "a", "nobody")
 	p.wantAck("eds ea=1 -nobody")
 	h.push()
 	p.quiet()
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "nobody": "en=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "nobody": "en=1"})
 	h.push()
 	p.wantAck("eds en=1")
-	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeEndpoint, ResourceNamesUnsubscribe: []string{"a"}})
+	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNamesUnsubscribe: []string{"a"}})
 	p.quiet() // it was read
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2", "nobody": "en=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=2", "nobody": "en=1"})
 	h.push()
 	p.quiet()
 }
@@ -258,15 +258,15 @@ func TestDeltaMissing(t *testing.T) {
 func TestUnsubscribeSotW(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1"})
 	h.push()
 	p := h.connect(t, false)
-	p.subscribe(generate.TypeEndpoint, "a")
+	p.subscribe(xds.TypeEndpoint, "a")
 	p.wantAck("eds ea=1")
-	p.names[generate.TypeEndpoint] = nil
-	p.ack(generate.TypeEndpoint)
+	p.names[xds.TypeEndpoint] = nil
+	p.ack(xds.TypeEndpoint)
 	p.quiet() // it was read
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=2"})
 	h.push()
 	p.quiet()
 }
@@ -319,7 +319,7 @@ func TestRefusals(t *testing.T) {
 				p.node.Id = tc.id
 			}
 			// The stream may be refused before the request is sent.
-			err := p.send(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: generate.TypeCluster})
+			err := p.send(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: xds.TypeCluster})
 			if tc.code == codes.OK {
 				if err != nil {
 					t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Distribution is how far the proxies were with the snapshots at one moment. It
@@ -157,7 +157,7 @@ func (s *standing) get() (p ProxyStanding, follows bool) {
 }
 
 func (s *standing) follow(typeURL string) {
-	if !slices.Contains(generate.Types, typeURL) {
+	if !slices.Contains(xds.Types, typeURL) {
 		return
 	}
 	s.mu.Lock()
@@ -167,14 +167,14 @@ func (s *standing) follow(typeURL string) {
 
 // sent notes that a response of a type went out.
 func (s *standing) sent(typeURL string, sequence uint64) {
-	i := slices.Index(generate.Types, typeURL)
+	i := slices.Index(xds.Types, typeURL)
 	if i < 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.types == nil {
-		s.types = make([]typeStanding, len(generate.Types))
+		s.types = make([]typeStanding, len(xds.Types))
 	}
 	t := &s.types[i]
 	if t.sent = sequence; t.rejected == nil {
@@ -185,7 +185,7 @@ func (s *standing) sent(typeURL string, sequence uint64) {
 // answered notes the answer to the last response of a type, and reports whether
 // it was a rejection.
 func (s *standing) answered(typeURL, reason string) bool {
-	i := slices.Index(generate.Types, typeURL)
+	i := slices.Index(xds.Types, typeURL)
 	if i < 0 {
 		return false
 	}
@@ -223,14 +223,14 @@ func (s *stream) noteProgress() {
 	if s.given.open {
 		return
 	}
-	for _, typeURL := range generate.Types {
+	for _, typeURL := range xds.Types {
 		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.owed) {
 			return
 		}
 	}
 	// Envoy asks for listeners when its clusters are warm: until then it is
 	// not done.
-	if s.subs[generate.TypeCluster] != nil && s.subs[generate.TypeListener] == nil && len(s.generate(generate.TypeListener).Resources) > 0 {
+	if s.subs[xds.TypeCluster] != nil && s.subs[xds.TypeListener] == nil && len(s.generate(xds.TypeListener).Resources) > 0 {
 		return
 	}
 	if s.standing.settle(s.mesh.Sequence) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // progress waits until the proxies are that far with a snapshot: acknowledged,
@@ -33,39 +33,39 @@ func (h *harness) progress(t *testing.T, sequence uint64, want string) Progress 
 func TestDistribution(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		h.progress(t, 1, "0 0 0")
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.want("cds a=1 b=1")
 		h.progress(t, 1, "0 1 0")
-		p.ack(generate.TypeCluster)
-		p.subscribe(generate.TypeListener) // it has not asked before: its clusters were not warm
+		p.ack(xds.TypeCluster)
+		p.subscribe(xds.TypeListener) // it has not asked before: its clusters were not warm
 		p.want("lds l=1")
 		h.progress(t, 1, "0 1 0")
-		p.ack(generate.TypeListener)
+		p.ack(xds.TypeListener)
 		h.progress(t, 1, "1 0 0")
 		h.push() // nothing differs
 		h.progress(t, 2, "1 0 0")
 
-		h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+		h.set(xds.TypeListener, map[string]string{"l": "l=2"})
 		h.push()
 		p.want("lds l=2")
 		h.progress(t, 3, "0 1 0")
 		h.progress(t, 2, "1 0 0")
-		p.nack(generate.TypeListener, "no such filter")
+		p.nack(xds.TypeListener, "no such filter")
 		got := h.progress(t, 3, "0 0 1")
 		if r := got.Rejection; r.Type != "lds" || r.Reason != "code 13: no such filter" || got.Proxy == "" {
 			t.Errorf("the rejection is %+v", got)
 		}
 		h.progress(t, 2, "1 0 0")
-		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
 		h.push()
 		p.any()
 		h.progress(t, 4, "0 1 0")
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		h.progress(t, 4, "1 0 0") // what came later is not to blame
 		if missing := h.server.Distribution().Missing(3); len(missing) != 1 || missing[0].Settled != 4 {
 			t.Errorf("missing are %+v", missing)
 		}
-		h.set(generate.TypeListener, map[string]string{"l": "l=3"})
+		h.set(xds.TypeListener, map[string]string{"l": "l=3"})
 		h.push()
 		p.wantAck("lds l=3")
 		h.progress(t, 3, "1 0 0")

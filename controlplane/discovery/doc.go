@@ -33,10 +33,8 @@
 // the same over HTTP. Keys are in no answer. Which objects are behind a resource
 // is worked out when somebody asks; nothing is kept for it.
 //
-// Other control planes, whose node metadata says GENERATOR=api, get the objects
-// of a config store instead, as Istio's control plane gives them (MCP): types are
-// group/version/Kind, and one resource is made for all who take it. They have to
-// be in a list, to have shown who they are, and to come over TLS.
+// Other control planes receive the objects of a config store instead: see
+// mcpserver.
 //
 // Types that are not served are not answered, as Istio's control plane does it: they
 // are logged once for a stream and counted, and nothing is kept of them. An end of

@@ -34,8 +34,8 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
@@ -167,8 +167,8 @@ func (g *table) put(t *testing.T, l *listenerv3.Listener) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.sets = map[string]*generate.Set{generate.TypeListener: {
-		Version: "1", Resources: []*generate.Resource{{Name: l.GetName(), Hash: 1, Any: b}},
+	g.sets = map[string]*xds.Set{xds.TypeListener: {
+		Version: "1", Resources: []*xds.Resource{{Name: l.GetName(), Hash: 1, Any: b}},
 	}}
 }
 

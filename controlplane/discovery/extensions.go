@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Configurations of plugins (ECDS) are asked for by the listeners that name them,
@@ -34,7 +35,7 @@ import (
 // but for what is atomic.
 type extensionView struct {
 	// made is what set was completed from; nil when it has to be looked at again.
-	made, set *generate.Set
+	made, set *xds.Set
 	// seen is the value of changes that set knows of.
 	seen     uint64
 	problems []model.Problem
@@ -42,8 +43,8 @@ type extensionView struct {
 	again    <-chan time.Time // when to look again; nil for not by itself
 	// pending is what the proxy has not answered; good is the last of each name
 	// that it took, and bad what it rejected of what is still made.
-	pending []*generate.Resource
-	good    map[string]*generate.Resource
+	pending []*xds.Resource
+	good    map[string]*xds.Resource
 	bad     map[string]map[uint64]struct{}
 	secretWatch
 }
@@ -56,7 +57,7 @@ func (v *extensionView) reset() {
 }
 
 // extensionSet completes what was generated with the secrets that it needs.
-func (s *stream) extensionSet(made *generate.Set) *generate.Set {
+func (s *stream) extensionSet(made *xds.Set) *xds.Set {
 	v := &s.extensions
 	if seen := v.changes.Load(); v.made == made && seen == v.seen {
 		s.tellPlugins(nil)
@@ -102,11 +103,11 @@ func (s *stream) lookAgainForPlugins() error {
 
 // instead gives a set with what the proxy took before in the place of what it
 // rejected.
-func (v *extensionView) instead(set *generate.Set) *generate.Set {
+func (v *extensionView) instead(set *xds.Set) *xds.Set {
 	if len(v.bad) == 0 {
 		return set
 	}
-	out := make([]*generate.Resource, 0, len(set.Resources))
+	out := make([]*xds.Resource, 0, len(set.Resources))
 	still := map[string]map[uint64]struct{}{}
 	for _, res := range set.Resources {
 		bad := v.bad[res.Name]
@@ -119,12 +120,12 @@ func (v *extensionView) instead(set *generate.Set) *generate.Set {
 		out = append(out, res)
 	}
 	v.bad = still
-	return generate.SetOf(v.set, out)
+	return xds.NewSet(v.set, out, nil)
 }
 
 // sentPlugins notes what the proxy is to answer.
-func (s *stream) sentPlugins(sub *subscription, resources []*generate.Resource) {
-	if sub.typeURL == generate.TypeExtension {
+func (s *stream) sentPlugins(sub *subscription, resources []*xds.Resource) {
+	if sub.typeURL == xds.TypeExtension {
 		s.extensions.pending = resources
 	}
 }
@@ -133,16 +134,16 @@ func (s *stream) sentPlugins(sub *subscription, resources []*generate.Resource) 
 // name, or all if they name none; code 0 is the agent's.
 func (s *stream) answeredPlugins(q *request) {
 	v := &s.extensions
-	if q.typeURL != generate.TypeExtension || strings.HasPrefix(q.rejected, "code 0:") {
+	if q.typeURL != xds.TypeExtension || strings.HasPrefix(q.rejected, "code 0:") {
 		return
 	}
-	named := func(res *generate.Resource) bool { return strings.Contains(q.message, res.Name) }
+	named := func(res *xds.Resource) bool { return strings.Contains(q.message, res.Name) }
 	some := slices.ContainsFunc(v.pending, named)
 	for _, res := range v.pending {
 		switch {
 		case q.rejected == "" || some && !named(res):
 			if v.good == nil {
-				v.good = map[string]*generate.Resource{}
+				v.good = map[string]*xds.Resource{}
 			}
 			v.good[res.Name] = res
 		case v.good[res.Name] == res:
@@ -165,10 +166,10 @@ func (s *stream) answeredPlugins(q *request) {
 // complete fills in secrets. A plugin that does not get its own is given with the
 // word that there is none, so that the agent does what its author wants when it
 // fails; while Secrets are still being read it is not given.
-func (s *stream) complete(made *generate.Set, refs map[string]credentials.Reference) *generate.Set {
+func (s *stream) complete(made *xds.Set, refs map[string]credentials.Reference) *xds.Set {
 	v := &s.extensions
 	refused := map[string]refusal{}
-	out := make([]*generate.Resource, 0, len(made.Resources))
+	out := make([]*xds.Resource, 0, len(made.Resources))
 	for _, res := range made.Resources {
 		ref, ok := refs[res.Name]
 		if !ok {
@@ -190,7 +191,7 @@ func (s *stream) complete(made *generate.Set, refs map[string]credentials.Refere
 		out = append(out, full)
 	}
 	s.refusePlugins(refused)
-	return generate.SetOf(v.set, out)
+	return xds.NewSet(v.set, out, nil)
 }
 
 // pullSecret gives the docker config that a reference means, or why the proxy does

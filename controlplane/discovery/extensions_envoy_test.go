@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
@@ -91,7 +91,7 @@ func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
 		t.Errorf("another module changes a listener: %s and %s", listeners, now)
 	}
 	w.putOne(model.WasmPlugin, "first", plugin("broken"))
-	until(t, "the broken module is rejected", func() bool { return strings.Contains(w.logged.String(), generate.TypeExtension) })
+	until(t, "the broken module is rejected", func() bool { return strings.Contains(w.logged.String(), xds.TypeExtension) })
 	is("200 x-first=2")
 	w.putOne(model.WasmPlugin, "third", plugin("second-1")) // a listener that names the broken one
 	is("200 x-first=2 x-second=1")
@@ -207,7 +207,7 @@ func relayFor(t *testing.T, w *wireMesh, ip string) string {
 	l := listenOn(t, ip)
 	relay, err := xdsproxy.New(xdsproxy.Config{
 		Listener: l, Upstream: xdsproxy.UpstreamConfig{Address: w.address},
-		Rewriters: map[string]xdsproxy.Rewriter{generate.TypeExtension: func(ctx context.Context, response []byte, delta bool) ([]byte, string) {
+		Rewriters: map[string]xdsproxy.Rewriter{xds.TypeExtension: func(ctx context.Context, response []byte, delta bool) ([]byte, string) {
 			r := cache.RewriteResponse(ctx, response, delta)
 			return r.Frame, r.Reason()
 		}},

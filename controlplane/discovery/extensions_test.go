@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // pluginHarness is a server with Secrets and the real generator.
@@ -38,7 +39,7 @@ type pluginHarness struct {
 func describePlugin(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	config, plugin := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
-	if res.TypeUrl != generate.TypeExtension {
+	if res.TypeUrl != xds.TypeExtension {
 		return res.TypeUrl
 	}
 	if err := res.UnmarshalTo(config); err != nil {
@@ -138,13 +139,13 @@ func TestPlugins(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "")
 		h.put("b", "r.example/b:v1", "")
-		p.subscribe(generate.TypeExtension, "default.a")
+		p.subscribe(xds.TypeExtension, "default.a")
 		p.wantAck("ecds default.a=r.example/a:v1")
-		p.more(generate.TypeExtension, "default.b")
+		p.more(xds.TypeExtension, "default.b")
 		p.wantAck("ecds default.b=r.example/b:v1")
 		h.put("b", "r.example/b:v2", "")
 		p.wantAck("ecds default.b=r.example/b:v2")
-		p.more(generate.TypeExtension, "default.c")
+		p.more(xds.TypeExtension, "default.c")
 		p.quiet() // there is none, and the listener that names it waits
 		h.put("c", "r.example/c:v1", "")
 		p.wantAck("ecds default.c=r.example/c:v1")
@@ -161,11 +162,11 @@ func TestPluginRejected(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "")
 		h.put("b", "r.example/b:v1", "")
-		p.subscribe(generate.TypeExtension, "default.a", "default.b")
+		p.subscribe(xds.TypeExtension, "default.a", "default.b")
 		p.wantAck("ecds default.a=r.example/a:v1 default.b=r.example/b:v1")
 		h.put("a", "r.example/a:bad", "")
 		p.want("ecds default.a=r.example/a:bad")
-		p.nack(generate.TypeExtension, "Unable to create Wasm plugin default.a")
+		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
 		p.wantAck("ecds default.a=r.example/a:v1") // so that listeners can name it
 		p.quiet()
 		h.put("b", "r.example/b:v2", "") // which says nothing new of a
@@ -173,9 +174,9 @@ func TestPluginRejected(t *testing.T) {
 		h.put("a", "r.example/a:v2", "")
 		p.wantAck("ecds default.a=r.example/a:v2")
 		h.put("c", "r.example/c:bad", "")
-		p.more(generate.TypeExtension, "default.c")
+		p.more(xds.TypeExtension, "default.c")
 		p.want("ecds default.c=r.example/c:bad")
-		p.nack(generate.TypeExtension, "Unable to create Wasm plugin default.c")
+		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.c")
 		p.quiet() // there never was a good one
 		h.put("c", "r.example/c:v1", "")
 		p.wantAck("ecds default.c=r.example/c:v1")
@@ -187,11 +188,11 @@ func TestPluginRejected(t *testing.T) {
 func TestPluginRejectedByAgent(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "")
-		p.subscribe(generate.TypeExtension, "default.a")
+		p.subscribe(xds.TypeExtension, "default.a")
 		p.wantAck("ecds default.a=r.example/a:v1")
 		h.put("a", "r.example/a:v2", "")
 		p.want("ecds default.a=r.example/a:v2")
-		p.agentNack(generate.TypeExtension, "the module of default.a cannot be fetched")
+		p.agentNack(xds.TypeExtension, "the module of default.a cannot be fetched")
 		p.quiet()
 		h.put("a", "r.example/a:v3", "")
 		p.wantAck("ecds default.a=r.example/a:v3")
@@ -203,19 +204,19 @@ func TestPluginRejectedByAgent(t *testing.T) {
 func TestListenersWaitForPlugins(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "")
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.ack(p.any())
-		p.subscribe(generate.TypeExtension, "default.a")
+		p.subscribe(xds.TypeExtension, "default.a")
 		p.wantAck("ecds default.a=r.example/a:v1")
 		h.put("b", "r.example/b:v1", "")
-		p.ack(p.want("lds " + generate.TypeListener)) // nothing waits for it
+		p.ack(p.want("lds " + xds.TypeListener)) // nothing waits for it
 		key := model.Key{Kind: model.WasmPlugin, Namespace: "default", Name: "c"}
 		h.objects["c"] = &model.Config{Key: key, Spec: &extensionsv1alpha1.WasmPlugin{Url: "r.example/c:v1"}}
 		h.put("a", "r.example/a:v2", "") // in one change
 		p.want("ecds default.a=r.example/a:v2")
 		p.quiet()
-		p.ack(generate.TypeExtension)
-		p.wantAck("lds " + generate.TypeListener)
+		p.ack(xds.TypeExtension)
+		p.wantAck("lds " + xds.TypeListener)
 	})
 }
 
@@ -231,7 +232,7 @@ func TestPullSecrets(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "registry")
 		h.put("plain", "r.example/plain:v1", "")
-		p.subscribe(generate.TypeExtension, "default.a", "default.plain")
+		p.subscribe(xds.TypeExtension, "default.a", "default.plain")
 		p.wantAck("ecds default.plain=r.example/plain:v1") // the Secrets are still being read
 		h.secrets.SetSynced()
 		p.wantAck("ecds default.a=r.example/a:v1/null")
@@ -274,7 +275,7 @@ func TestPullSecretNeedsTLS(t *testing.T) {
 	h.secrets.Set("default", "registry", dockerSecret(dockerConfig))
 	h.put("a", "r.example/a:v1", "registry")
 	p := h.subject(t, false)
-	p.subscribe(generate.TypeExtension, "default.a")
+	p.subscribe(xds.TypeExtension, "default.a")
 	p.wantAck("ecds default.a=r.example/a:v1/null")
 	if said := h.logged.String(); !strings.Contains(said, "pull secrets are given only over TLS") {
 		t.Errorf("the log says %s", said)
@@ -289,7 +290,7 @@ func TestPullSecretIsNotTold(t *testing.T) {
 	h.secrets.Set("default", "registry", dockerSecret(dockerConfig))
 	h.put("a", "r.example/a:v1", "registry")
 	p := h.subject(t, false)
-	p.subscribe(generate.TypeExtension, "default.a")
+	p.subscribe(xds.TypeExtension, "default.a")
 	p.wantAck("ecds default.a=r.example/a:v1/" + dockerConfig)
 	for _, question := range []string{"config_dump", "syncz", "configz", "push_status", "edsz"} {
 		p.subscribe(debugType, question)

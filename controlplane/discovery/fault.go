@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // A fault of the program, a panic, met while one proxy is served ends nobody
@@ -27,7 +27,7 @@ import (
 var errNotGenerated = status.Error(codes.Unavailable, "the configuration of this proxy cannot be generated, see the log of the control plane")
 
 // generate gives what the generator makes, nothing where it cannot.
-func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	set, _ := s.try(mesh, proxy, typeURL)
 	return set
 }
@@ -35,7 +35,7 @@ func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL strin
 // made gives what is generated of generate.Types; ok is false if that cannot be
 // done for one of them.
 func (s *Server) made(mesh *snapshot.Mesh, proxy *model.Proxy) (all sets, ok bool) {
-	for i, typeURL := range generate.Types {
+	for i, typeURL := range xds.Types {
 		if all[i], ok = s.try(mesh, proxy, typeURL); !ok {
 			return sets{}, false
 		}
@@ -45,7 +45,7 @@ func (s *Server) made(mesh *snapshot.Mesh, proxy *model.Proxy) (all sets, ok boo
 
 // try gives what the generator makes, and logs what it could not make; ok is
 // false if it failed.
-func (s *Server) try(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) (set *generate.Set, ok bool) {
+func (s *Server) try(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) (set *xds.Set, ok bool) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.WithLabelValues(shortType(typeURL)).Inc()

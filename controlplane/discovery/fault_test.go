@@ -19,9 +19,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // faultyTable panics for one type of the proxies with a name.
@@ -31,7 +31,7 @@ type faultyTable struct {
 	proxy   string
 }
 
-func (g *faultyTable) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+func (g *faultyTable) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	if bad := g.typeURL.Load(); bad != nil && *bad == typeURL && strings.HasPrefix(proxy.ID, g.proxy) {
 		panic("cannot generate")
 	}
@@ -45,18 +45,18 @@ func withFaults(t *testing.T, delta, canaries bool) (h *harness, g *faultyTable,
 	g = &faultyTable{table: &table{}, proxy: "bad"}
 	h = &harness{table: g.table}
 	h.serve(t, Config{Generator: g, Workers: 2, CanaryPush: canaries}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
-	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
-	h.set(generate.TypeNameTable, map[string]string{"n": "n=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeListener, map[string]string{"l": "l=1"})
+	h.set(xds.TypeNameTable, map[string]string{"n": "n=1"})
 	h.push()
 	bad, other = h.connect(t, delta), h.connect(t, delta)
 	bad.node.Id = "sidecar~127.77.53.2~bad-1.default~default.svc.cluster.local"
 	for _, p := range []*peer{bad, other} {
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds a=1")
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.wantAck("lds l=1")
-		p.subscribe(generate.TypeNameTable)
+		p.subscribe(xds.TypeNameTable)
 		p.wantAck("nds n=1")
 	}
 	return h, g, bad, other
@@ -86,14 +86,14 @@ func TestGeneratorPanics(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{false, true} {
 		for _, canaries := range []bool{false, true} {
-			for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener} {
+			for _, typeURL := range []string{xds.TypeCluster, xds.TypeListener} {
 				t.Run(fmt.Sprintf("delta %t, canaries %t, %s", delta, canaries, shortType(typeURL)), func(t *testing.T) {
 					t.Parallel()
 					h, g, bad, other := withFaults(t, delta, canaries)
 					g.typeURL.Store(&typeURL)
 					for i := range 5 {
-						h.set(generate.TypeCluster, map[string]string{"a": fmt.Sprint("a=2.", i)})
-						h.set(generate.TypeListener, map[string]string{"l": fmt.Sprint("l=2.", i)})
+						h.set(xds.TypeCluster, map[string]string{"a": fmt.Sprint("a=2.", i)})
+						h.set(xds.TypeListener, map[string]string{"l": fmt.Sprint("l=2.", i)})
 						h.push()
 						other.wantAck(fmt.Sprint("cds a=2.", i))
 						other.wantAck(fmt.Sprint("lds l=2.", i))
@@ -104,7 +104,7 @@ func TestGeneratorPanics(t *testing.T) {
 					bad.quiet()
 					newcomer := h.connect(t, delta)
 					newcomer.node.Id = "sidecar~127.77.53.3~bad-2.default~default.svc.cluster.local"
-					newcomer.subscribe(generate.TypeCluster)
+					newcomer.subscribe(xds.TypeCluster)
 					for range newcomer.got { // until it ends
 					}
 					if err, _ := newcomer.err.Load().(error); status.Code(err) != codes.Unavailable {
@@ -116,7 +116,7 @@ func TestGeneratorPanics(t *testing.T) {
 						}
 					}
 					g.typeURL.Store(nil)
-					h.set(generate.TypeCluster, map[string]string{"a": "a=3"})
+					h.set(xds.TypeCluster, map[string]string{"a": "a=3"})
 					h.push()
 					other.wantAck("cds a=3")
 					if canaries { // a canary may come first: until then it is given what was last good
@@ -140,10 +140,10 @@ func TestGeneratorPanics(t *testing.T) {
 func TestGeneratorPanicsForAgent(t *testing.T) {
 	t.Parallel()
 	h, g, bad, other := withFaults(t, true, false)
-	typeURL := generate.TypeNameTable
+	typeURL := xds.TypeNameTable
 	g.typeURL.Store(&typeURL)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=2"})
-	h.set(generate.TypeNameTable, map[string]string{"n": "n=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
+	h.set(xds.TypeNameTable, map[string]string{"n": "n=2"})
 	h.push()
 	bad.wantAck("cds a=2")
 	bad.quiet()
@@ -159,11 +159,11 @@ func TestStreamPanics(t *testing.T) {
 	t.Parallel()
 	h := &harness{table: &table{}}
 	h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(*model.Proxy, bool, string) { panic("report") }}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
 	h.push()
 	bad, other := h.connect(t, true), h.connect(t, true)
 	for _, p := range []*peer{bad, other} {
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds a=1")
 	}
 	bad.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeHealth})
@@ -173,7 +173,7 @@ func TestStreamPanics(t *testing.T) {
 		t.Errorf("the stream ended with %v, want Internal", err)
 	}
 	until(t, "it is forgotten", func() bool { return h.server.Connected() == 1 })
-	h.set(generate.TypeCluster, map[string]string{"a": "a=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
 	h.push()
 	other.wantAck("cds a=2")
 }
@@ -199,15 +199,15 @@ func TestShed(t *testing.T) {
 		if h.server.Shed() {
 			t.Error("there is nobody")
 		}
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.want("cds a=1 b=1")
 		if !h.server.Shed() || h.server.Shed() || h.server.Load() != 1 || h.server.Connected() != 1 {
 			t.Errorf("load %d, %d connected, after one of one is shed", h.server.Load(), h.server.Connected())
 		}
-		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
 		h.push()
 		p.quiet() // it owes an answer, and its stream is there
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		for m := range p.got { // until it ends
 			_, line := p.describe(m)
 			t.Errorf("a proxy that leaves is sent %s of a newer snapshot", line)
@@ -226,14 +226,14 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 		version := 1
 		newer := func() {
 			version++
-			h.set(generate.TypeCluster, map[string]string{"a": fmt.Sprint("a=", version)})
-			h.set(generate.TypeListener, map[string]string{"l": fmt.Sprint("l=", version)})
+			h.set(xds.TypeCluster, map[string]string{"a": fmt.Sprint("a=", version)})
+			h.set(xds.TypeListener, map[string]string{"l": fmt.Sprint("l=", version)})
 			h.push()
 		}
 		newer()
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds a=2")
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.wantAck("lds l=2")
 		newer()
 		p.want("cds a=3")
@@ -243,7 +243,7 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 		}
 		has := map[string]string{}
 		newer()
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		for m := range p.got { // until it ends
 			typeURL, line := p.describe(m)
 			has[typeURL] = line
@@ -252,7 +252,7 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 			}
 			p.ack(typeURL)
 		}
-		cluster, listener := has[generate.TypeCluster], has[generate.TypeListener]
+		cluster, listener := has[xds.TypeCluster], has[xds.TypeListener]
 		if cluster == "" {
 			cluster = "cds a=3" // the last one was answered
 		}
@@ -276,7 +276,7 @@ func TestShedOfSilentProxy(t *testing.T) {
 		s.Push(&snapshot.Mesh{}, model.Change{All: true})
 		st := &stream{
 			server: s, proxy: &model.Proxy{}, wake: make(chan struct{}, 1), sendMsg: func(any) error { return nil }, log: slog.New(slog.DiscardHandler),
-			subs: map[string]*subscription{generate.TypeCluster: {typeURL: generate.TypeCluster, waiting: true}},
+			subs: map[string]*subscription{xds.TypeCluster: {typeURL: xds.TypeCluster, waiting: true}},
 		}
 		st.leaving.Store(true)
 		st.notify()

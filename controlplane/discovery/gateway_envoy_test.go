@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // edgeObjects have a server of every kind.
@@ -154,7 +154,7 @@ func TestEdge(t *testing.T) {
 			w.testRotation(t)
 			w.testChanges(t)
 			w.testPassthrough(t)
-			if apart := strings.Contains(w.logged.String(), generate.TypeVirtualHost); apart != (name == "delta") {
+			if apart := strings.Contains(w.logged.String(), xds.TypeVirtualHost); apart != (name == "delta") {
 				t.Errorf("virtual hosts come as resources of their own: %v", apart)
 			}
 		})

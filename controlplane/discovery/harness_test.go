@@ -30,9 +30,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
@@ -42,11 +42,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 // Those of a snapshot are what was set when it was pushed.
 type table struct {
 	mu     sync.Mutex // guards sets and pushed
-	sets   map[string]*generate.Set
-	pushed []map[string]*generate.Set // by the sequence of the snapshot, from 1
+	sets   map[string]*xds.Set
+	pushed []map[string]*xds.Set // by the sequence of the snapshot, from 1
 }
 
-func (g *table) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *generate.Set {
+func (g *table) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *xds.Set {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	sets := g.sets
@@ -69,7 +69,7 @@ func (g *table) freeze() *snapshot.Mesh {
 
 // set replaces the resources of a type.
 func (g *table) set(typeURL string, content map[string]string) {
-	s := &generate.Set{}
+	s := &xds.Set{}
 	all := fnv.New64a()
 	for _, name := range slices.Sorted(maps.Keys(content)) {
 		b, err := proto.Marshal(&anypb.Any{TypeUrl: typeURL, Value: []byte(content[name])})
@@ -79,13 +79,13 @@ func (g *table) set(typeURL string, content map[string]string) {
 		h := fnv.New64a()
 		_, _ = h.Write(b)
 		_, _ = fmt.Fprint(all, name, h.Sum64())
-		s.Resources = append(s.Resources, &generate.Resource{Name: name, Hash: h.Sum64(), Any: b})
+		s.Resources = append(s.Resources, &xds.Resource{Name: name, Hash: h.Sum64(), Any: b})
 	}
 	s.Version = versionOf(all.Sum64())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.sets == nil {
-		g.sets = map[string]*generate.Set{}
+		g.sets = map[string]*xds.Set{}
 	}
 	g.sets[typeURL] = s
 }
@@ -394,10 +394,10 @@ func each(t *testing.T, test func(t *testing.T, h *harness, p *peer)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := start(t, nil)
-			h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
-			h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
-			h.set(generate.TypeListener, map[string]string{"l": "l=1"})
-			h.set(generate.TypeRoute, map[string]string{"r": "r=1"})
+			h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
+			h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+			h.set(xds.TypeListener, map[string]string{"l": "l=1"})
+			h.set(xds.TypeRoute, map[string]string{"r": "r=1"})
 			h.push()
 			test(t, h, h.connect(t, delta))
 		})

@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // report says how the application is, as an agent does; no message means that
@@ -65,7 +66,7 @@ func TestHealthNeedsIdentity(t *testing.T) {
 			h.push()
 			p := h.connect(t, delta)
 			p.report("it is down")
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.wantAck("cds")
 			p.report("it is down")
 			p.quiet()
@@ -89,7 +90,7 @@ func TestHealth(t *testing.T) {
 			p := h.connect(t, delta)
 			p.report("too early to count")
 			p.report("before the first subscription")
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.wantAck("cds")
 			p.report("")
 			p.report("connection refused")
@@ -132,7 +133,7 @@ func TestHealthOfCaller(t *testing.T) {
 	h.push()
 	p := h.connect(t, false)
 	p.node = shopNode(t, map[string]any{"SERVICE_ACCOUNT": "", "WORKLOAD_ENTRY": "vm-1", "AUTO_REGISTER_GROUP": "vms", "NETWORK": "net"})
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.wantAck("cds")
 	p.report("connection refused")
 	p.leave(h)
@@ -212,7 +213,7 @@ func (m *machines) agentOf(t *testing.T, delta bool, meta map[string]any) *peer 
 	m.identity = node.Metadata.Fields["NAMESPACE"].GetStringValue() + "/" + node.Metadata.Fields["SERVICE_ACCOUNT"].GetStringValue()
 	p := m.connect(t, delta)
 	p.node, p.describer = node, func(*testing.T, *anypb.Any) string { return "-" }
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.ack(p.any())
 	return p
 }
@@ -225,7 +226,7 @@ func vmMeta(n string) map[string]any {
 func endpointWord(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	var cla endpointv3.ClusterLoadAssignment
-	if res.TypeUrl != generate.TypeEndpoint {
+	if res.TypeUrl != xds.TypeEndpoint {
 		return "-"
 	}
 	if err := res.UnmarshalTo(&cla); err != nil {
@@ -251,13 +252,13 @@ func TestHealthMovesEndpoints(t *testing.T) {
 			m := newMachines(t)
 			client := m.connect(t, delta)
 			client.describer = endpointWord
-			client.subscribe(generate.TypeCluster)
+			client.subscribe(xds.TypeCluster)
 			client.ack(client.any())
-			client.subscribe(generate.TypeEndpoint, "outbound|80||"+machineHost)
+			client.subscribe(xds.TypeEndpoint, "outbound|80||"+machineHost)
 			client.wantAck("eds [127.77.63.11 127.77.63.12]")
-			for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute} {
+			for _, typeURL := range []string{xds.TypeListener, xds.TypeRoute} {
 				names := []string{}
-				if typeURL == generate.TypeRoute {
+				if typeURL == xds.TypeRoute {
 					names = append(names, "80")
 				}
 				client.subscribe(typeURL, names...)
@@ -297,7 +298,7 @@ func TestHealthMovesEndpoints(t *testing.T) {
 			vm = m.connect(t, delta)
 			vm.node, vm.describer = shopNode(t, vmMeta("1")), func(*testing.T, *anypb.Any) string { return "-" }
 			vm.report("") // before the first subscription
-			vm.subscribe(generate.TypeCluster)
+			vm.subscribe(xds.TypeCluster)
 			vm.ack(vm.any())
 			client.wantAck("eds [127.77.63.11]")
 			other.report("")

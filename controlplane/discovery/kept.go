@@ -15,7 +15,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/outrigger-mesh/outrigger/certs"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // What proxies are given is what the generator makes, but for resources that
@@ -141,7 +141,7 @@ type circle struct {
 }
 
 // sets are those that were made for a scope, in the order of generate.Types.
-type sets [5]*generate.Set
+type sets [5]*xds.Set
 
 // item is the place of a resource in sets.
 type item struct {
@@ -157,10 +157,10 @@ type resourceKey struct {
 
 // types that stand in sets.
 var (
-	typeEndpoint = slices.Index(generate.Types, generate.TypeEndpoint)
-	typeCluster  = slices.Index(generate.Types, generate.TypeCluster)
-	typeRoute    = slices.Index(generate.Types, generate.TypeRoute)
-	typeHost     = slices.Index(generate.Types, generate.TypeVirtualHost)
+	typeEndpoint = slices.Index(xds.Types, xds.TypeEndpoint)
+	typeCluster  = slices.Index(xds.Types, xds.TypeCluster)
+	typeRoute    = slices.Index(xds.Types, xds.TypeRoute)
+	typeHost     = slices.Index(xds.Types, xds.TypeVirtualHost)
 )
 
 // placement is a stream's place among the proxies, and what it is given there.
@@ -263,7 +263,7 @@ func (k *keeper) give(st *stream) error {
 	c.claim(st)
 	view := st.place.scope.view(viewKey{by: st.place.claim, returned: st.returned})
 	if g.spared != nil || view.spared != nil {
-		for _, typeURL := range generate.Types {
+		for _, typeURL := range xds.Types {
 			if sub := st.subs[typeURL]; sub != nil {
 				sub.at = nil // other resources are left out of the same set
 			}
@@ -395,7 +395,7 @@ func (k *keeper) rejected() []RejectedResource {
 				seen[key] = true
 				t := h.variant.trial
 				out = append(out, RejectedResource{
-					Type: shortType(generate.Types[it.typ]), Name: it.name, Identity: t.identity, Namespace: t.namespace, Proxy: t.proxy,
+					Type: shortType(xds.Types[it.typ]), Name: it.name, Identity: t.identity, Namespace: t.namespace, Proxy: t.proxy,
 					Reason: t.reason, After: t.after, UpTo: t.upTo, Since: t.since, LastGood: c.good(it, h.good) != nil,
 				})
 			}
@@ -420,7 +420,7 @@ func (k *keeper) rejections(st *stream) []Rejection {
 			continue
 		}
 		t := h.variant.trial
-		out = append(out, Rejection{Type: shortType(generate.Types[it.typ]), After: t.after, UpTo: t.upTo, Reason: t.reason, By: t.proxy})
+		out = append(out, Rejection{Type: shortType(xds.Types[it.typ]), After: t.after, UpTo: t.upTo, Reason: t.reason, By: t.proxy})
 	}
 	slices.SortFunc(out, func(a, b Rejection) int {
 		return cmp.Or(strings.Compare(a.Type, b.Type), cmp.Compare(a.UpTo, b.UpTo), strings.Compare(a.Reason, b.Reason))

@@ -31,19 +31,19 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // template is a Generator of resources that are JSON with {{ip}} in it: type ->
 // name -> resource. Unlike table it makes listeners that differ by proxy.
 type template struct {
 	table
-	made map[string]*generate.Set // by snapshot, type and address
+	made map[string]*xds.Set // by snapshot, type and address
 }
 
-func (g *template) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+func (g *template) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	pushed := g.pushed[mesh.Sequence-1][typeURL]
@@ -51,10 +51,10 @@ func (g *template) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL str
 	if set := g.made[key]; set != nil {
 		return set
 	}
-	set := &generate.Set{Version: versionOf(xxhash.Sum64String(key))}
+	set := &xds.Set{Version: versionOf(xxhash.Sum64String(key))}
 	for _, res := range pushed.Resources {
 		b := resourceBytes(typeURL, strings.ReplaceAll(string(res.Any), "{{ip}}", proxy.IPs[0]))
-		set.Resources = append(set.Resources, &generate.Resource{Name: strings.ReplaceAll(res.Name, "{{ip}}", proxy.IPs[0]), Hash: xxhash.Sum64(b), Any: b})
+		set.Resources = append(set.Resources, &xds.Resource{Name: strings.ReplaceAll(res.Name, "{{ip}}", proxy.IPs[0]), Hash: xxhash.Sum64(b), Any: b})
 	}
 	g.made[key] = set
 	return set
@@ -64,9 +64,9 @@ func (g *template) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL str
 func resourceBytes(typeURL, text string) []byte {
 	var m proto.Message
 	switch typeURL {
-	case generate.TypeCluster:
+	case xds.TypeCluster:
 		m = &clusterv3.Cluster{}
-	case generate.TypeListener:
+	case xds.TypeListener:
 		m = &listenerv3.Listener{}
 	default:
 		m = &routev3.RouteConfiguration{}
@@ -105,7 +105,7 @@ type loaded struct {
 
 func startCanaryMesh(t *testing.T, binary, api string, base int) *canaryMesh {
 	t.Helper()
-	m := &canaryMesh{harness: &harness{}, content: &template{made: map[string]*generate.Set{}}, binary: binary, api: api, base: base}
+	m := &canaryMesh{harness: &harness{}, content: &template{made: map[string]*xds.Set{}}, binary: binary, api: api, base: base}
 	logged := &journal{}
 	var err error
 	m.server, err = New(Config{Generator: m.content, Workers: 2, CanaryPush: true, Logger: slog.New(slog.NewTextHandler(logged, nil))})
@@ -144,11 +144,11 @@ func (m *canaryMesh) ip(n int) string { return "127.77.151." + strconv.Itoa(m.ba
 // change pushes other resources: type -> name -> JSON.
 func (m *canaryMesh) change(texts map[string]map[string]string) {
 	m.content.mu.Lock()
-	sets := map[string]*generate.Set{}
-	for _, typeURL := range generate.Types {
-		set := &generate.Set{}
+	sets := map[string]*xds.Set{}
+	for _, typeURL := range xds.Types {
+		set := &xds.Set{}
 		for name, text := range texts[typeURL] {
-			set.Resources = append(set.Resources, &generate.Resource{Name: name, Any: []byte(text)})
+			set.Resources = append(set.Resources, &xds.Resource{Name: name, Any: []byte(text)})
 		}
 		slices.SortFunc(set.Resources, byResourceName)
 		sets[typeURL] = set
@@ -309,9 +309,9 @@ func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]s
 		all["main"] = fmt.Sprintf(canaryCluster, "main", `,"lb_policy":"LEAST_REQUEST","least_request_lb_config":{"choice_count":1}`)
 	}
 	return map[string]map[string]string{
-		generate.TypeCluster:  all,
-		generate.TypeListener: {"{{ip}}_8080": fmt.Sprintf(canaryListener, logs)},
-		generate.TypeRoute:    {"main": fmt.Sprintf(canaryRoute, match, answer)},
+		xds.TypeCluster:  all,
+		xds.TypeListener: {"{{ip}}_8080": fmt.Sprintf(canaryListener, logs)},
+		xds.TypeRoute:    {"main": fmt.Sprintf(canaryRoute, match, answer)},
 	}
 }
 

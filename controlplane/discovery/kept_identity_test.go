@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // identities is a server with a TLS port, where callers prove their identities
@@ -92,7 +93,7 @@ func (h *identities) as(t *testing.T, account string, delta bool) *peer {
 // takeListener takes the only listener.
 func (p *peer) takeListener(line string) *peer {
 	p.t.Helper()
-	p.subscribe(generate.TypeListener)
+	p.subscribe(xds.TypeListener)
 	p.wantAck(line)
 	p.quiet()
 	return p
@@ -112,14 +113,14 @@ func TestRejectionOfAnotherIdentity(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, delta %t", name, delta), func(t *testing.T) {
 				t.Parallel()
 				h := startIdentities(t, Config{})
-				h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+				h.set(xds.TypeListener, map[string]string{"l": "l=1"})
 				h.push()
 				victim := h.as(t, tc.victim, delta).takeListener("lds l=1")
 				var attackers []*peer
 				for range 3 {
 					attackers = append(attackers, h.as(t, tc.attacker, delta).takeListener("lds l=1"))
 				}
-				h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+				h.set(xds.TypeListener, map[string]string{"l": "l=2"})
 				h.push()
 				// One of them at least is given what was made.
 				rejecting := func() (n int) {
@@ -134,7 +135,7 @@ func TestRejectionOfAnotherIdentity(t *testing.T) {
 				for _, p := range attackers {
 					if len(p.got) > 0 {
 						p.want("lds l=2")
-						p.nack(generate.TypeListener, "Error adding/updating listener(s) l: bad config")
+						p.nack(xds.TypeListener, "Error adding/updating listener(s) l: bad config")
 						p.quiet()
 					}
 				}
@@ -163,22 +164,22 @@ func TestRejectionOfAnotherIdentity(t *testing.T) {
 func TestGroupsAreBounded(t *testing.T) {
 	t.Parallel()
 	h := startIdentities(t, Config{})
-	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
+	h.set(xds.TypeListener, map[string]string{"l": "l=1"})
 	h.push()
 	var all []*peer
 	for i := range maxPrograms + 5 {
 		p := h.as(t, "web", true)
 		p.node.UserAgentName = fmt.Sprint("program ", i)
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.want("lds l=1")
-		p.nack(generate.TypeListener, "Error adding/updating listener(s) l: bad")
+		p.nack(xds.TypeListener, "Error adding/updating listener(s) l: bad")
 		p.quiet()
 		all = append(all, p)
 	}
 	p := h.as(t, "", true)
-	p.subscribe(generate.TypeListener)
+	p.subscribe(xds.TypeListener)
 	p.want("lds l=1")
-	p.nack(generate.TypeListener, "Error adding/updating listener(s) l: bad")
+	p.nack(xds.TypeListener, "Error adding/updating listener(s) l: bad")
 	p.quiet()
 	for _, p := range append(all, p) {
 		if err := p.end(); err != nil {
@@ -208,7 +209,7 @@ func guardOf(t *testing.T, res *anypb.Any) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%x", generate.Guard(&generate.Resource{Any: b}))
+	return fmt.Sprintf("%x", generate.Guard(&xds.Resource{Any: b}))
 }
 
 // A change of what protects reaches all proxies of an identity, whatever its
@@ -237,8 +238,8 @@ func TestRejectionWithholdsNoProtection(t *testing.T) {
 						Domain: "default.svc.cluster.local", Interception: model.InterceptionRedirect, VHDS: delta,
 					}
 					words := []string{"lds"}
-					for _, res := range gen.Generate(mesh, proxy, generate.TypeListener).Resources {
-						if delta && changedSince != nil && generate.Guard(res) == generate.Guard(gen.Generate(changedSince, proxy, generate.TypeListener).Get(res.Name)) {
+					for _, res := range gen.Generate(mesh, proxy, xds.TypeListener).Resources {
+						if delta && changedSince != nil && generate.Guard(res) == generate.Guard(gen.Generate(changedSince, proxy, xds.TypeListener).Get(res.Name)) {
 							continue
 						}
 						words = append(words, fmt.Sprintf("%x", generate.Guard(res)))
@@ -258,7 +259,7 @@ func TestRejectionWithholdsNoProtection(t *testing.T) {
 					for _, p := range liars {
 						if len(p.got) > 0 {
 							p.want(line(after, before))
-							p.nack(generate.TypeListener, "Error adding/updating "+words)
+							p.nack(xds.TypeListener, "Error adding/updating "+words)
 						}
 					}
 					return len(victim.got) > 0

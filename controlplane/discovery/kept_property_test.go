@@ -19,7 +19,7 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // picky is a proxy that rejects every resource with "bad" in it as Envoy does:
@@ -42,7 +42,7 @@ type picky struct {
 var (
 	pickyClusters = []string{"c0", "c1", "c2", "c3", "c4", "c5"}
 	pickyRoutes   = []string{"r0", "r1", "r2"}
-	pickyTypes    = []string{generate.TypeCluster, generate.TypeEndpoint, generate.TypeListener, generate.TypeRoute}
+	pickyTypes    = []string{xds.TypeCluster, xds.TypeEndpoint, xds.TypeListener, xds.TypeRoute}
 )
 
 // start opens a stream. A proxy that starts afresh has nothing.
@@ -70,7 +70,7 @@ func (p *picky) end() {
 }
 
 func (p *picky) run(ctx context.Context, t *testing.T) error {
-	ask := map[string][]string{generate.TypeEndpoint: pickyClusters, generate.TypeRoute: pickyRoutes}
+	ask := map[string][]string{xds.TypeEndpoint: pickyClusters, xds.TypeRoute: pickyRoutes}
 	node := shopNode(t, nil)
 	node.Id = fmt.Sprintf("sidecar~127.77.151.%d~shop-%d.default~default.svc.cluster.local", p.id, p.id)
 	if p.delta {
@@ -134,7 +134,7 @@ func (p *picky) take(typeURL string, all []offered) *rpcstatus.Status {
 	var named []string
 	for _, o := range all {
 		if strings.Contains(o.value, "bad") {
-			if typeURL == generate.TypeRoute {
+			if typeURL == xds.TypeRoute {
 				return &rpcstatus.Status{Code: 13, Message: "missing ): ("}
 			}
 			named = append(named, o.name+": is bad")
@@ -180,7 +180,7 @@ func (p *picky) takeSotW(r *discoveryv3.DiscoveryResponse) *rpcstatus.Status {
 	if why != nil && strings.HasPrefix(why.Message, "cannot read") {
 		return why
 	}
-	if r.TypeUrl == generate.TypeCluster || r.TypeUrl == generate.TypeListener {
+	if r.TypeUrl == xds.TypeCluster || r.TypeUrl == xds.TypeListener {
 		maps.DeleteFunc(p.have[r.TypeUrl], func(name, _ string) bool { return !names[name] })
 	}
 	if why == nil {
@@ -219,24 +219,24 @@ func isBad(value string) bool {
 // step changes some resources; routes name clusters that there are.
 func (w *world) step() {
 	w.made = map[string]map[string]string{
-		generate.TypeCluster: maps.Clone(w.made[generate.TypeCluster]), generate.TypeListener: maps.Clone(w.made[generate.TypeListener]),
-		generate.TypeRoute: maps.Clone(w.made[generate.TypeRoute]), generate.TypeEndpoint: maps.Clone(w.made[generate.TypeEndpoint]),
+		xds.TypeCluster: maps.Clone(w.made[xds.TypeCluster]), xds.TypeListener: maps.Clone(w.made[xds.TypeListener]),
+		xds.TypeRoute: maps.Clone(w.made[xds.TypeRoute]), xds.TypeEndpoint: maps.Clone(w.made[xds.TypeEndpoint]),
 	}
-	clusters, routes := w.made[generate.TypeCluster], w.made[generate.TypeRoute]
+	clusters, routes := w.made[xds.TypeCluster], w.made[xds.TypeRoute]
 	for range 1 + w.random.IntN(3) {
 		name := pickyClusters[w.random.IntN(len(pickyClusters))]
 		if _, ok := clusters[name]; ok && w.random.IntN(3) == 0 {
 			delete(clusters, name)
-			delete(w.made[generate.TypeEndpoint], name)
+			delete(w.made[xds.TypeEndpoint], name)
 		} else {
 			clusters[name] = w.value(name, true)
-			w.made[generate.TypeEndpoint][name] = w.value(name, false)
+			w.made[xds.TypeEndpoint][name] = w.value(name, false)
 		}
 	}
 	if w.random.IntN(2) == 0 {
 		name := fmt.Sprint("l", w.random.IntN(3))
-		if w.made[generate.TypeListener][name] = w.value(name, true); w.random.IntN(4) == 0 {
-			delete(w.made[generate.TypeListener], name)
+		if w.made[xds.TypeListener][name] = w.value(name, true); w.random.IntN(4) == 0 {
+			delete(w.made[xds.TypeListener], name)
 		}
 	}
 	names := slices.Sorted(maps.Keys(clusters))
@@ -267,14 +267,14 @@ func (w *world) settle() {
 			}
 		}
 	}
-	for name, value := range w.good[generate.TypeRoute] {
+	for name, value := range w.good[xds.TypeRoute] {
 		_, to, _ := strings.Cut(value, "->")
-		if _, made := w.made[generate.TypeCluster][to]; to == "" || made || w.made[generate.TypeRoute][name] == value {
+		if _, made := w.made[xds.TypeCluster][to]; to == "" || made || w.made[xds.TypeRoute][name] == value {
 			continue
 		}
-		if old, ok := before[generate.TypeCluster][to]; ok {
-			w.good[generate.TypeCluster][to] = old
-			w.good[generate.TypeEndpoint][to] = before[generate.TypeEndpoint][to]
+		if old, ok := before[xds.TypeCluster][to]; ok {
+			w.good[xds.TypeCluster][to] = old
+			w.good[xds.TypeEndpoint][to] = before[xds.TypeEndpoint][to]
 		}
 	}
 }
@@ -285,7 +285,7 @@ func (p *picky) differs(w *world) string {
 	defer p.mu.Unlock()
 	for _, typeURL := range pickyTypes {
 		have := p.have[typeURL]
-		if typeURL == generate.TypeEndpoint {
+		if typeURL == xds.TypeEndpoint {
 			have = maps.Clone(have)
 			maps.DeleteFunc(have, func(name, _ string) bool { return w.good[typeURL][name] == "" }) // it may keep those
 		}
@@ -309,10 +309,10 @@ func TestKeptProperty(t *testing.T) {
 					w.made[typeURL] = map[string]string{}
 				}
 				for _, name := range pickyClusters {
-					w.made[generate.TypeCluster][name], w.made[generate.TypeEndpoint][name] = w.value(name, false), w.value(name, false)
+					w.made[xds.TypeCluster][name], w.made[xds.TypeEndpoint][name] = w.value(name, false), w.value(name, false)
 				}
 				for _, name := range pickyRoutes {
-					w.made[generate.TypeRoute][name] = w.value(name, false)
+					w.made[xds.TypeRoute][name] = w.value(name, false)
 				}
 				w.settle()
 				h := startEmpty(t, canaries)
@@ -381,8 +381,8 @@ func TestKeptAfterRestart(t *testing.T) {
 	t.Parallel()
 	first, second := startEmpty(t, true), startEmpty(t, true)
 	w := &world{made: map[string]map[string]string{
-		generate.TypeCluster: {"c0": "c0 v1", "c1": "c1 v1"}, generate.TypeEndpoint: {"c0": "c0 v1"},
-		generate.TypeListener: {"l0": "l0 v1"}, generate.TypeRoute: {"r0": "r0 v1", "r1": "r1 v1"},
+		xds.TypeCluster: {"c0": "c0 v1", "c1": "c1 v1"}, xds.TypeEndpoint: {"c0": "c0 v1"},
+		xds.TypeListener: {"l0": "l0 v1"}, xds.TypeRoute: {"r0": "r0 v1", "r1": "r1 v1"},
 	}}
 	w.settle()
 	first.publish(w)
@@ -394,8 +394,8 @@ func TestKeptAfterRestart(t *testing.T) {
 	}
 	w.agree(t, first, all, 0)
 	w.made = map[string]map[string]string{
-		generate.TypeCluster: {"c0": "c0 bad", "c1": "c1 v2"}, generate.TypeEndpoint: {"c0": "c0 v2"},
-		generate.TypeListener: {"l0": "l0 bad", "l1": "l1 v2"}, generate.TypeRoute: {"r0": "r0 bad", "r1": "r1 v2"},
+		xds.TypeCluster: {"c0": "c0 bad", "c1": "c1 v2"}, xds.TypeEndpoint: {"c0": "c0 v2"},
+		xds.TypeListener: {"l0": "l0 bad", "l1": "l1 v2"}, xds.TypeRoute: {"r0": "r0 bad", "r1": "r1 v2"},
 	}
 	w.settle()
 	second.publish(w)
@@ -413,7 +413,7 @@ func TestKeptAfterRestart(t *testing.T) {
 	q.start(t, true)
 	fresh.agree(t, second, []*picky{p, q}, 2)
 	w.agree(t, second, all, 3)
-	for typeURL, name := range map[string]string{generate.TypeCluster: "c0", generate.TypeListener: "l0", generate.TypeRoute: "r0"} {
+	for typeURL, name := range map[string]string{xds.TypeCluster: "c0", xds.TypeListener: "l0", xds.TypeRoute: "r0"} {
 		w.made[typeURL][name] = name + " v3"
 	}
 	w.settle()
@@ -429,14 +429,14 @@ func TestKeptAfterRestart(t *testing.T) {
 // its hash alone, is not what others get in the place of a bad one.
 func TestKeptWithoutBytes(t *testing.T) {
 	t.Parallel()
-	none := &generate.Resource{Name: "gone", Hash: 7}
-	there := &generate.Resource{Name: "there", Hash: 8, Any: []byte{8}}
+	none := &xds.Resource{Name: "gone", Hash: 7}
+	there := &xds.Resource{Name: "there", Hash: 8, Any: []byte{8}}
 	for name, own := range map[string]bool{"came back": true, "has what others have": false} {
-		sub := newSubscription(generate.TypeCluster, nil)
+		sub := newSubscription(xds.TypeCluster, nil)
 		sub.wildcard, sub.own = true, own
-		sub.base = &generate.Set{Resources: []*generate.Resource{none, there}}
+		sub.base = &xds.Set{Resources: []*xds.Resource{none, there}}
 		if !own {
-			sub.base.Resources = []*generate.Resource{there}
+			sub.base.Resources = []*xds.Resource{there}
 		}
 		sc := &scope{}
 		sc.took(typeCluster, sub, false)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // scope are proxies for which the same is made. The keeper's mutex guards it.
@@ -43,7 +43,7 @@ type hold struct {
 	variant *variant
 	hash    uint64
 	// good is what is given in its place, nil for nothing.
-	good *generate.Resource
+	good *xds.Resource
 	// unknown is true if there may be a good one that only proxies have which
 	// were there before this server.
 	unknown bool
@@ -177,7 +177,7 @@ func (sc *scope) hold(it item, h *hold) {
 }
 
 // good is the newest version of a resource, from one on, that was not rejected.
-func (c *circle) good(it item, res *generate.Resource) *generate.Resource {
+func (c *circle) good(it item, res *xds.Resource) *xds.Resource {
 	for range len(c.variants) {
 		if res == nil {
 			return nil
@@ -193,7 +193,7 @@ func (c *circle) good(it item, res *generate.Resource) *generate.Resource {
 
 // try puts a resource on trial, unless it is known. The hold says what is given
 // in its place.
-func (sc *scope) try(res *generate.Resource, h *hold, it item, st *stream) {
+func (sc *scope) try(res *xds.Resource, h *hold, it item, st *stream) {
 	if h.good != nil && h.good.Hash == res.Hash {
 		return // back to what it was
 	}
@@ -259,7 +259,7 @@ func addressOf(st *stream) string {
 }
 
 // shapeOf is a resource without the address of its proxy.
-func shapeOf(it item, res *generate.Resource, address string) resourceKey {
+func shapeOf(it item, res *xds.Resource, address string) resourceKey {
 	key := resourceKey{it, res.Hash}
 	if bytes.Contains(res.Any, []byte(address)) {
 		key.name = strings.ReplaceAll(it.name, address, ownAddress)
@@ -286,7 +286,7 @@ func (sc *scope) view(key viewKey) view {
 }
 
 func (sc *scope) makeView(key viewKey) view {
-	b := viewBuilder{instead: map[item]*generate.Resource{}}
+	b := viewBuilder{instead: map[item]*xds.Resource{}}
 	out := view{}
 	for it, h := range sc.holds {
 		if h.variant == nil {
@@ -336,12 +336,12 @@ func (sc *scope) makeView(key viewKey) view {
 // viewBuilder gathers what is given in the place of what was made; nil is
 // nothing.
 type viewBuilder struct {
-	instead map[item]*generate.Resource
+	instead map[item]*xds.Resource
 	// naming are the listeners, routes and virtual hosts among them.
 	naming [][]byte
 }
 
-func (b *viewBuilder) put(it item, res *generate.Resource) {
+func (b *viewBuilder) put(it item, res *xds.Resource) {
 	b.instead[it] = res
 	if res != nil && it.typ != typeCluster && it.typ != typeEndpoint {
 		b.naming = append(b.naming, res.Any)
@@ -376,9 +376,9 @@ func (b *viewBuilder) needs(it item) bool {
 }
 
 // substitute gives what was made of a type, with what is given instead.
-func (sc *scope) substitute(i int, instead map[item]*generate.Resource) *generate.Set {
+func (sc *scope) substitute(i int, instead map[item]*xds.Resource) *xds.Set {
 	made := sc.made[i]
-	var list []*generate.Resource
+	var list []*xds.Resource
 	for it, res := range instead {
 		if it.typ != i {
 			continue
@@ -386,7 +386,7 @@ func (sc *scope) substitute(i int, instead map[item]*generate.Resource) *generat
 		if list == nil {
 			list = slices.Clone(made.Resources)
 		}
-		at, found := slices.BinarySearchFunc(list, it.name, func(r *generate.Resource, name string) int { return strings.Compare(r.Name, name) })
+		at, found := slices.BinarySearchFunc(list, it.name, func(r *xds.Resource, name string) int { return strings.Compare(r.Name, name) })
 		switch {
 		case found && res == nil:
 			list = slices.Delete(list, at, at+1)
@@ -410,5 +410,5 @@ func (sc *scope) substitute(i int, instead map[item]*generate.Resource) *generat
 		binary.LittleEndian.PutUint64(sum[:], r.Hash)
 		_, _ = digest.Write(sum[:])
 	}
-	return &generate.Set{Resources: list, Version: versionOf(digest.Sum64())}
+	return &xds.Set{Resources: list, Version: versionOf(digest.Sum64())}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // startEmpty is a server with nothing to serve, whose canaries, if it has any,
@@ -31,10 +31,10 @@ func startEmpty(t *testing.T, canaries bool) *harness {
 func startCanary(t *testing.T) *harness {
 	t.Helper()
 	h := startEmpty(t, true)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
-	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
-	h.set(generate.TypeRoute, map[string]string{"r": "r=1 a"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.set(xds.TypeListener, map[string]string{"l": "l=1"})
+	h.set(xds.TypeRoute, map[string]string{"r": "r=1 a"})
 	h.push()
 	return h
 }
@@ -76,13 +76,13 @@ func eachCanary(t *testing.T, test func(t *testing.T, h *harness, all []*peer)) 
 // join asks for all types and takes what there is.
 func (p *peer) join(clusters, listeners, routes string) {
 	p.t.Helper()
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.wantAck(clusters)
-	p.subscribe(generate.TypeEndpoint, "a", "b")
+	p.subscribe(xds.TypeEndpoint, "a", "b")
 	p.wantAck("eds ea=1 eb=1")
-	p.subscribe(generate.TypeListener)
+	p.subscribe(xds.TypeListener)
 	p.wantAck(listeners)
-	p.subscribe(generate.TypeRoute, "r")
+	p.subscribe(xds.TypeRoute, "r")
 	p.wantAck(routes)
 	p.quiet()
 }
@@ -125,8 +125,8 @@ func (h *harness) count(result string) int {
 // after the other.
 func TestCanaryTakes(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
-		h.set(generate.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2 c"})
+		h.set(xds.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2 c"})
 		h.push()
 		added, gone := all[0].line("cds c=1", "cds a=1 b=1 c=1"), all[0].line("cds -a", "cds b=1 c=1")
 		first, others := canary(t, all)
@@ -139,7 +139,7 @@ func TestCanaryTakes(t *testing.T) {
 		for _, p := range others {
 			p.quiet()
 		}
-		first.ack(generate.TypeRoute)
+		first.ack(xds.TypeRoute)
 		first.wantAck(gone)
 		for _, p := range others {
 			p.wantAck("rds r=2 c")
@@ -158,8 +158,8 @@ func TestCanaryTakes(t *testing.T) {
 // is for all.
 func TestCanaryRejects(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
-		h.set(generate.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
-		h.set(generate.TypeRoute, map[string]string{"r": "bad c"})
+		h.set(xds.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "bad c"})
 		h.push()
 		first, others := canary(t, all)
 		added := all[0].line("cds c=1", "cds a=1 b=1 c=1")
@@ -168,7 +168,7 @@ func TestCanaryRejects(t *testing.T) {
 			p.wantAck(added)
 		}
 		first.want("rds bad c")
-		first.nack(generate.TypeRoute, "no such thing")
+		first.nack(xds.TypeRoute, "no such thing")
 		for _, p := range all {
 			p.quiet()
 		}
@@ -188,7 +188,7 @@ func TestCanaryRejects(t *testing.T) {
 		later.join("cds a=1 b=1 c=1", "lds l=1", "rds r=1 a")
 		all = append(all, later)
 
-		h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+		h.set(xds.TypeListener, map[string]string{"l": "l=2"})
 		h.push()
 		first, others = canary(t, all)
 		first.wantAck("lds l=2")
@@ -198,7 +198,7 @@ func TestCanaryRejects(t *testing.T) {
 		for _, p := range all {
 			p.quiet()
 		}
-		h.set(generate.TypeRoute, map[string]string{"r": "r=3 c"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=3 c"})
 		h.push()
 		first, others = canary(t, all)
 		gone := all[0].line("cds -a", "cds b=1 c=1")
@@ -220,14 +220,14 @@ func TestCanaryRejects(t *testing.T) {
 func TestCanaryIsSilent(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.patience(trialTime)
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		begin := time.Now()
 		h.push()
 		var first *peer
 		var others []*peer
 		first, others = canary(t, all)
 		first.want("rds r=2")
-		h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2", "b": "eb=1"})
+		h.set(xds.TypeEndpoint, map[string]string{"a": "ea=2", "b": "eb=1"})
 		h.push()
 		for _, p := range all {
 			p.wantAck("eds ea=2")
@@ -241,14 +241,14 @@ func TestCanaryIsSilent(t *testing.T) {
 		}
 		until(t, "it is counted", func() bool { return h.count(claimUnanswered) == 1 })
 		// It is not asked again before it has answered.
-		h.set(generate.TypeRoute, map[string]string{"r": "r=3"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=3"})
 		h.push()
 		second, rest := canary(t, others)
 		second.wantAck("rds r=3")
 		for _, p := range rest {
 			p.wantAck("rds r=3")
 		}
-		first.ack(generate.TypeRoute)
+		first.ack(xds.TypeRoute)
 		first.wantAck("rds r=3")
 	})
 }
@@ -258,7 +258,7 @@ func TestCanaryIsSilent(t *testing.T) {
 func TestCanaryIsOdd(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.patience(10 * time.Millisecond)
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		h.push()
 		var first *peer
 		for _, p := range all {
@@ -266,10 +266,10 @@ func TestCanaryIsOdd(t *testing.T) {
 				first = p
 				continue
 			}
-			p.ack(generate.TypeRoute)
+			p.ack(xds.TypeRoute)
 			p.quiet()
 		}
-		first.nack(generate.TypeRoute, "no")
+		first.nack(xds.TypeRoute, "no")
 		first.quiet()
 		h.patience(time.Minute)
 		if got := h.server.Rejected(); len(got) > 0 {
@@ -280,7 +280,7 @@ func TestCanaryIsOdd(t *testing.T) {
 		everybody := append(all, later)
 		for i := range 5 {
 			line := fmt.Sprintf("rds r=%d", 3+i)
-			h.set(generate.TypeRoute, map[string]string{"r": line[4:]})
+			h.set(xds.TypeRoute, map[string]string{"r": line[4:]})
 			h.push()
 			canary, others := canary(t, everybody)
 			if canary == first {
@@ -297,7 +297,7 @@ func TestCanaryIsOdd(t *testing.T) {
 // A canary that leaves makes room for another.
 func TestCanaryLeaves(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		h.push()
 		first, others := canary(t, all)
 		first.want("rds r=2")
@@ -318,14 +318,14 @@ func TestCanaryLeaves(t *testing.T) {
 // Proxies that come while something is on trial get what was good before.
 func TestCanaryAndNewcomers(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
-		h.set(generate.TypeListener, map[string]string{"l": "l=1", "m": "m=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeListener, map[string]string{"l": "l=1", "m": "m=1"})
 		h.push()
 		first, others := canary(t, all)
 		first.want(first.line("lds m=1", "lds l=1 m=1"))
 		later := h.connectAs(t, first.delta, 9)
 		later.join("cds a=1 b=1", "lds l=1", "rds r=1 a")
-		first.ack(generate.TypeListener)
+		first.ack(xds.TypeListener)
 		first.wantAck("rds r=2")
 		for _, p := range append(others, later) {
 			p.wantAck(p.line("lds m=1", "lds l=1 m=1"))
@@ -338,11 +338,11 @@ func TestCanaryAndNewcomers(t *testing.T) {
 // A machine's own trouble is nobody else's.
 func TestCanaryCannotBind(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
-		h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+		h.set(xds.TypeListener, map[string]string{"l": "l=2"})
 		h.push()
 		first, others := canary(t, all)
 		first.want("lds l=2")
-		first.nack(generate.TypeListener, "Error adding/updating listener(s) l: cannot bind '0.0.0.0:80': Address already in use")
+		first.nack(xds.TypeListener, "Error adding/updating listener(s) l: cannot bind '0.0.0.0:80': Address already in use")
 		second, rest := canary(t, others)
 		second.wantAck("lds l=2")
 		for _, p := range rest {
@@ -361,31 +361,31 @@ func TestRejectedWithoutGood(t *testing.T) {
 				t.Parallel()
 				h := startCanary(t)
 				first := h.connectAs(t, delta, 1)
-				first.subscribe(generate.TypeCluster)
+				first.subscribe(xds.TypeCluster)
 				first.wantAck("cds a=1 b=1")
-				first.subscribe(generate.TypeRoute, "r")
+				first.subscribe(xds.TypeRoute, "r")
 				first.want("rds r=1 a")
-				first.nack(generate.TypeRoute, "no")
+				first.nack(xds.TypeRoute, "no")
 				first.quiet()
 				if got := h.server.Rejected(); len(got) != 1 || got[0].Name != "r" || got[0].LastGood {
 					t.Errorf("rejected: %+v", got)
 				}
 				second := h.connectAs(t, delta, 2)
-				second.subscribe(generate.TypeCluster)
+				second.subscribe(xds.TypeCluster)
 				second.wantAck("cds a=1 b=1")
-				second.subscribe(generate.TypeRoute, "r")
+				second.subscribe(xds.TypeRoute, "r")
 				if second.want("rds r=1 a"); bad {
-					if second.nack(generate.TypeRoute, "no"); delta {
+					if second.nack(xds.TypeRoute, "no"); delta {
 						second.wantAck("rds -r") // it has asked for it
 					}
 				} else {
-					second.ack(generate.TypeRoute)
+					second.ack(xds.TypeRoute)
 				}
 				second.quiet()
 				third := h.connectAs(t, delta, 3)
-				third.subscribe(generate.TypeCluster)
+				third.subscribe(xds.TypeCluster)
 				third.wantAck("cds a=1 b=1")
-				third.subscribe(generate.TypeRoute, "r")
+				third.subscribe(xds.TypeRoute, "r")
 				left := 0
 				if bad {
 					left = 1
@@ -410,8 +410,8 @@ func TestRejectedWithdrawn(t *testing.T) {
 			t.Run(fmt.Sprintf("delta %t, alone %t", delta, alone), func(t *testing.T) {
 				t.Parallel()
 				h := startCanary(t)
-				h.set(generate.TypeListener, map[string]string{"l": "l=1"})
-				h.set(generate.TypeRoute, nil)
+				h.set(xds.TypeListener, map[string]string{"l": "l=1"})
+				h.set(xds.TypeRoute, nil)
 				h.push()
 				states := func() (out []report.State) {
 					var replica report.Replica
@@ -425,11 +425,11 @@ func TestRejectedWithdrawn(t *testing.T) {
 				var all []*peer
 				for i := range 2 {
 					p := h.connectAs(t, delta, i+1)
-					p.subscribe(generate.TypeCluster)
+					p.subscribe(xds.TypeCluster)
 					p.wantAck("cds a=1 b=1")
-					p.subscribe(generate.TypeListener)
+					p.subscribe(xds.TypeListener)
 					p.want("lds l=1")
-					p.nack(generate.TypeListener, "Error adding/updating listener(s) l: no")
+					p.nack(xds.TypeListener, "Error adding/updating listener(s) l: no")
 					p.quiet()
 					if all = append(all, p); alone {
 						break
@@ -452,12 +452,12 @@ func TestRejectedWithdrawn(t *testing.T) {
 						p.quiet()
 					}
 				}
-				change(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"}, "cds b=2", "cds a=1 b=2")
-				change(generate.TypeListener, nil, "lds -l", "lds")
+				change(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"}, "cds b=2", "cds a=1 b=2")
+				change(xds.TypeListener, nil, "lds -l", "lds")
 				if got := states(); slices.ContainsFunc(got, func(s report.State) bool { return s != report.Synced }) {
 					t.Errorf("after the deletion the states of the proxies are %v", got)
 				}
-				change(generate.TypeListener, map[string]string{"l": "l=2"}, "lds l=2", "lds l=2")
+				change(xds.TypeListener, map[string]string{"l": "l=2"}, "lds l=2", "lds l=2")
 			})
 		}
 	}

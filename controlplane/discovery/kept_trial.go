@@ -12,7 +12,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // verdict is what is known of a resource.
@@ -37,7 +37,7 @@ type trial struct {
 	// forgotten.
 	due time.Time
 	// example is what is good in its place for the proxy with address.
-	example *generate.Resource
+	example *xds.Resource
 	address string
 	// claim is who tries it, nil for nobody.
 	claim *claim
@@ -62,7 +62,7 @@ type variant struct {
 	*trial
 	// good is what was last good for the scope that met it first, which is what
 	// new proxies are given; unknown is that of its hold.
-	good    *generate.Resource
+	good    *xds.Resource
 	unknown bool
 }
 
@@ -89,7 +89,7 @@ const (
 )
 
 // variant gives what is known of a resource, nil for nothing.
-func (c *circle) variant(it item, res *generate.Resource, st *stream) *variant {
+func (c *circle) variant(it item, res *xds.Resource, st *stream) *variant {
 	key := resourceKey{it, res.Hash}
 	if v := c.variants[key]; v != nil || len(c.trials) == 0 {
 		return v
@@ -105,11 +105,11 @@ func (c *circle) variant(it item, res *generate.Resource, st *stream) *variant {
 
 // goodFor gives what is good in the place of a resource that differs from proxy
 // to proxy in their address alone.
-func (t *trial) goodFor(address string) *generate.Resource {
+func (t *trial) goodFor(address string) *xds.Resource {
 	if t.example == nil || len(address) != len(t.address) { // lengths are part of a message
 		return nil
 	}
-	res := &generate.Resource{
+	res := &xds.Resource{
 		Name: strings.ReplaceAll(t.example.Name, t.address, address),
 		Any:  bytes.ReplaceAll(t.example.Any, []byte(t.address), []byte(address)),
 	}
@@ -118,7 +118,7 @@ func (t *trial) goodFor(address string) *generate.Resource {
 }
 
 // instead notes what is good in the place of a variant.
-func (v *variant) instead(good *generate.Resource, unknown bool, st *stream) {
+func (v *variant) instead(good *xds.Resource, unknown bool, st *stream) {
 	if v.good == nil {
 		v.good, v.unknown = good, unknown
 	}
@@ -128,7 +128,7 @@ func (v *variant) instead(good *generate.Resource, unknown bool, st *stream) {
 }
 
 // newTrial enters a resource of which nothing is known.
-func (c *circle) newTrial(it item, res *generate.Resource, st *stream) *variant {
+func (c *circle) newTrial(it item, res *xds.Resource, st *stream) *variant {
 	v := &variant{trial: &trial{}}
 	c.variants[resourceKey{it, res.Hash}], c.trials[shapeOf(it, res, addressOf(st))] = v, v.trial
 	return v
@@ -183,7 +183,7 @@ func (c *circle) claim(st *stream) {
 // takes reports whether a proxy can try a resource: it asks for it, did not
 // reject it before, and is not given it anyhow.
 func (s *stream) takes(it item, h *hold) bool {
-	sub := s.subs[generate.Types[it.typ]]
+	sub := s.subs[xds.Types[it.typ]]
 	if sub == nil || !sub.wildcard && !sub.names.contains(it.name) || slices.Contains(h.variant.against, s.proxy.ID) {
 		return false
 	}
@@ -200,7 +200,7 @@ func (s *stream) mayTry() bool {
 	if s.leaving.Load() {
 		return false
 	}
-	for _, typeURL := range generate.Types {
+	for _, typeURL := range xds.Types {
 		if sub := s.subs[typeURL]; sub != nil && sub.waiting {
 			return false
 		}
@@ -226,7 +226,7 @@ func (k *keeper) confirm(st *stream, answered *subscription) {
 	if c == nil || sc == nil {
 		return
 	}
-	if i := slices.Index(generate.Types, typeOf(answered)); i >= 0 {
+	if i := slices.Index(xds.Types, typeOf(answered)); i >= 0 {
 		sc.took(i, answered, len(st.given.spared) > 0)
 		c.overrule(st, i, answered.last.changed)
 	}
@@ -236,7 +236,7 @@ func (k *keeper) confirm(st *stream, answered *subscription) {
 	}
 	decided := false
 	for it, m := range cl.items {
-		sub := st.subs[generate.Types[it.typ]]
+		sub := st.subs[xds.Types[it.typ]]
 		if m.trial.claim != cl {
 			delete(cl.items, it)
 			continue
@@ -273,7 +273,7 @@ func (sc *scope) took(i int, sub *subscription, spared bool) {
 	case i == typeEndpoint || sub.whole(): // endpoints are not on trial
 		sc.acked[i], sc.ackedAt[i] = sub.base, sub.sequence
 	case sc.ackedPart[i] != sub.base:
-		part := &generate.Set{}
+		part := &xds.Set{}
 		for _, res := range sub.base.Resources {
 			if sub.state(res.Name) == wantOf(res) && len(res.Any) > 0 {
 				part.Resources = append(part.Resources, res)
@@ -288,13 +288,13 @@ func (s *subscription) whole() bool {
 	return len(s.over) == 0 && !s.own && (s.wildcard || len(s.names.list) >= len(s.base.Resources) && s.covers(s.base))
 }
 
-func (s *subscription) covers(set *generate.Set) bool {
-	return !slices.ContainsFunc(set.Resources, func(r *generate.Resource) bool { return !s.names.contains(r.Name) })
+func (s *subscription) covers(set *xds.Set) bool {
+	return !slices.ContainsFunc(set.Resources, func(r *xds.Resource) bool { return !s.names.contains(r.Name) })
 }
 
 // overrule takes back rejections of what a proxy has taken: the word of the one
 // that rejected it counts for itself alone from then on.
-func (c *circle) overrule(st *stream, i int, taken []*generate.Resource) {
+func (c *circle) overrule(st *stream, i int, taken []*xds.Resource) {
 	if len(c.variants) == 0 {
 		return
 	}
@@ -307,7 +307,7 @@ func (c *circle) overrule(st *stream, i int, taken []*generate.Resource) {
 		if v.by != nil && v.by.place.circle == c {
 			v.by.place.odd = true
 		}
-		c.keeper.log.Info("a resource that a proxy rejected is taken by another", "type_url", generate.Types[i], "resource", res.Name, "proxy", st.proxy.ID, "identity", st.identity())
+		c.keeper.log.Info("a resource that a proxy rejected is taken by another", "type_url", xds.Types[i], "resource", res.Name, "proxy", st.proxy.ID, "identity", st.identity())
 		v.take(c.keeper.patience)
 		decided = true
 	}

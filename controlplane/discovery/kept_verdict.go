@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // nack is what a proxy says of the last response of a type.
@@ -33,10 +34,10 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 	if c == nil || st.place.scope == nil {
 		return false
 	}
-	suspects := slices.DeleteFunc(slices.Clone(r.update.changed), func(res *generate.Resource) bool { return c.isTaken(item{r.typ, res.Name}, res) })
+	suspects := slices.DeleteFunc(slices.Clone(r.update.changed), func(res *xds.Resource) bool { return c.isTaken(item{r.typ, res.Name}, res) })
 	guilty := culprits(suspects, r)
 	if guarded := c.release(st, r, suspects); len(guarded) > 0 {
-		isGuarded := func(res *generate.Resource) bool { return slices.Contains(guarded, res) }
+		isGuarded := func(res *xds.Resource) bool { return slices.Contains(guarded, res) }
 		named := len(guilty) > 0
 		guilty, suspects = slices.DeleteFunc(guilty, isGuarded), slices.DeleteFunc(suspects, isGuarded)
 		if named && len(guilty) == 0 {
@@ -46,7 +47,7 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 	if r.mixed && len(guilty) == 0 {
 		return true // as expected
 	}
-	known := func(res *generate.Resource) bool { return c.isHeld(st, item{r.typ, res.Name}, res) }
+	known := func(res *xds.Resource) bool { return c.isHeld(st, item{r.typ, res.Name}, res) }
 	if len(guilty) == 0 && slices.ContainsFunc(suspects, known) && !local(r.words) {
 		return true // they are looked at already
 	}
@@ -75,8 +76,8 @@ func (k *keeper) refuse(st *stream, r nack) bool {
 // release returns the resources of a rejection that are not withheld from
 // others because they change what protects. Those that others wait for are given
 // to all.
-func (c *circle) release(st *stream, r nack, suspects []*generate.Resource) []*generate.Resource {
-	var guarded []*generate.Resource
+func (c *circle) release(st *stream, r nack, suspects []*xds.Resource) []*xds.Resource {
+	var guarded []*xds.Resource
 	for _, res := range suspects {
 		it := item{r.typ, res.Name}
 		if !protects(res, st.place.scope.lastGood(it, res)) {
@@ -88,7 +89,7 @@ func (c *circle) release(st *stream, r nack, suspects []*generate.Resource) []*g
 		}
 	}
 	if len(guarded) > 0 {
-		c.keeper.log.Warn("a proxy rejected a change of what protects; others get it all the same", "type_url", generate.Types[r.typ],
+		c.keeper.log.Warn("a proxy rejected a change of what protects; others get it all the same", "type_url", xds.Types[r.typ],
 			"resource", guarded[0].Name, "count", len(guarded), "proxy", st.proxy.ID, "identity", st.identity(), "reason", clip(r.words))
 		c.decided(true)
 	}
@@ -97,10 +98,10 @@ func (c *circle) release(st *stream, r nack, suspects []*generate.Resource) []*g
 
 // protects reports whether a resource protects in another way than what is last
 // good, nil for nothing that is known.
-func protects(res, good *generate.Resource) bool { return generate.Guard(res) != generate.Guard(good) }
+func protects(res, good *xds.Resource) bool { return generate.Guard(res) != generate.Guard(good) }
 
 // lastGood returns what would be given in the place of a resource.
-func (sc *scope) lastGood(it item, res *generate.Resource) *generate.Resource {
+func (sc *scope) lastGood(it item, res *xds.Resource) *xds.Resource {
 	if h := sc.holds[it]; h != nil && h.hash == res.Hash {
 		return sc.circle.good(it, h.good)
 	}
@@ -112,13 +113,13 @@ func (sc *scope) lastGood(it item, res *generate.Resource) *generate.Resource {
 
 // isHeld reports whether a resource that a stream was given is held back from it
 // by now.
-func (c *circle) isHeld(st *stream, it item, res *generate.Resource) bool {
+func (c *circle) isHeld(st *stream, it item, res *xds.Resource) bool {
 	v := c.variants[resourceKey{it, res.Hash}]
 	return v != nil && v.state != taken && v.state != trying && (v.claim == nil || v.claim.by != st)
 }
 
 // isTaken reports whether a proxy of the circle has taken a resource.
-func (c *circle) isTaken(it item, res *generate.Resource) bool {
+func (c *circle) isTaken(it item, res *xds.Resource) bool {
 	if v := c.variants[resourceKey{it, res.Hash}]; v != nil && v.state == taken {
 		return true
 	}
@@ -133,7 +134,7 @@ func (c *circle) isTaken(it item, res *generate.Resource) bool {
 // judge notes what is known of a resource, in all scopes for which it is made.
 // What is rejected and has no good version is only suspected until a second
 // proxy rejects it: nobody is worse off if another one tries it.
-func (c *circle) judge(st *stream, r nack, res *generate.Resource, state verdict) {
+func (c *circle) judge(st *stream, r nack, res *xds.Resource, state verdict) {
 	it := item{r.typ, res.Name}
 	v := c.variant(it, res, st)
 	if v == nil {
@@ -174,21 +175,21 @@ func (c *circle) judge(st *stream, r nack, res *generate.Resource, state verdict
 	if v.reason == "" {
 		v.reason, v.by, v.since = clip(r.words), st, time.Now()
 		v.proxy, v.identity, v.namespace = st.proxy.ID, st.identity(), st.proxy.Namespace
-		c.keeper.log.Warn("a resource that a proxy rejected is withheld from the proxies of its identity", "type_url", generate.Types[r.typ],
+		c.keeper.log.Warn("a resource that a proxy rejected is withheld from the proxies of its identity", "type_url", xds.Types[r.typ],
 			"resource", res.Name, "version", versionOf(res.Hash), "proxy", st.proxy.ID, "identity", st.identity(), "reason", v.reason)
 	}
 }
 
 // culprits are the resources that Envoy's words name, or the only one there is;
 // none if that is not clear.
-func culprits(suspects []*generate.Resource, r nack) []*generate.Resource {
+func culprits(suspects []*xds.Resource, r nack) []*xds.Resource {
 	if len(suspects) == 1 && !r.mixed {
 		return suspects
 	}
 	// A message that breaks the rules of its fields is shown, its name first.
 	for _, res := range suspects {
 		if strings.Contains(r.words, "\nname: "+strconv.Quote(res.Name)+"\n") {
-			return []*generate.Resource{res}
+			return []*xds.Resource{res}
 		}
 	}
 	_, list, found := strings.Cut(r.words, "Error adding/updating ")
@@ -199,7 +200,7 @@ func culprits(suspects []*generate.Resource, r nack) []*generate.Resource {
 		return nil
 	}
 	list = ", " + list
-	return slices.DeleteFunc(slices.Clone(suspects), func(res *generate.Resource) bool {
+	return slices.DeleteFunc(slices.Clone(suspects), func(res *xds.Resource) bool {
 		return !strings.Contains(list, ", "+res.Name+": ") && !strings.Contains(list, "\n"+res.Name+": ")
 	})
 }
@@ -233,7 +234,7 @@ func (s *stream) judge(sub *subscription, q *request) {
 // spare takes out of an update what is held back and known to have no good
 // version here: the proxy may have one, which it keeps.
 func (s *stream) spare(sub *subscription, u update) update {
-	i := slices.Index(generate.Types, sub.typeURL)
+	i := slices.Index(xds.Types, sub.typeURL)
 	if len(s.given.spared) == 0 || i < 0 || s.wholeAnswers(sub) {
 		return u
 	}
@@ -269,14 +270,14 @@ func (s *stream) wholeAnswers(sub *subscription) bool {
 func (s *stream) rejectedBy(sub *subscription, q *request) {
 	last := sub.last
 	sub.last = update{}
-	r := nack{typ: slices.Index(generate.Types, sub.typeURL), update: last, words: cmp.Or(q.message, q.rejected), rejection: s.standing.rejection(sub.typeURL)}
+	r := nack{typ: slices.Index(xds.Types, sub.typeURL), update: last, words: cmp.Or(q.message, q.rejected), rejection: s.standing.rejection(sub.typeURL)}
 	if r.typ < 0 {
 		return
 	}
 	r.mixed = s.wholeAnswers(sub) && s.given.sparing(r.typ)
 	switch {
 	case !s.server.kept.refuse(s, r):
-		if sub.typeURL == generate.TypeVirtualHost {
+		if sub.typeURL == xds.TypeVirtualHost {
 			sub.unsure(last) // Envoy takes all of a response or nothing
 		}
 		sub.prior = prior{}
@@ -322,8 +323,8 @@ func (s *subscription) keep(name string, had want) {
 
 // withdraw makes the next difference tell the proxy which of the resources that it
 // rejected and never had do not exist any more: its agent waits for them.
-func (s *stream) withdraw(sub *subscription, set *generate.Set) {
-	i := slices.Index(generate.Types, sub.typeURL)
+func (s *stream) withdraw(sub *subscription, set *xds.Set) {
+	i := slices.Index(xds.Types, sub.typeURL)
 	if i < 0 {
 		return
 	}
@@ -355,7 +356,7 @@ func (s *subscription) unsure(last update) {
 func (s *standing) rejection(typeURL string) Rejection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.Index(generate.Types, typeURL); i >= 0 && s.types != nil && s.types[i].rejected != nil {
+	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.types != nil && s.types[i].rejected != nil {
 		return *s.types[i].rejected
 	}
 	return Rejection{}
@@ -363,7 +364,7 @@ func (s *standing) rejection(typeURL string) Rejection {
 
 // prior is what a subscriber had before the last response.
 type prior struct {
-	base *generate.Set
+	base *xds.Set
 	over map[string]want
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // maxListens bounds the addresses of one proxyless server; it is not answered for
@@ -18,7 +19,7 @@ const maxListens = 64
 // all of them, and it names each in what it asks for. One that it asks for no
 // longer stays noted.
 func (s *stream) listens(q *request) {
-	if !s.proxy.Proxyless || q.typeURL != generate.TypeListener {
+	if !s.proxy.Proxyless || q.typeURL != xds.TypeListener {
 		return
 	}
 	names := q.subscribe

@@ -26,9 +26,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/mcp"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // The types as Istio 1.18 asks for them.
@@ -41,8 +42,9 @@ const (
 // mcpHarness is a server over TLS with a store of objects.
 type mcpHarness struct {
 	*harness
-	store *config.Memory
-	mesh  *snapshot.Mesh
+	store   *config.Memory
+	mesh    *snapshot.Mesh
+	objects *mcpserver.Server
 }
 
 func startMCP(t *testing.T, caller *authn.Caller, encrypted bool, readers ...string) *mcpHarness {
@@ -61,7 +63,8 @@ func startMCP(t *testing.T, caller *authn.Caller, encrypted bool, readers ...str
 	if caller != nil {
 		auth = fixed{caller: caller}
 	}
-	h.serve(t, Config{Generator: h.table, Workers: 2, MCP: MCPConfig{Objects: h.store, Readers: readers}}, auth, server, client)
+	h.objects = mcpserver.New(mcpserver.Config{Objects: h.store, Readers: readers})
+	h.serve(t, Config{Generator: h.table, Workers: 2, Objects: h.objects}, auth, server, client)
 	h.server.Push(h.mesh, model.Change{All: true})
 	return h
 }
@@ -253,7 +256,7 @@ func TestMCPResume(t *testing.T) {
 	p.subscribe(machineType)
 	p.wantAck("other shop/a=10.0.0.1 shop/b=10.0.0.2")
 	have := map[string]string{}
-	for _, r := range h.server.objects.set(h.mesh, machineType).Resources {
+	for _, r := range h.objects.Resources(h.mesh, machineType).Resources {
 		have[r.Name] = versionOf(r.Hash)
 	}
 	if err := p.end(); err != nil {
@@ -261,11 +264,7 @@ func TestMCPResume(t *testing.T) {
 	}
 	for range p.got { // until the stream has ended
 	}
-	until(t, "nothing is kept for nobody", func() bool {
-		h.server.objects.mu.Lock()
-		defer h.server.objects.mu.Unlock()
-		return h.server.objects.open == 0 && len(h.server.objects.sets) == 0
-	})
+	until(t, "the stream is gone", func() bool { return h.server.Connected() == 0 })
 	h.write(t, mcpEntry("a", ""))
 	h.write(t, mcpEntry("c", "10.0.0.3"))
 	p = h.reader(t, true)
@@ -299,11 +298,6 @@ func TestMCPSynthetic(t *testing.T) {
 		} else {
 			p.wantAck("other shop/own=own.test80 shop/synthetic-web=web.shop.svc.cluster.local81")
 		}
-		for _, c := range syntheticEntries(h.mesh.Services) {
-			if errs, _ := config.Validate(c); len(errs) > 0 {
-				t.Errorf("%s is not valid: %v", c.Key, errs)
-			}
-		}
 	})
 }
 
@@ -321,9 +315,9 @@ func TestMCPReaders(t *testing.T) {
 		"another account":         {caller: account("mesh", "any"), readers: []string{"mesh/istiod"}, says: "mesh/any in OUTRIGGER_MCP_READERS"},
 		"another namespace":       {caller: account("shop", "istiod"), readers: []string{"shop/*"}, says: "claims the namespace"},
 		"nobody":                  {caller: account("mesh", "istiod"), says: "OUTRIGGER_MCP_READERS"},
-		"not encrypted":           {caller: account("mesh", "istiod"), plaintext: true, readers: []string{"mesh/*"}, says: "encrypted"},
-		"a port for everybody":    {plaintext: true, readers: []string{"mesh/*"}, says: "encrypted"},
-		"TLS and nobody is asked": {readers: []string{"mesh/*"}, says: "encrypted"},
+		"not encrypted":           {caller: account("mesh", "istiod"), plaintext: true, readers: []string{"mesh/*"}, says: "TLS"},
+		"a port for everybody":    {plaintext: true, readers: []string{"mesh/*"}, says: "TLS"},
+		"TLS and nobody is asked": {readers: []string{"mesh/*"}, says: "TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -363,7 +357,7 @@ func refused(t *testing.T, p *peer, code codes.Code, says string) {
 func TestMCPOnlyObjects(t *testing.T) {
 	t.Parallel()
 	h := startMCP(t, account("mesh", "istiod"), true, "mesh/*")
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
 	for typeURL := range shortTypes {
 		p := h.reader(t, false)
 		p.subscribe(machineType)
@@ -378,7 +372,8 @@ func TestMCPOnlyObjects(t *testing.T) {
 	}
 	p.subscribe("example.org/v1/more")
 	refused(t, p, codes.ResourceExhausted, "more than 200 types")
-	// A control plane without objects has none to give.
+	// A control plane without objects has none to serve.
+	h = startMCP(t, account("mesh", "istiod"), true, "mesh/*")
 	h.server.objects = nil
 	p = h.reader(t, false)
 	p.subscribe(machineType)

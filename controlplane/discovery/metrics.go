@@ -9,10 +9,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // metrics are the server's. Names with pilot_ are those of Istio's control
@@ -136,10 +136,10 @@ func (s *Server) watchMesh(reg prometheus.Registerer) {
 			return float64(len(missing))
 		}),
 		gauge("outrigger_control_deny_list_proxies_ignoring_serials", "Connected proxies that ignore denied serial numbers, while there are any: Envoy 1.36 and gRPC without Envoy.", func() float64 { return float64(len(s.ignoring())) }),
-		gauge("pilot_xds_cds_reject", "Proxies without the newest clusters because they, or others like them, rejected them.", rejects(generate.TypeCluster)),
-		gauge("pilot_xds_eds_reject", "Proxies without the newest endpoints because they, or others like them, rejected them.", rejects(generate.TypeEndpoint)),
-		gauge("pilot_xds_lds_reject", "Proxies without the newest listeners because they, or others like them, rejected them.", rejects(generate.TypeListener)),
-		gauge("pilot_xds_rds_reject", "Proxies without the newest routes because they, or others like them, rejected them.", rejects(generate.TypeRoute)),
+		gauge("pilot_xds_cds_reject", "Proxies without the newest clusters because they, or others like them, rejected them.", rejects(xds.TypeCluster)),
+		gauge("pilot_xds_eds_reject", "Proxies without the newest endpoints because they, or others like them, rejected them.", rejects(xds.TypeEndpoint)),
+		gauge("pilot_xds_lds_reject", "Proxies without the newest listeners because they, or others like them, rejected them.", rejects(xds.TypeListener)),
+		gauge("pilot_xds_rds_reject", "Proxies without the newest routes because they, or others like them, rejected them.", rejects(xds.TypeRoute)),
 	)
 }
 

@@ -20,16 +20,16 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // labelled is a Generator whose clusters are the labels of the proxy.
 type labelled struct{}
 
-func (labelled) Generate(_ *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
-	if typeURL != generate.TypeCluster {
+func (labelled) Generate(_ *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
+	if typeURL != xds.TypeCluster {
 		return noResources
 	}
 	made := &table{}
@@ -68,7 +68,7 @@ func TestLabelsFollow(t *testing.T) {
 			h.push()
 			p := h.connect(t, delta)
 			p.node = shopNode(t, map[string]any{"LABELS": map[string]any{"app": "old", "gone": "yes"}, "STATIC_LABELS": map[string]any{"app": "old", "mine": "yes"}})
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.wantAck("cds app=web mine=yes")
 			relabel(map[string]string{"app": "web", "mine": "yes"})
 			p.quiet()
@@ -120,7 +120,7 @@ func TestClaimedLabels(t *testing.T) {
 			h.server.labelWait.Store(0)
 			p := h.connect(t, delta)
 			p.node = node
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.wantAck("cds")
 			set(map[string]string{"app": "web"})
 			h.push()
@@ -135,7 +135,7 @@ func TestClaimedLabels(t *testing.T) {
 			for len(asked) > 0 {
 				<-asked
 			}
-			late.subscribe(generate.TypeCluster)
+			late.subscribe(xds.TypeCluster)
 			<-asked
 			<-asked // it waits
 			set(map[string]string{"app": "late"})
@@ -144,7 +144,7 @@ func TestClaimedLabels(t *testing.T) {
 			set(nil)
 			stuck := h.connect(t, delta)
 			stuck.node = node
-			stuck.subscribe(generate.TypeCluster)
+			stuck.subscribe(xds.TypeCluster)
 			late.quiet()
 		})
 	}
@@ -201,7 +201,7 @@ func TestPresence(t *testing.T) {
 	p := h.connect(t, false)
 	p.node = shopNode(t, map[string]any{"PROXY_CONFIG": map[string]any{"readinessProbe": map[string]any{"tcpSocket": map[string]any{"port": 1}}}})
 	p.node.Locality = &corev3.Locality{Region: "r", Zone: "z"}
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	got := <-came
 	if got.Verified || !got.Source.IsLoopback() || got.Locality != "r/z" || !got.Probed || got.Proxy.ID != "shop-1.default" {
 		t.Errorf("heard of %+v", got)
@@ -215,7 +215,7 @@ func TestPresence(t *testing.T) {
 	refuse = errors.New("there is no such group")
 	mu.Unlock()
 	p = h.connect(t, true)
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	if got := <-came; got.Probed || got.Locality != "" {
 		t.Errorf("heard of %+v", got)
 	}

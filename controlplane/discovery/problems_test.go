@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // What the generator leaves out is logged once, however many proxies and
@@ -19,23 +19,23 @@ import (
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	g := &table{sets: map[string]*generate.Set{}}
+	g := &table{sets: map[string]*xds.Set{}}
 	s, err := New(Config{Generator: g, Workers: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	spoilt := &generate.Set{Problems: []model.Problem{{
+	spoilt := &xds.Set{Problems: []model.Problem{{
 		Object: model.Key{Kind: model.VirtualService, Namespace: "default", Name: "catalog"}, Reason: "it is spoilt",
 	}}}
 	for i, tc := range []struct {
-		set  *generate.Set
+		set  *xds.Set
 		want int // lines so far
-	}{{spoilt, 1}, {spoilt, 1}, {&generate.Set{}, 1}, {&generate.Set{}, 1}, {spoilt, 2}} {
+	}{{spoilt, 1}, {spoilt, 1}, {&xds.Set{}, 1}, {&xds.Set{}, 1}, {spoilt, 2}} {
 		mesh := &snapshot.Mesh{Sequence: uint64(i) + 1}
 		s.Push(mesh, model.Change{All: true})
-		g.sets[generate.TypeRoute] = tc.set
+		g.sets[xds.TypeRoute] = tc.set
 		for range 3 { // proxies
-			s.generate(mesh, &model.Proxy{}, generate.TypeRoute)
+			s.generate(mesh, &model.Proxy{}, xds.TypeRoute)
 		}
 		if got := strings.Count(log.String(), "it is spoilt"); got != tc.want {
 			t.Errorf("push %d: %d lines, want %d:\n%s", i+1, got, tc.want, log.String())

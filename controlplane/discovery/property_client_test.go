@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // viewer is a subscriber that follows names from type to type as Envoy, or a
@@ -134,12 +134,12 @@ func (v *viewer) connect() {
 // stream that has ended, which the test sees at the next receive.
 func (v *viewer) ask() {
 	node := v.node()
-	first := []string{generate.TypeCluster, generate.TypeEndpoint, generate.TypeListener, generate.TypeRoute}
+	first := []string{xds.TypeCluster, xds.TypeEndpoint, xds.TypeListener, xds.TypeRoute}
 	if v.kind.grpc {
-		first = []string{generate.TypeListener, generate.TypeRoute, generate.TypeCluster, generate.TypeEndpoint}
-		v.names[generate.TypeListener] = propertyTargets()
+		first = []string{xds.TypeListener, xds.TypeRoute, xds.TypeCluster, xds.TypeEndpoint}
+		v.names[xds.TypeListener] = propertyTargets()
 	} else {
-		v.names[generate.TypeCluster], v.names[generate.TypeListener] = nil, nil
+		v.names[xds.TypeCluster], v.names[xds.TypeListener] = nil, nil
 	}
 	for _, typeURL := range first {
 		names, asked := v.names[typeURL]
@@ -149,8 +149,8 @@ func (v *viewer) ask() {
 		v.first(typeURL, names, node)
 		node = nil
 	}
-	if _, asked := v.names[generate.TypeVirtualHost]; asked {
-		v.first(generate.TypeVirtualHost, nil, nil)
+	if _, asked := v.names[xds.TypeVirtualHost]; asked {
+		v.first(xds.TypeVirtualHost, nil, nil)
 	}
 }
 
@@ -167,7 +167,7 @@ func (v *viewer) first(typeURL string, names []string, node *corev3.Node) {
 
 // byName reports whether the viewer asks for a type by name.
 func (v *viewer) byName(typeURL string) bool {
-	return typeURL == generate.TypeEndpoint || typeURL == generate.TypeRoute || v.kind.grpc
+	return typeURL == xds.TypeEndpoint || typeURL == xds.TypeRoute || v.kind.grpc
 }
 
 // leave ends the stream, whatever is on its way.
@@ -180,7 +180,7 @@ func (v *viewer) leave() {
 	// What Envoy has lost, for it came before its route, the server sends again
 	// when Envoy asks for the route; not so if the stream ends in between, for
 	// then Envoy says that it has both.
-	maps.DeleteFunc(v.told[generate.TypeVirtualHost], func(name, _ string) bool { return v.have[generate.TypeVirtualHost][name] == nil })
+	maps.DeleteFunc(v.told[xds.TypeVirtualHost], func(name, _ string) bool { return v.have[xds.TypeVirtualHost][name] == nil })
 }
 
 // apply takes one response: it changes the view, answers, and asks for what the
@@ -195,7 +195,7 @@ func (v *viewer) apply(m proto.Message) {
 		return
 	}
 	var typeURL string
-	before := maps.Clone(v.have[generate.TypeCluster])
+	before := maps.Clone(v.have[xds.TypeCluster])
 	v.came = nil
 	switch r := m.(type) {
 	case *discoveryv3.DiscoveryResponse:
@@ -231,7 +231,7 @@ func (v *viewer) apply(m proto.Message) {
 			v.came = append(v.came, name) // to Envoy, a removal of endpoints is an answer as well
 		}
 	}
-	if typeURL != generate.TypeCluster || v.kind.grpc {
+	if typeURL != xds.TypeCluster || v.kind.grpc {
 		v.acknowledge(typeURL)
 	}
 	v.refresh()
@@ -247,7 +247,7 @@ func (v *viewer) warm(typeURL string, before map[string]*anypb.Any) {
 	}
 	named := v.namedEndpoints()
 	switch typeURL {
-	case generate.TypeCluster:
+	case xds.TypeCluster:
 		if v.warming == nil {
 			v.warming = map[string]bool{}
 		}
@@ -257,7 +257,7 @@ func (v *viewer) warm(typeURL string, before map[string]*anypb.Any) {
 			}
 		}
 		maps.DeleteFunc(v.warming, func(name string, _ bool) bool { return !slices.Contains(named, name) })
-	case generate.TypeEndpoint:
+	case xds.TypeEndpoint:
 		for _, name := range v.came {
 			delete(v.warming, name)
 		}
@@ -266,7 +266,7 @@ func (v *viewer) warm(typeURL string, before map[string]*anypb.Any) {
 	}
 	if v.warming != nil && len(v.warming) == 0 {
 		v.warming = nil
-		v.acknowledge(generate.TypeCluster)
+		v.acknowledge(xds.TypeCluster)
 	}
 }
 
@@ -277,7 +277,7 @@ func (v *viewer) wants(typeURL, name string) bool {
 
 // keep takes a resource, unless it is one that Envoy would lose.
 func (v *viewer) keep(typeURL, name string, res *anypb.Any) {
-	if typeURL == generate.TypeVirtualHost && v.have[generate.TypeRoute][routeOf(name)] == nil {
+	if typeURL == xds.TypeVirtualHost && v.have[xds.TypeRoute][routeOf(name)] == nil {
 		return
 	}
 	if v.have[typeURL] == nil {
@@ -301,14 +301,14 @@ func (v *viewer) acknowledge(typeURL string) {
 // that changes what it names.
 func (v *viewer) refresh() {
 	routes := v.namedRoutes()
-	v.want(generate.TypeRoute, routes)
+	v.want(xds.TypeRoute, routes)
 	if v.kind.grpc {
-		v.want(generate.TypeCluster, v.namedClusters())
+		v.want(xds.TypeCluster, v.namedClusters())
 	}
-	v.want(generate.TypeEndpoint, v.namedEndpoints())
-	if _, asked := v.names[generate.TypeVirtualHost]; !asked && v.kind.vhds && len(v.have[generate.TypeRoute]) > 0 {
-		v.names[generate.TypeVirtualHost] = nil
-		v.first(generate.TypeVirtualHost, nil, nil)
+	v.want(xds.TypeEndpoint, v.namedEndpoints())
+	if _, asked := v.names[xds.TypeVirtualHost]; !asked && v.kind.vhds && len(v.have[xds.TypeRoute]) > 0 {
+		v.names[xds.TypeVirtualHost] = nil
+		v.first(xds.TypeVirtualHost, nil, nil)
 	}
 }
 
@@ -330,8 +330,8 @@ func (v *viewer) want(typeURL string, names []string) {
 			less = append(less, n)
 			delete(v.have[typeURL], n)
 			delete(v.told[typeURL], n)
-			if typeURL == generate.TypeRoute {
-				maps.DeleteFunc(v.have[generate.TypeVirtualHost], func(host string, _ *anypb.Any) bool { return routeOf(host) == n })
+			if typeURL == xds.TypeRoute {
+				maps.DeleteFunc(v.have[xds.TypeVirtualHost], func(host string, _ *anypb.Any) bool { return routeOf(host) == n })
 			}
 		}
 	}
@@ -344,7 +344,7 @@ func (v *viewer) want(typeURL string, names []string) {
 
 func (v *viewer) namedEndpoints() []string {
 	var names []string
-	for name, res := range v.have[generate.TypeCluster] {
+	for name, res := range v.have[xds.TypeCluster] {
 		c := &clusterv3.Cluster{}
 		decode(v.t, res, c)
 		if c.GetType() == clusterv3.Cluster_EDS {
@@ -357,7 +357,7 @@ func (v *viewer) namedEndpoints() []string {
 
 func (v *viewer) namedRoutes() []string {
 	var names []string
-	for _, res := range v.have[generate.TypeListener] {
+	for _, res := range v.have[xds.TypeListener] {
 		l := &listenerv3.Listener{}
 		decode(v.t, res, l)
 		managers := []*anypb.Any{l.GetApiListener().GetApiListener()}
@@ -384,12 +384,12 @@ func (v *viewer) namedRoutes() []string {
 // namedClusters are the clusters that routes lead to.
 func (v *viewer) namedClusters() []string {
 	var hosts []*routev3.VirtualHost
-	for _, res := range v.have[generate.TypeRoute] {
+	for _, res := range v.have[xds.TypeRoute] {
 		config := &routev3.RouteConfiguration{}
 		decode(v.t, res, config)
 		hosts = append(hosts, config.GetVirtualHosts()...)
 	}
-	for _, res := range v.have[generate.TypeVirtualHost] {
+	for _, res := range v.have[xds.TypeVirtualHost] {
 		host := &routev3.VirtualHost{}
 		decode(v.t, res, host)
 		hosts = append(hosts, host)
@@ -414,11 +414,11 @@ func (v *viewer) namedClusters() []string {
 // asks for clusters after routes.
 func (v *viewer) checkRoutes() {
 	v.t.Helper()
-	if v.kind.grpc || !v.exact || v.have[generate.TypeCluster] == nil {
+	if v.kind.grpc || !v.exact || v.have[xds.TypeCluster] == nil {
 		return
 	}
 	for _, name := range v.namedClusters() {
-		if v.have[generate.TypeCluster][name] == nil {
+		if v.have[xds.TypeCluster][name] == nil {
 			v.t.Errorf("a route leads to the cluster %s, which the proxy does not have", name)
 		}
 	}
@@ -427,7 +427,7 @@ func (v *viewer) checkRoutes() {
 // String is the view, for comparison.
 func (v *viewer) String() string {
 	out := ""
-	for _, typeURL := range generate.Types {
+	for _, typeURL := range xds.Types {
 		for _, name := range slices.Sorted(maps.Keys(v.have[typeURL])) {
 			out += fmt.Sprintf("%s %s %x\n", shortType(typeURL), name, v.have[typeURL][name].GetValue())
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // The services of the property test. Only the first propertyRuled of them have
@@ -222,17 +223,17 @@ func (r *propertyRun) fresh() *viewer {
 		return func(name string) bool { return set[name] }
 	}
 	all := func(string) bool { return true }
-	take(generate.TypeListener, all)
+	take(xds.TypeListener, all)
 	if fresh.kind.grpc {
-		take(generate.TypeListener, among(propertyTargets()))
+		take(xds.TypeListener, among(propertyTargets()))
 	}
-	take(generate.TypeRoute, among(fresh.namedRoutes()))
-	take(generate.TypeVirtualHost, func(name string) bool { return fresh.have[generate.TypeRoute][routeOf(name)] != nil })
-	take(generate.TypeCluster, all)
+	take(xds.TypeRoute, among(fresh.namedRoutes()))
+	take(xds.TypeVirtualHost, func(name string) bool { return fresh.have[xds.TypeRoute][routeOf(name)] != nil })
+	take(xds.TypeCluster, all)
 	if fresh.kind.grpc {
-		take(generate.TypeCluster, among(fresh.namedClusters()))
+		take(xds.TypeCluster, among(fresh.namedClusters()))
 	}
-	take(generate.TypeEndpoint, among(fresh.namedEndpoints()))
+	take(xds.TypeEndpoint, among(fresh.namedEndpoints()))
 	return fresh
 }
 

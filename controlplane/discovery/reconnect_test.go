@@ -10,9 +10,9 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // resume subscribes as a proxy that comes back does: with the versions of what
@@ -35,10 +35,10 @@ func (h *harness) resume(p *peer, typeURL string, have map[string]string, names 
 func reconnected(t *testing.T) (*harness, *peer) {
 	t.Helper()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"})
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
-	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
-	h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.set(xds.TypeListener, map[string]string{"l": "l=1"})
+	h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 	h.push()
 	return h, h.connect(t, true)
 }
@@ -49,14 +49,14 @@ func reconnected(t *testing.T) (*harness, *peer) {
 func TestResumeMakesBeforeItBreaks(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)
-	h.resume(p, generate.TypeCluster, map[string]string{"a": "", "b": "old", "gone": "old"})
+	h.resume(p, xds.TypeCluster, map[string]string{"a": "", "b": "old", "gone": "old"})
 	p.want("cds b=2")
-	h.resume(p, generate.TypeEndpoint, map[string]string{"a": "", "b": ""}, "a", "b")
+	h.resume(p, xds.TypeEndpoint, map[string]string{"a": "", "b": ""}, "a", "b")
 	p.wantAck("eds ea=1 eb=1")
-	h.resume(p, generate.TypeListener, map[string]string{"l": ""})
-	h.resume(p, generate.TypeRoute, map[string]string{"r": "old"}, "r")
+	h.resume(p, xds.TypeListener, map[string]string{"l": ""})
+	h.resume(p, xds.TypeRoute, map[string]string{"r": "old"}, "r")
 	p.quiet() // Envoy acknowledges clusters when they are warm
-	p.ack(generate.TypeCluster)
+	p.ack(xds.TypeCluster)
 	p.wantAck("rds r=2")
 	p.wantAck("cds -gone")
 	p.quiet()
@@ -67,9 +67,9 @@ func TestResumeMakesBeforeItBreaks(t *testing.T) {
 func TestResumeWhileWarming(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)
-	h.resume(p, generate.TypeEndpoint, map[string]string{"a": "", "b": ""}, "a", "b")
+	h.resume(p, xds.TypeEndpoint, map[string]string{"a": "", "b": ""}, "a", "b")
 	p.wantAck("eds ea=1 eb=1")
-	h.resume(p, generate.TypeCluster, map[string]string{"a": "", "b": ""})
+	h.resume(p, xds.TypeCluster, map[string]string{"a": "", "b": ""})
 	p.quiet()
 }
 
@@ -77,19 +77,19 @@ func TestResumeSotWSendsEndpointsOfChangedClusters(t *testing.T) {
 	t.Parallel()
 	h, _ := reconnected(t)
 	first := h.connect(t, false)
-	first.subscribe(generate.TypeCluster)
+	first.subscribe(xds.TypeCluster)
 	first.wantAck("cds a=1 b=2")
-	first.subscribe(generate.TypeEndpoint, "a", "b")
+	first.subscribe(xds.TypeEndpoint, "a", "b")
 	first.wantAck("eds ea=1 eb=1")
-	h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=2"})
 	h.push()
 
 	again := h.connect(t, false)
 	again.vers = first.vers
-	again.subscribe(generate.TypeCluster)
+	again.subscribe(xds.TypeCluster)
 	again.wantAck("cds a=2 b=2")
-	again.vers[generate.TypeEndpoint] = first.vers[generate.TypeEndpoint]
-	again.subscribe(generate.TypeEndpoint, "a", "b")
+	again.vers[xds.TypeEndpoint] = first.vers[xds.TypeEndpoint]
+	again.subscribe(xds.TypeEndpoint, "a", "b")
 	again.wantAck("eds ea=1 eb=1")
 }
 
@@ -99,7 +99,7 @@ func TestResumeSotWSendsEndpointsOfChangedClusters(t *testing.T) {
 func TestMissingEndpointsSotW(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1"})
 	h.push()
 	p := h.connect(t, false)
 	none, err := proto.Marshal(&discoveryv3.Resource{Name: "nobody"}) // the same bytes: a name in field 3 ...
@@ -107,15 +107,15 @@ func TestMissingEndpointsSotW(t *testing.T) {
 		t.Fatal(err)
 	}
 	none[0] = 1<<3 | 2 // ... which stands in field 1
-	p.subscribe(generate.TypeEndpoint, "a", "nobody")
+	p.subscribe(xds.TypeEndpoint, "a", "nobody")
 	p.wantAck("eds ea=1 " + string(none))
-	h.set(generate.TypeEndpoint, nil)
+	h.set(xds.TypeEndpoint, nil)
 	h.push()
 	p.quiet()
-	p.nonce[generate.TypeEndpoint] = "" // as before the first response
-	p.ack(generate.TypeEndpoint)
+	p.nonce[xds.TypeEndpoint] = "" // as before the first response
+	p.ack(xds.TypeEndpoint)
 	p.wantAck("eds")
-	h.set(generate.TypeEndpoint, map[string]string{"nobody": "en=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"nobody": "en=1"})
 	h.push()
 	p.wantAck("eds en=1")
 }
@@ -125,28 +125,28 @@ func TestMissingEndpointsSotW(t *testing.T) {
 func TestRejectedRoutesKeepTheirClusters(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
-		h.set(generate.TypeRoute, map[string]string{"r": "to a"})
+		h.set(xds.TypeRoute, map[string]string{"r": "to a"})
 		h.push()
 		p.wantAck("rds to a")
-		h.set(generate.TypeCluster, map[string]string{"b": "b=1"})
-		h.set(generate.TypeRoute, map[string]string{"r": "bad"})
+		h.set(xds.TypeCluster, map[string]string{"b": "b=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "bad"})
 		h.push()
 		p.want("rds bad")
 		detail := &statuspb.Status{Code: 13, Message: "no"}
 		if p.delta {
-			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeRoute, ResponseNonce: p.nonce[generate.TypeRoute], ErrorDetail: detail})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResponseNonce: p.nonce[xds.TypeRoute], ErrorDetail: detail})
 		} else {
 			// What a rejection names beside is asked for all the same.
-			h.set(generate.TypeRoute, map[string]string{"r": "bad", "s": "s=1"})
+			h.set(xds.TypeRoute, map[string]string{"r": "bad", "s": "s=1"})
 			h.push()
 			p.must(&discoveryv3.DiscoveryRequest{
-				TypeUrl: generate.TypeRoute, ResourceNames: []string{"r", "s"}, ResponseNonce: p.nonce[generate.TypeRoute], ErrorDetail: detail,
+				TypeUrl: xds.TypeRoute, ResourceNames: []string{"r", "s"}, ResponseNonce: p.nonce[xds.TypeRoute], ErrorDetail: detail,
 			})
 			p.want("rds s=1")
 			return
 		}
 		p.quiet()
-		h.set(generate.TypeRoute, map[string]string{"r": "good"})
+		h.set(xds.TypeRoute, map[string]string{"r": "good"})
 		h.push()
 		p.wantAck("rds good")
 		p.wantAck("cds -a")
@@ -161,13 +161,13 @@ type overtaken struct {
 	next   *snapshot.Mesh
 }
 
-func (g *overtaken) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+func (g *overtaken) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	set := g.table.Generate(mesh, proxy, typeURL)
-	if mesh.Sequence != g.next.Sequence && typeURL == generate.TypeRoute {
+	if mesh.Sequence != g.next.Sequence && typeURL == xds.TypeRoute {
 		g.server.mesh.Store(&published{Mesh: g.next})
 	}
-	if mesh.Sequence == g.next.Sequence && typeURL == generate.TypeCluster {
-		return &generate.Set{} // the next snapshot has no cluster
+	if mesh.Sequence == g.next.Sequence && typeURL == xds.TypeCluster {
+		return &xds.Set{} // the next snapshot has no cluster
 	}
 	return set
 }
@@ -177,9 +177,9 @@ func (g *overtaken) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 func TestOnePushOneSnapshot(t *testing.T) {
 	t.Parallel()
 	g := &overtaken{table: &table{}, next: &snapshot.Mesh{Sequence: 2}}
-	g.set(generate.TypeCluster, map[string]string{"a": "a=1"})
-	g.set(generate.TypeListener, map[string]string{"l": "l=1"})
-	g.set(generate.TypeRoute, map[string]string{"r": "r=1"})
+	g.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	g.set(xds.TypeListener, map[string]string{"l": "l=1"})
+	g.set(xds.TypeRoute, map[string]string{"r": "r=1"})
 	server, err := New(Config{Generator: g, Workers: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestOnePushOneSnapshot(t *testing.T) {
 		sendMsg: func(any) error { sent++; return nil }, mesh: &published{Mesh: &snapshot.Mesh{Sequence: 1}},
 	}
 	server.mesh.Store(st.mesh)
-	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener, generate.TypeRoute} {
+	for _, typeURL := range []string{xds.TypeCluster, xds.TypeListener, xds.TypeRoute} {
 		sub := newSubscription(typeURL, server.shared)
 		sub.wildcard, sub.at, sub.base = true, g.table.Generate(nil, nil, typeURL), g.table.Generate(nil, nil, typeURL)
 		st.subs[typeURL] = sub

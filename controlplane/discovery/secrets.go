@@ -12,6 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // SecretsConfig says where secrets come from, and who gets them. They are given
@@ -52,7 +53,7 @@ type secretKey struct {
 // *credentials.Roots.
 type madeSecret struct {
 	from any
-	res  *generate.Resource
+	res  *xds.Resource
 }
 
 func newSecrets(cfg SecretsConfig) *secrets {
@@ -92,7 +93,7 @@ func (s *secrets) forget(namespace, name string) {
 var errLoading = errors.New("the Secrets are still being read")
 
 // get gives the resource that a reference means.
-func (s *secrets) get(name string, ref credentials.Reference) (*generate.Resource, error) {
+func (s *secrets) get(name string, ref credentials.Reference) (*xds.Resource, error) {
 	source := s.cfg.Source
 	if ref.Scheme == credentials.SchemeGateway {
 		source = s.cfg.Gateway
@@ -108,22 +109,22 @@ func (s *secrets) get(name string, ref credentials.Reference) (*generate.Resourc
 	return res, err
 }
 
-func (s *secrets) read(source credentials.Source, key secretKey) (*generate.Resource, error) {
+func (s *secrets) read(source credentials.Source, key secretKey) (*xds.Resource, error) {
 	if key.ref.IsRoots() {
 		roots, err := credentials.RootsOf(source, key.ref)
 		if err != nil {
 			return nil, err
 		}
-		return s.make(key, roots, func() (*generate.Resource, error) { return generate.Roots(key.name, roots) })
+		return s.make(key, roots, func() (*xds.Resource, error) { return generate.Roots(key.name, roots) })
 	}
 	pair, err := credentials.KeyPairOf(source, key.ref)
 	if err != nil {
 		return nil, err
 	}
-	return s.make(key, pair, func() (*generate.Resource, error) { return generate.KeyPair(key.name, pair) })
+	return s.make(key, pair, func() (*xds.Resource, error) { return generate.KeyPair(key.name, pair) })
 }
 
-func (s *secrets) make(key secretKey, from any, build func() (*generate.Resource, error)) (*generate.Resource, error) {
+func (s *secrets) make(key secretKey, from any, build func() (*xds.Resource, error)) (*xds.Resource, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m, ok := s.made[key]; ok && m.from == from {
@@ -155,14 +156,14 @@ func (s *secrets) docker(ref credentials.Reference) (*credentials.Docker, error)
 
 // completedFrom is what a completed plugin was made of.
 type completedFrom struct {
-	res    *generate.Resource
+	res    *xds.Resource
 	docker *credentials.Docker // nil for none
 }
 
 // completed gives the configuration of a plugin with its pull secret; docker is
 // nil when there is none.
-func (s *secrets) completed(res *generate.Resource, ref credentials.Reference, docker *credentials.Docker) (*generate.Resource, error) {
-	return s.make(secretKey{"ecds " + res.Name, ref}, completedFrom{res, docker}, func() (*generate.Resource, error) {
+func (s *secrets) completed(res *xds.Resource, ref credentials.Reference, docker *credentials.Docker) (*xds.Resource, error) {
+	return s.make(secretKey{"ecds " + res.Name, ref}, completedFrom{res, docker}, func() (*xds.Resource, error) {
 		if docker == nil {
 			return generate.WithPullSecret(res, nil)
 		}

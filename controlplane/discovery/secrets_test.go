@@ -16,9 +16,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // A gateway gets empty sets of everything that makes up a configuration, and
@@ -31,11 +31,11 @@ func TestSecrets(t *testing.T) {
 		h.secrets.Set("default", "bank", map[string][]byte{"cert": b.chain, "key": b.key, "cacert": root.chain})
 		h.secrets.Set("bank", "shop", b.pair())
 
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds")
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.wantAck("lds")
-		p.subscribe(generate.TypeSecret, "kubernetes://shop", "kubernetes://default/shop-cacert", "later")
+		p.subscribe(xds.TypeSecret, "kubernetes://shop", "kubernetes://default/shop-cacert", "later")
 		p.wantAck("sds default/shop-cacert:crl:root shop=a")
 		p.quiet() // no word of what is not there
 
@@ -52,7 +52,7 @@ func TestSecrets(t *testing.T) {
 		h.secrets.Set("default", "later", b.pair())
 		p.wantAck("sds later=b")
 
-		p.more(generate.TypeSecret, "kubernetes://bank-cacert") // the roots of bank
+		p.more(xds.TypeSecret, "kubernetes://bank-cacert") // the roots of bank
 		p.wantAck("sds bank-cacert:root")
 		h.secrets.Set("default", "bank", map[string][]byte{"cert": b.chain, "key": b.key, "cacert": a.chain})
 		p.wantAck("sds bank-cacert:a")
@@ -65,7 +65,7 @@ func TestSecrets(t *testing.T) {
 func TestSecretOfOthers(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
-		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.subscribe(xds.TypeSecret, "kubernetes://shop")
 		p.wantAck("sds shop=a")
 		p.quiet()
 		h.secrets.Set("default", "other", mint(t, "b").pair())
@@ -86,9 +86,9 @@ func TestSecretOfOthers(t *testing.T) {
 func TestSecretRejected(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
-		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.subscribe(xds.TypeSecret, "kubernetes://shop")
 		p.want("sds shop=a")
-		p.nack(generate.TypeSecret, "no such curve")
+		p.nack(xds.TypeSecret, "no such curve")
 		p.quiet()
 		h.secrets.Set("default", "shop", mint(t, "b").pair())
 		p.wantAck("sds shop=b")
@@ -98,18 +98,18 @@ func TestSecretRejected(t *testing.T) {
 func TestSecretUnsubscribe(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
-		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.subscribe(xds.TypeSecret, "kubernetes://shop")
 		p.wantAck("sds shop=a")
 		if p.delta {
-			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeSecret, ResourceNamesUnsubscribe: []string{"kubernetes://shop"}})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeSecret, ResourceNamesUnsubscribe: []string{"kubernetes://shop"}})
 		} else {
-			p.names[generate.TypeSecret] = nil
-			p.ack(generate.TypeSecret)
+			p.names[xds.TypeSecret] = nil
+			p.ack(xds.TypeSecret)
 		}
 		p.quiet()
 		h.secrets.Set("default", "shop", mint(t, "b").pair())
 		p.quiet()
-		p.subscribe(generate.TypeSecret, "kubernetes://shop")
+		p.subscribe(xds.TypeSecret, "kubernetes://shop")
 		p.wantAck("sds shop=b")
 	})
 }
@@ -119,7 +119,7 @@ func TestSecretResume(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
 		const name = "kubernetes://shop"
-		p.subscribe(generate.TypeSecret, name)
+		p.subscribe(xds.TypeSecret, name)
 		p.wantAck("sds shop=a")
 		again := h.gateway(t, p.delta)
 		if p.delta {
@@ -128,12 +128,12 @@ func TestSecretResume(t *testing.T) {
 				t.Fatal(err)
 			}
 			again.must(&discoveryv3.DeltaDiscoveryRequest{
-				Node: again.node, TypeUrl: generate.TypeSecret, ResourceNamesSubscribe: []string{name},
+				Node: again.node, TypeUrl: xds.TypeSecret, ResourceNamesSubscribe: []string{name},
 				InitialResourceVersions: map[string]string{name: versionOf(res.Hash)},
 			})
 		} else {
 			again.vers = p.vers
-			again.subscribe(generate.TypeSecret, name)
+			again.subscribe(xds.TypeSecret, name)
 		}
 		again.quiet()
 		h.secrets.Set("default", "shop", mint(t, "b").pair())
@@ -173,7 +173,7 @@ func TestSecretRefusals(t *testing.T) {
 				}
 				h.secrets.Set("default", "roots", map[string][]byte{"cacert": mint(t, "root").chain})
 				p := h.gateway(t, delta)
-				p.subscribe(generate.TypeSecret, tc.resource)
+				p.subscribe(xds.TypeSecret, tc.resource)
 				until(t, "it is logged", func() bool { return strings.Contains(h.logged.String(), tc.says) })
 				p.quiet()
 				h.push()
@@ -205,7 +205,7 @@ func TestSecretGranted(t *testing.T) {
 	}, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("bank", "shop", mint(t, "a").pair())
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
-		p.subscribe(generate.TypeSecret, "kubernetes-gateway://bank/shop", "kubernetes-gateway://default/shop", "kubernetes://bank/shop")
+		p.subscribe(xds.TypeSecret, "kubernetes-gateway://bank/shop", "kubernetes-gateway://default/shop", "kubernetes://bank/shop")
 		p.wantAck("sds kubernetes-gateway://bank/shop=a")
 		p.quiet()
 	})
@@ -237,7 +237,7 @@ func TestSecretOfGateway(t *testing.T) {
 				p.node = gatewayNode(t, map[string]any{"LABELS": map[string]any{"gateway.networking.k8s.io/gateway-name": "edge"}})
 				delete(p.node.Metadata.Fields, "SERVICE_ACCOUNT")
 				p.describer = describe
-				p.subscribe(generate.TypeSecret, "kubernetes-gateway://default/edge", "kubernetes-gateway://vault/edge")
+				p.subscribe(xds.TypeSecret, "kubernetes-gateway://default/edge", "kubernetes-gateway://vault/edge")
 				if gets {
 					p.wantAck("sds kubernetes-gateway://default/edge=own kubernetes-gateway://vault/edge=granted")
 				} else {
@@ -256,7 +256,7 @@ func TestSecretGrantComes(t *testing.T) {
 		return SecretsConfig{Granted: func(mesh *snapshot.Mesh, _ *authn.Caller, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
 	}, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("bank", "shop", mint(t, "a").pair())
-		p.subscribe(generate.TypeSecret, "kubernetes://bank/shop")
+		p.subscribe(xds.TypeSecret, "kubernetes://bank/shop")
 		p.quiet()
 		h.push()
 		p.wantAck("sds bank/shop=a")
@@ -289,11 +289,11 @@ func TestSecretAuthorize(t *testing.T) {
 			}})
 			h.secrets.Set("default", "shop", mint(t, "a").pair())
 			p := h.gateway(t, delta)
-			p.subscribe(generate.TypeSecret, "kubernetes://shop")
+			p.subscribe(xds.TypeSecret, "kubernetes://shop")
 			if who := <-asked; who != "gateway" {
 				t.Errorf("asked for %q", who)
 			}
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.wantAck("cds")
 			h.secrets.Set("default", "shop", mint(t, "b").pair())
 			p.quiet()
@@ -321,7 +321,7 @@ func TestSecretLoading(t *testing.T) {
 	}
 	h.server.secrets.cfg.Source, h.server.secrets.cfg.Gateway = table, table // nobody asked yet
 	p := h.gateway(t, true)
-	p.subscribe(generate.TypeSecret, "kubernetes://shop")
+	p.subscribe(xds.TypeSecret, "kubernetes://shop")
 	p.quiet()
 	if text := h.logged.String(); strings.Contains(text, "does not get") {
 		t.Errorf("it is logged:\n%s", text)
@@ -339,7 +339,7 @@ func TestManyRefusals(t *testing.T) {
 	for i := range names {
 		names[i] = "kubernetes://nobody-" + strings.Repeat("x", i%300) + "-" + versionOf(uint64(i))
 	}
-	p.subscribe(generate.TypeSecret, names...)
+	p.subscribe(xds.TypeSecret, names...)
 	until(t, "it is counted", func() bool {
 		return testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedMissing))+
 			testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedName)) == float64(len(names))
@@ -356,9 +356,9 @@ func TestNoKeyIsTold(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		a, b := mint(t, "a"), mint(t, "b")
 		h.secrets.Set("default", "shop", a.pair())
-		p.subscribe(generate.TypeSecret, "kubernetes://shop", "kubernetes://broken", "kubernetes://half", "kubernetes://bank/x")
+		p.subscribe(xds.TypeSecret, "kubernetes://shop", "kubernetes://broken", "kubernetes://half", "kubernetes://bank/x")
 		p.want("sds shop=a")
-		p.nack(generate.TypeSecret, "failed to load the private key")
+		p.nack(xds.TypeSecret, "failed to load the private key")
 		h.secrets.Set("default", "broken", map[string][]byte{"tls.crt": a.chain, "tls.key": b.key})
 		h.secrets.Set("default", "half", map[string][]byte{"tls.crt": b.key, "tls.key": a.chain, "ca.crt": b.key})
 		h.secrets.Set("default", "shop", b.pair())

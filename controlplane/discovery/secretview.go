@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 type secretView struct {
 	names *nameSet // what refs were read from
 	refs  []secretRef
-	set   *generate.Set
+	set   *xds.Set
 	stale bool // set has to be made again
 	// seen is the value of changes that set knows of.
 	seen uint64
@@ -121,8 +121,8 @@ func (v *secretView) read(names *nameSet, namespace string) {
 
 // secretSet gives the secrets that the proxy asks for and may have. While it is
 // asked whether it may, that is the set of before.
-func (s *stream) secretSet() *generate.Set {
-	v, sub := &s.secrets, s.subs[generate.TypeSecret]
+func (s *stream) secretSet() *xds.Set {
+	v, sub := &s.secrets, s.subs[xds.TypeSecret]
 	if sub == nil {
 		return noResources
 	}
@@ -173,7 +173,7 @@ func (s *stream) granted(ref credentials.Reference) bool {
 // makeSecrets brings the set up to date, and tells what it lacks.
 func (s *stream) makeSecrets() {
 	v := &s.secrets
-	var resources []*generate.Resource
+	var resources []*xds.Resource
 	refused := map[string]refusal{}
 	v.again = nil
 	for _, r := range v.refs {
@@ -187,7 +187,7 @@ func (s *stream) makeSecrets() {
 			v.again = time.After(s.server.secretRetry)
 		}
 	}
-	v.set = generate.SetOf(v.set, resources)
+	v.set = xds.NewSet(v.set, resources, nil)
 	s.tellRefusals(refused)
 	v.refused = refused
 }
@@ -204,7 +204,7 @@ const (
 )
 
 // secret gives one secret, or why the proxy does not get it.
-func (s *stream) secret(r secretRef) (*generate.Resource, refusal) {
+func (s *stream) secret(r secretRef) (*xds.Resource, refusal) {
 	if !s.secure {
 		return nil, refusal{refusedPlaintext, "secrets are given only over TLS, to a proxy that has shown who it is; use the TLS port"}
 	}

@@ -24,25 +24,26 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // shortTypes are the names of the served types in metrics.
 var shortTypes = map[string]string{
-	generate.TypeCluster:  "cds",
-	generate.TypeEndpoint: "eds",
-	generate.TypeListener: "lds",
-	generate.TypeRoute:    "rds",
+	xds.TypeCluster:  "cds",
+	xds.TypeEndpoint: "eds",
+	xds.TypeListener: "lds",
+	xds.TypeRoute:    "rds",
 
-	generate.TypeVirtualHost: "vhds",
+	xds.TypeVirtualHost: "vhds",
 
-	generate.TypeExtension:   "ecds",
-	generate.TypeSecret:      "sds",
-	generate.TypeNameTable:   "nds",
-	generate.TypeProxyConfig: "pcds",
+	xds.TypeExtension:   "ecds",
+	xds.TypeSecret:      "sds",
+	xds.TypeNameTable:   "nds",
+	xds.TypeProxyConfig: "pcds",
 }
 
 // isServed reports whether proxies are given a type.
@@ -51,7 +52,7 @@ func isServed(typeURL string) bool { _, ok := shortTypes[typeURL]; return ok }
 // Generator makes the resources of one type for one proxy. It must be pure
 // and quick for what it has made before: every stream calls it.
 type Generator interface {
-	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set
+	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set
 }
 
 // Config is what a [Server] needs.
@@ -63,8 +64,8 @@ type Config struct {
 	// CanaryPush has a change of clusters, listeners or routes tried by one
 	// proxy before the others of its kind get it.
 	CanaryPush bool
-	// MCP is what other control planes may take.
-	MCP MCPConfig
+	// Objects serves other control planes; nil serves none.
+	Objects *mcpserver.Server
 	// NoVHDS has all proxies get virtual hosts inside their routes, also those
 	// that could have them as resources of their own.
 	NoVHDS bool
@@ -101,7 +102,7 @@ type Server struct {
 	shared  *shared
 	kept    *keeper
 	secrets *secrets
-	objects *objects // nil if there are none
+	objects *mcpserver.Server // nil if there are none
 	noVHDS  bool
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
@@ -160,7 +161,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.callers = newCallers(cfg.CallerStreams)
 	s.labelWait.Store(int64(labelWait))
-	s.objects = newObjects(cfg.MCP, cfg.Logger)
+	s.objects = cfg.Objects
 	s.admission = make(chan struct{}, cfg.Workers)
 	s.kept = newKeeper(cfg, s.shared, s.metrics)
 	s.metrics.watchRejected(cfg.Registerer, s.kept)
@@ -209,7 +210,7 @@ func (s *Server) Connected() int {
 // Push publishes a snapshot and queues every stream. It does not wait.
 func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.shared.reset()
-	s.objects.changed(change)
+	s.objects.Changed(change)
 	next := &published{Mesh: mesh, since: time.Now()}
 	next.denied = s.mesh.Load().deniedBefore().next(mesh, next.since)
 	if before := s.mesh.Swap(next).deniedBefore(); before != next.denied {
@@ -240,7 +241,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.metrics.waited.Observe(time.Since(mesh.since).Seconds())
 		s.made(mesh.Mesh, proxy)
 		if st.named.Load() {
-			s.generate(mesh.Mesh, proxy, generate.TypeNameTable)
+			s.generate(mesh.Mesh, proxy, xds.TypeNameTable)
 		}
 		st.notify()
 	})
@@ -436,7 +437,7 @@ func ignored(typeURL string) bool {
 }
 
 // newStream enters a stream into the server's list.
-func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller, objects *objects) *stream {
+func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller, objects *mcpserver.Server) *stream {
 	st := &stream{
 		server: s, proxy: proxy, objects: objects, caller: caller, secure: caller != nil && private(g.Context()), sendMsg: g.SendMsg,
 		subs: map[string]*subscription{},
@@ -450,7 +451,7 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 		st.log = st.log.With("identity", id)
 	}
 	st.verbose = st.log.Enabled(g.Context(), slog.LevelDebug)
-	objects.opened()
+	objects.Opened()
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
@@ -490,7 +491,7 @@ func (s *Server) remove(st *stream) {
 	s.mu.Unlock()
 	s.queue.Remove(st)
 	s.kept.leave(st)
-	st.objects.closed()
+	st.objects.Closed()
 	s.gone(st.proxy)
 	s.progressed()
 	s.metrics.connected.Dec()

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // shared is what streams share, because hundreds of them ask for the same
@@ -28,7 +28,7 @@ type shared struct {
 	// the same time, and the others wait for the first. A map that is full takes
 	// no more: what is not in it is made anew.
 	updates map[updateKey]func() update
-	unions  map[unionKey]func() *generate.Set
+	unions  map[unionKey]func() *xds.Set
 	bodies  map[bodyKey]func() mem.Buffer
 	// asked are the bodies that are not encoded in one piece, and how often they
 	// were asked for.
@@ -59,7 +59,7 @@ func newShared() *shared {
 func (s *shared) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updates, s.unions, s.bodies = map[updateKey]func() update{}, map[unionKey]func() *generate.Set{}, map[bodyKey]func() mem.Buffer{}
+	s.updates, s.unions, s.bodies = map[updateKey]func() update{}, map[unionKey]func() *xds.Set{}, map[bodyKey]func() mem.Buffer{}
 	s.asked = map[bodyKey]int{}
 }
 
@@ -89,7 +89,7 @@ type nameSet struct {
 // What every subscriber begins with. They are never written to.
 var (
 	noNames     = &nameSet{}
-	noResources = &generate.Set{}
+	noResources = &xds.Set{}
 )
 
 func (n *nameSet) contains(name string) bool {
@@ -214,7 +214,7 @@ func (s *shared) without(n *nameSet, less []string) *nameSet {
 
 type updateKey struct {
 	names    *nameSet // nil for a wildcard
-	from, to *generate.Set
+	from, to *xds.Set
 	absent   absence
 }
 
@@ -249,12 +249,12 @@ func (s *shared) update(key updateKey) update {
 	return u()
 }
 
-type unionKey struct{ from, to *generate.Set }
+type unionKey struct{ from, to *xds.Set }
 
 // union is the union of two sets, made once: streams that share a set go on
 // sharing.
-func (s *shared) union(from, to *generate.Set) *generate.Set {
-	all := remembered(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *generate.Set { return union(from, to) })
+func (s *shared) union(from, to *xds.Set) *xds.Set {
+	all := remembered(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *xds.Set { return union(from, to) })
 	if all == nil {
 		return union(from, to)
 	}
@@ -268,7 +268,7 @@ const longAnswer = 32
 // bodyKey is a list of resources that many streams send: by where it stands, for
 // as long as the list is remembered it is no other's place.
 type bodyKey struct {
-	first **generate.Resource
+	first **xds.Resource
 	count int
 	delta bool
 }
@@ -276,7 +276,7 @@ type bodyKey struct {
 // body gives the encoded resources of an answer. It is encoded once for all where
 // many ask for it: a difference that others have, too, which common says, or all of
 // a set.
-func (s *shared) body(set *generate.Set, resources []*generate.Resource, common, delta bool) mem.BufferSlice {
+func (s *shared) body(set *xds.Set, resources []*xds.Resource, common, delta bool) mem.BufferSlice {
 	if len(resources) == 0 {
 		return nil
 	}
@@ -312,7 +312,7 @@ func (s *shared) manyAsk(key bodyKey) bool {
 
 // encode gives the resources as they stand in a response: only the few bytes
 // around each are new.
-func encode(resources []*generate.Resource, delta bool) mem.BufferSlice {
+func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 	out := make(mem.BufferSlice, 0, 2*len(resources)+1) // room for the tail
 	var heads []byte
 	for _, res := range resources {
@@ -329,7 +329,7 @@ func encode(resources []*generate.Resource, delta bool) mem.BufferSlice {
 
 // appendDeltaHead appends what stands before the length of the Any in an entry
 // of a delta response.
-func appendDeltaHead(b []byte, res *generate.Resource) []byte {
+func appendDeltaHead(b []byte, res *xds.Resource) []byte {
 	version := versionOf(res.Hash)
 	size := protowire.SizeTag(fieldVersion) + protowire.SizeBytes(len(version)) +
 		protowire.SizeTag(fieldName) + protowire.SizeBytes(len(res.Name)) +

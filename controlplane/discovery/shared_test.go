@@ -11,7 +11,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // remembered gives how many updates, unions and bodies are held for streams.
@@ -30,7 +30,7 @@ func TestStreamsShare(t *testing.T) {
 		for i := range longAnswer {
 			many[fmt.Sprintf("c%d", i)] = "c"
 		}
-		h.set(generate.TypeCluster, many)
+		h.set(xds.TypeCluster, many)
 		h.push()
 		gone := map[string]string{"b": "b=2"}
 		for name, content := range many {
@@ -39,11 +39,11 @@ func TestStreamsShare(t *testing.T) {
 			}
 		}
 		connect := func(p *peer) {
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.ack(p.any())
-			p.subscribe(generate.TypeListener)
+			p.subscribe(xds.TypeListener)
 			p.wantAck("lds l=1")
-			p.subscribe(generate.TypeRoute, "r")
+			p.subscribe(xds.TypeRoute, "r")
 			p.wantAck("rds r=1")
 			p.quiet()
 		}
@@ -58,8 +58,8 @@ func TestStreamsShare(t *testing.T) {
 		if all := h.remembered(); all != one {
 			t.Errorf("six streams hold %s updates, unions and bodies, one holds %s", all, one)
 		}
-		h.set(generate.TypeCluster, gone)
-		h.set(generate.TypeRoute, map[string]string{"r": "r=2"})
+		h.set(xds.TypeCluster, gone)
+		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
 		h.push()
 		for i, other := range others {
 			other.ack(other.any())
@@ -80,13 +80,13 @@ func TestStreamsShare(t *testing.T) {
 func TestResumedSetsAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
 	h.push()
 	before := h.remembered()
 	for i := range 5 {
 		p := h.connect(t, true)
 		p.must(&discoveryv3.DeltaDiscoveryRequest{
-			Node: p.node, TypeUrl: generate.TypeCluster, InitialResourceVersions: map[string]string{"a": fmt.Sprint(i), "gone": "1"},
+			Node: p.node, TypeUrl: xds.TypeCluster, InitialResourceVersions: map[string]string{"a": fmt.Sprint(i), "gone": "1"},
 		})
 		p.wantAck("cds a=1 -gone")
 		p.quiet()
@@ -183,12 +183,12 @@ func together[V comparable](f func() V) map[V]bool {
 func TestCrowdShares(t *testing.T) {
 	t.Parallel()
 	const count = 500
-	from, to := &generate.Set{}, &generate.Set{}
+	from, to := &xds.Set{}, &xds.Set{}
 	names := make([]string, count)
 	for i := range names {
 		names[i] = fmt.Sprintf("name-%03d", i)
-		from.Resources = append(from.Resources, &generate.Resource{Name: names[i] + "-old", Hash: 1, Any: []byte("old")})
-		to.Resources = append(to.Resources, &generate.Resource{Name: names[i], Hash: uint64(i), Any: []byte(names[i])})
+		from.Resources = append(from.Resources, &xds.Resource{Name: names[i] + "-old", Hash: 1, Any: []byte("old")})
+		to.Resources = append(to.Resources, &xds.Resource{Name: names[i], Hash: uint64(i), Any: []byte(names[i])})
 	}
 	for round := range 20 {
 		s := newShared()
@@ -197,7 +197,7 @@ func TestCrowdShares(t *testing.T) {
 			t.Fatalf("%d sets of the same names", len(sets))
 		}
 		type list struct {
-			first  **generate.Resource
+			first  **xds.Resource
 			common bool
 		}
 		lists := together(func() list {
@@ -216,7 +216,7 @@ func TestCrowdShares(t *testing.T) {
 		if len(bodies) != 1 {
 			t.Fatalf("%d bodies of the same resources", len(bodies))
 		}
-		if unions := together(func() *generate.Set { return s.union(from, to) }); len(unions) != 1 {
+		if unions := together(func() *xds.Set { return s.union(from, to) }); len(unions) != 1 {
 			t.Fatalf("%d unions of the same sets", len(unions))
 		}
 	}

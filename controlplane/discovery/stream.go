@@ -14,8 +14,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/internal/lograte"
 )
 
@@ -25,7 +26,7 @@ type stream struct {
 	proxy  *model.Proxy
 	// objects is what another control plane gets, of kinds, in the order in
 	// which it asked; nil for a proxy.
-	objects *objects
+	objects *mcpserver.Server
 	kinds   []string
 	// caller is who opened the stream; nil if the port takes everybody. secure
 	// is true if it was proved, and nobody listens.
@@ -74,8 +75,8 @@ type stream struct {
 
 // order is the order in which types are pushed: Envoy's configuration, plugins before
 // the listeners that name them, what those and clusters ask for, the agent's.
-var order = slices.Concat(slices.Insert(slices.Clone(generate.Types), slices.Index(generate.Types, generate.TypeListener), generate.TypeExtension),
-	[]string{generate.TypeSecret, generate.TypeNameTable, generate.TypeProxyConfig})
+var order = slices.Concat(slices.Insert(slices.Clone(xds.Types), slices.Index(xds.Types, xds.TypeListener), xds.TypeExtension),
+	[]string{xds.TypeSecret, xds.TypeNameTable, xds.TypeProxyConfig})
 
 // notify tells the loop to look for a newer snapshot. It never blocks.
 func (s *stream) notify() {
@@ -194,9 +195,9 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	if q.named == 0 && byName(q.typeURL) {
 		delete(s.subs, q.typeURL)
 		switch q.typeURL {
-		case generate.TypeSecret:
+		case xds.TypeSecret:
 			s.secrets.reset()
-		case generate.TypeExtension:
+		case xds.TypeExtension:
 			s.extensions.reset()
 		}
 		return nil
@@ -204,7 +205,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	if sub == nil {
 		sub = s.subscribe(q.typeURL)
 		sub.wildcard = q.named == 0
-		if q.typeURL == generate.TypeEndpoint {
+		if q.typeURL == xds.TypeEndpoint {
 			sub.absent = absentFilled
 		}
 		sub.setNames(q)
@@ -265,9 +266,9 @@ func (s *stream) subscribe(typeURL string) *subscription {
 	s.subs[typeURL] = sub
 	s.standing.follow(typeURL)
 	switch typeURL {
-	case generate.TypeNameTable:
+	case xds.TypeNameTable:
 		s.named.Store(true)
-	case generate.TypeSecret, generate.TypeExtension:
+	case xds.TypeSecret, xds.TypeExtension:
 		s.server.watch(s)
 	}
 	return sub
@@ -279,8 +280,8 @@ func (s *stream) subscribe(typeURL string) *subscription {
 // on this stream, or when Envoy, which asks for clusters first unless some are
 // warming, did not ask for them.
 func (s *stream) rewarms(typeURL string) bool {
-	clusters := s.subs[generate.TypeCluster]
-	return typeURL == generate.TypeEndpoint && (clusters == nil || clusters.nonce != "")
+	clusters := s.subs[xds.TypeCluster]
+	return typeURL == xds.TypeEndpoint && (clusters == nil || clusters.nonce != "")
 }
 
 // answer answers a new or wider subscription, even if there is nothing to
@@ -309,7 +310,7 @@ func (s *stream) hasAll(sub *subscription) bool {
 
 // namesClusters reports whether a type names clusters, itself or through others.
 func namesClusters(typeURL string) bool {
-	return typeURL == generate.TypeListener || typeURL == generate.TypeRoute || typeURL == generate.TypeVirtualHost
+	return typeURL == xds.TypeListener || typeURL == xds.TypeRoute || typeURL == xds.TypeVirtualHost
 }
 
 // push sends what differs between the newest snapshot and what the proxy has,
@@ -334,7 +335,7 @@ func (s *stream) round() error {
 			continue
 		}
 		set := s.generate(typeURL)
-		if typeURL == generate.TypeCluster && !settled {
+		if typeURL == xds.TypeCluster && !settled {
 			set = sub.keeping(set)
 		}
 		if sub.at == set {
@@ -343,7 +344,7 @@ func (s *stream) round() error {
 		u := s.diff(sub, set)
 		// That something asked for by name is gone is said when nothing uses
 		// it; without delta it cannot be said.
-		later := typeURL == generate.TypeEndpoint && !sub.wildcard && !settled && len(u.removed) > 0
+		later := typeURL == xds.TypeEndpoint && !sub.wildcard && !settled && len(u.removed) > 0
 		if later || !sub.wildcard && !s.delta && !wholeState(typeURL) {
 			u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
 		}
@@ -375,8 +376,8 @@ func (s *stream) round() error {
 // listeners and routes. One that comes back may hold old ones until it has
 // asked for them on this stream.
 func (s *stream) routesSettled() bool {
-	for _, typeURL := range []string{generate.TypeListener, generate.TypeRoute, generate.TypeVirtualHost} {
-		if typeURL == generate.TypeVirtualHost && s.subs[generate.TypeRoute] == nil {
+	for _, typeURL := range []string{xds.TypeListener, xds.TypeRoute, xds.TypeVirtualHost} {
+		if typeURL == xds.TypeVirtualHost && s.subs[xds.TypeRoute] == nil {
 			continue // it has no routes that they could belong to
 		}
 		sub, set := s.subs[typeURL], s.generate(typeURL)
@@ -391,15 +392,15 @@ func (s *stream) routesSettled() bool {
 // the proxy does not have yet, and virtual hosts for their routes.
 func (s *stream) waits(typeURL string) bool {
 	switch typeURL {
-	case generate.TypeListener, generate.TypeRoute:
-	case generate.TypeVirtualHost:
+	case xds.TypeListener, xds.TypeRoute:
+	case xds.TypeVirtualHost:
 		if s.waitsForRoutes() {
 			return true
 		}
 	default:
 		return false
 	}
-	for _, before := range []string{generate.TypeCluster, generate.TypeEndpoint, generate.TypeExtension} {
+	for _, before := range []string{xds.TypeCluster, xds.TypeEndpoint, xds.TypeExtension} {
 		if sub := s.subs[before]; sub != nil && sub.waiting {
 			return true
 		}
@@ -417,28 +418,28 @@ func (s *stream) waiting() bool {
 	return false
 }
 
-func (s *stream) generate(typeURL string) *generate.Set {
+func (s *stream) generate(typeURL string) *xds.Set {
 	if s.objects != nil {
-		return s.objects.set(s.mesh.Mesh, typeURL)
+		return s.objects.Resources(s.mesh.Mesh, typeURL)
 	}
-	if typeURL == generate.TypeSecret {
+	if typeURL == xds.TypeSecret {
 		return s.secretSet()
 	}
-	if i := slices.Index(generate.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
+	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
 		return s.given.sets[i]
 	}
 	set, ok := s.server.try(s.mesh.Mesh, s.view(), typeURL)
 	if sub := s.subs[typeURL]; !ok && sub != nil {
 		return sub.base // as it was
 	}
-	if typeURL == generate.TypeExtension {
+	if typeURL == xds.TypeExtension {
 		return s.extensionSet(set)
 	}
 	return set
 }
 
 // send sends an update and notes it.
-func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
+func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	s.nonces++
 	resources, removed, common := u.changed, u.removed, u.common
 	if !s.delta {
@@ -469,7 +470,7 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 	sub.sent(set, u, r.nonce)
 	s.sentPlugins(sub, resources)
 	sub.sequence = s.mesh.Sequence
-	if sub.typeURL == generate.TypeCluster {
+	if sub.typeURL == xds.TypeCluster {
 		s.resendEndpoints(u.changed)
 	}
 	return nil
@@ -478,8 +479,8 @@ func (s *stream) send(sub *subscription, set *generate.Set, u update) error {
 // resendEndpoints makes the endpoints of changed clusters go out again: Envoy
 // warms a changed cluster with an answer that comes after it, even if the
 // bytes are the same.
-func (s *stream) resendEndpoints(clusters []*generate.Resource) {
-	eds := s.subs[generate.TypeEndpoint]
+func (s *stream) resendEndpoints(clusters []*xds.Resource) {
+	eds := s.subs[xds.TypeEndpoint]
 	if eds == nil {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // subscription is what one stream wants of one type, and what it has.
@@ -26,17 +27,17 @@ type subscription struct {
 	// wildcard asks for every resource of the type; names for some.
 	wildcard bool
 	names    *nameSet
-	base     *generate.Set
+	base     *xds.Set
 	// own is true while base belongs to this subscriber alone, for it came
 	// back with it; nothing that is made of it is remembered for others.
 	// ownUnion is what keeping made of such a base.
 	own      bool
-	ownUnion *generate.Set
+	ownUnion *xds.Set
 	// over is, by name, where the subscriber's state is not that of base.
 	over map[string]want
 	// at is the set that the subscriber was last brought to or compared
 	// with; nil when it has to be compared again.
-	at *generate.Set
+	at *xds.Set
 	// asked and named are the names of the last state-of-the-world request:
 	// their hash and number.
 	asked uint64
@@ -78,7 +79,7 @@ const (
 // absenceOf gives what is told of a type.
 func absenceOf(typeURL string) absence {
 	switch typeURL {
-	case generate.TypeSecret, generate.TypeExtension, generate.TypeNameTable, generate.TypeProxyConfig:
+	case xds.TypeSecret, xds.TypeExtension, xds.TypeNameTable, xds.TypeProxyConfig:
 		return absentKept
 	}
 	return absentTold
@@ -91,7 +92,7 @@ type want struct {
 }
 
 // wantOf gives the state of a subscriber that has a resource; nil is none.
-func wantOf(res *generate.Resource) want {
+func wantOf(res *xds.Resource) want {
 	if res == nil {
 		return want{}
 	}
@@ -117,7 +118,7 @@ func (s *subscription) state(name string) want {
 // "nothing" rather than "everything".
 func byName(typeURL string) bool {
 	switch typeURL {
-	case generate.TypeEndpoint, generate.TypeRoute, generate.TypeExtension, generate.TypeSecret:
+	case xds.TypeEndpoint, xds.TypeRoute, xds.TypeExtension, xds.TypeSecret:
 		return true
 	}
 	return false
@@ -126,19 +127,19 @@ func byName(typeURL string) bool {
 // private reports whether nothing of what the subscriber gets may be remembered
 // for others: secrets are forgotten when nobody has them any more.
 func (s *subscription) private() bool {
-	return s.typeURL == generate.TypeSecret || s.typeURL == generate.TypeExtension
+	return s.typeURL == xds.TypeSecret || s.typeURL == xds.TypeExtension
 }
 
 // wholeState reports whether a response without delta holds all that a
 // subscriber by name has of a type: gRPC takes what a response of clusters or
 // listeners lacks as gone. Of other types it holds what is new.
 func wholeState(typeURL string) bool {
-	return typeURL == generate.TypeCluster || typeURL == generate.TypeListener
+	return typeURL == xds.TypeCluster || typeURL == xds.TypeListener
 }
 
 // ofNames gives what a set holds of the names.
-func (s *subscription) ofNames(set *generate.Set) []*generate.Resource {
-	var out []*generate.Resource
+func (s *subscription) ofNames(set *xds.Set) []*xds.Resource {
+	var out []*xds.Resource
 	for _, name := range s.names.list {
 		if res := set.Get(name); res != nil {
 			out = append(out, res)
@@ -150,7 +151,7 @@ func (s *subscription) ofNames(set *generate.Set) []*generate.Resource {
 // update is the difference between what a subscriber has and what it should
 // have. Updates are shared: nobody writes to their lists.
 type update struct {
-	changed []*generate.Resource
+	changed []*xds.Resource
 	removed []string
 	// kept is what is gone and the subscriber keeps, because it need not, or
 	// must not yet, be told.
@@ -163,7 +164,7 @@ func (u update) empty() bool { return len(u.changed) == 0 && len(u.removed) == 0
 
 // compare adds what a subscriber lacks under one name; res is nil when there
 // is no such resource.
-func (u *update) compare(name string, had want, res *generate.Resource, absent absence) {
+func (u *update) compare(name string, had want, res *xds.Resource, absent absence) {
 	switch {
 	case res != nil:
 		if !had.has || had.hash != res.Hash {
@@ -181,7 +182,7 @@ func (u *update) compare(name string, had want, res *generate.Resource, absent a
 }
 
 // diff compares without changing the subscription.
-func (s *subscription) diff(set *generate.Set) update {
+func (s *subscription) diff(set *xds.Set) update {
 	u := s.compare(set)
 	if s.absent == absentKept && len(u.removed) > 0 {
 		u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
@@ -189,7 +190,7 @@ func (s *subscription) diff(set *generate.Set) update {
 	return u
 }
 
-func (s *subscription) compare(set *generate.Set) update {
+func (s *subscription) compare(set *xds.Set) update {
 	key := updateKey{from: s.base, to: set}
 	if !s.wildcard {
 		key.names, key.absent = s.names, s.absent
@@ -205,7 +206,7 @@ func (s *subscription) compare(set *generate.Set) update {
 	}
 	isOver := func(name string) bool { _, ok := s.over[name]; return ok }
 	u = update{
-		changed: slices.DeleteFunc(slices.Clone(u.changed), func(r *generate.Resource) bool { return isOver(r.Name) }),
+		changed: slices.DeleteFunc(slices.Clone(u.changed), func(r *xds.Resource) bool { return isOver(r.Name) }),
 		removed: slices.DeleteFunc(slices.Clone(u.removed), isOver),
 		kept:    slices.DeleteFunc(slices.Clone(u.kept), isOver),
 	}
@@ -220,7 +221,7 @@ func (s *subscription) compare(set *generate.Set) update {
 }
 
 // diffSets merges two sorted sets.
-func diffSets(from, to *generate.Set) update {
+func diffSets(from, to *xds.Set) update {
 	var u update
 	if from == to {
 		return u
@@ -247,7 +248,7 @@ func diffSets(from, to *generate.Set) update {
 
 // union gives the resources of to, and those of from that are gone from it.
 // It is to itself when nothing is gone, and from itself when nothing changed.
-func union(from, to *generate.Set) *generate.Set {
+func union(from, to *xds.Set) *xds.Set {
 	u := diffSets(from, to)
 	gone := u.removed
 	switch {
@@ -256,7 +257,7 @@ func union(from, to *generate.Set) *generate.Set {
 	case len(u.changed) == 0:
 		return from
 	}
-	all := &generate.Set{Resources: slices.Clone(to.Resources)}
+	all := &xds.Set{Resources: slices.Clone(to.Resources)}
 	for _, name := range gone {
 		all.Resources = append(all.Resources, from.Get(name))
 	}
@@ -270,12 +271,12 @@ func union(from, to *generate.Set) *generate.Set {
 	return all
 }
 
-func byResourceName(a, b *generate.Resource) int { return strings.Compare(a.Name, b.Name) }
+func byResourceName(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) }
 
 // sent notes that the subscriber got an update, which brings it to set.
-func (s *subscription) sent(set *generate.Set, u update, nonce string) {
+func (s *subscription) sent(set *xds.Set, u update, nonce string) {
 	s.nonce, s.waiting, s.refused, s.owed = nonce, true, false, false
-	if slices.Contains(generate.Types, s.typeURL) {
+	if slices.Contains(xds.Types, s.typeURL) {
 		s.last, s.prior = u, prior{base: s.base, over: s.over}
 	}
 	s.has(set, u)
@@ -283,7 +284,7 @@ func (s *subscription) sent(set *generate.Set, u update, nonce string) {
 
 // has notes what the subscriber has, without a response on the way: what set
 // holds, but for what u keeps or fills in.
-func (s *subscription) has(set *generate.Set, u update) {
+func (s *subscription) has(set *xds.Set, u update) {
 	var over map[string]want
 	differs := func(name string, w want) {
 		if over == nil {
@@ -331,7 +332,7 @@ func (s *subscription) forget(names []string) {
 // ask adds names. What neither the subscriber nor set has counts as known in a
 // version that does not exist, so that the next diff tells, once, that there
 // is no such resource.
-func (s *subscription) ask(names []string, set *generate.Set) {
+func (s *subscription) ask(names []string, set *xds.Set) {
 	all := s.shared.with(s.names, names)
 	if s.hasNothing() && !s.private() {
 		// Hundreds begin with the same names, and next everybody asks for this
@@ -377,9 +378,9 @@ func (s *subscription) resume(versions map[string]string) {
 		}
 		return
 	}
-	all := &generate.Set{}
+	all := &xds.Set{}
 	for name, v := range versions {
-		all.Resources = append(all.Resources, &generate.Resource{Name: name, Hash: hashOf(v)})
+		all.Resources = append(all.Resources, &xds.Resource{Name: name, Hash: hashOf(v)})
 	}
 	slices.SortFunc(all.Resources, byResourceName)
 	s.base, s.own = all, true
@@ -387,7 +388,7 @@ func (s *subscription) resume(versions map[string]string) {
 
 // body gives the encoded resources of an answer that brings the subscriber to
 // a set.
-func (s *subscription) body(set *generate.Set, resources []*generate.Resource, common, delta bool) mem.BufferSlice {
+func (s *subscription) body(set *xds.Set, resources []*xds.Resource, common, delta bool) mem.BufferSlice {
 	if s.private() || s.own && (set == s.base || set == s.ownUnion) {
 		return encode(resources, delta)
 	}
@@ -396,11 +397,11 @@ func (s *subscription) body(set *generate.Set, resources []*generate.Resource, c
 
 // keeping gives the resources of a set and those that the subscriber has and
 // that are gone from it.
-func (s *subscription) keeping(set *generate.Set) *generate.Set {
+func (s *subscription) keeping(set *xds.Set) *xds.Set {
 	base := s.base
 	switch {
 	case len(s.over) > 0: // of base it may have rejected some
-		base = &generate.Set{Version: base.Version}
+		base = &xds.Set{Version: base.Version}
 		for _, res := range s.base.Resources {
 			if s.state(res.Name) == wantOf(res) {
 				base.Resources = append(base.Resources, res)
@@ -445,7 +446,7 @@ func (s *subscription) setNames(q *request) (grown bool) {
 // version gives what stands in version_info of a response: a subscriber by
 // name that comes back with it, and asks for the same names, has what is
 // current.
-func (s *subscription) version(set *generate.Set) string {
+func (s *subscription) version(set *xds.Set) string {
 	if s.wildcard {
 		return set.Version
 	}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Virtual hosts as resources of their own (VHDS), as Envoy takes them: it asks
@@ -41,7 +41,7 @@ func routeOf(name string) string { return name[:max(0, strings.LastIndexByte(nam
 
 // waitsForRoutes reports whether virtual hosts would come before their routes.
 func (s *stream) waitsForRoutes() bool {
-	routes := s.subs[generate.TypeRoute]
+	routes := s.subs[xds.TypeRoute]
 	return routes == nil || routes.waiting || routes.owed
 }
 
@@ -49,10 +49,10 @@ func (s *stream) waitsForRoutes() bool {
 // count only if it has their routes, too.
 func (s *stream) resumeHosts(q *request) {
 	switch q.typeURL {
-	case generate.TypeRoute:
+	case xds.TypeRoute:
 		s.claimed = q.versions
-	case generate.TypeVirtualHost:
-		if s.subs[generate.TypeRoute] == nil {
+	case xds.TypeVirtualHost:
+		if s.subs[xds.TypeRoute] == nil {
 			return // they are looked at when it asks for routes
 		}
 		hosts := s.subs[q.typeURL]
@@ -68,8 +68,8 @@ func (s *stream) resumeHosts(q *request) {
 // routesAsked has the virtual hosts of routes compared again that the proxy
 // begins, or ceases, to ask for: its own were lost in between.
 func (s *stream) routesAsked(q *request) {
-	hosts := s.subs[generate.TypeVirtualHost]
-	if q.typeURL != generate.TypeRoute || hosts == nil || len(q.subscribe)+len(q.unsubscribe) == 0 {
+	hosts := s.subs[xds.TypeVirtualHost]
+	if q.typeURL != xds.TypeRoute || hosts == nil || len(q.subscribe)+len(q.unsubscribe) == 0 {
 		return
 	}
 	changed := make(map[string]bool, len(q.subscribe)+len(q.unsubscribe))
@@ -101,13 +101,13 @@ func (s *subscription) doubt(meant func(name string) bool) {
 }
 
 // diff gives what a subscriber has to be told to be brought to set.
-func (s *stream) diff(sub *subscription, set *generate.Set) update {
+func (s *stream) diff(sub *subscription, set *xds.Set) update {
 	s.withdraw(sub, set)
 	u := s.spare(sub, sub.diff(set))
-	if sub.typeURL != generate.TypeVirtualHost || !sub.wildcard || u.empty() {
+	if sub.typeURL != xds.TypeVirtualHost || !sub.wildcard || u.empty() {
 		return u
 	}
-	routes, current := s.subs[generate.TypeRoute], s.generate(generate.TypeRoute)
+	routes, current := s.subs[xds.TypeRoute], s.generate(xds.TypeRoute)
 	out := update{kept: u.kept}
 	for _, res := range u.changed {
 		switch {
@@ -134,7 +134,7 @@ func (s *stream) diff(sub *subscription, set *generate.Set) update {
 }
 
 // addHosts puts virtual hosts into the routes that they belong to.
-func addHosts(routes *adminv3.RoutesConfigDump, set *generate.Set) error {
+func addHosts(routes *adminv3.RoutesConfigDump, set *xds.Set) error {
 	hosts := map[string][]*routev3.VirtualHost{}
 	for _, r := range set.Resources {
 		a, host := &anypb.Any{}, &routev3.VirtualHost{}

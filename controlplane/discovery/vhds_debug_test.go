@@ -15,9 +15,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Asked for what a proxy with VHDS should have, the control plane shows the
@@ -37,7 +37,7 @@ func TestDebugShowsHostsInRoutes(t *testing.T) {
 	p := h.connect(t, true)
 	p.node = withAgent(shopNode(t, nil), "envoy", 1, 39)
 	p.describer = func(*testing.T, *anypb.Any) string { return "" }
-	p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: generate.TypeCluster})
+	p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: xds.TypeCluster})
 	p.any()
 	all := p.question(debugType + "/config_dump")
 	if len(all) != 4 {

@@ -11,9 +11,9 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 func withAgent(n *corev3.Node, name string, major, minor uint32) *corev3.Node {
@@ -27,8 +27,8 @@ func withAgent(n *corev3.Node, name string, major, minor uint32) *corev3.Node {
 // apart is a generator whose routes come apart for proxies with VHDS.
 type apart struct{ *table }
 
-func (g apart) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
-	if typeURL == generate.TypeVirtualHost && (proxy == nil || !proxy.VHDS) {
+func (g apart) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
+	if typeURL == xds.TypeVirtualHost && (proxy == nil || !proxy.VHDS) {
 		return noResources
 	}
 	return g.table.Generate(mesh, proxy, typeURL)
@@ -59,14 +59,14 @@ func TestWhoHasVHDS(t *testing.T) {
 			t.Parallel()
 			h := &harness{table: &table{}}
 			h.serve(t, Config{Generator: apart{h.table}, Workers: 2, NoVHDS: tc.off}, nil, insecure.NewCredentials(), insecure.NewCredentials())
-			h.set(generate.TypeRoute, map[string]string{"r": "r=1"})
-			h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=1"})
+			h.set(xds.TypeRoute, map[string]string{"r": "r=1"})
+			h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=1"})
 			h.push()
 			p := h.connect(t, tc.delta)
 			p.node = withAgent(p.node, tc.agent, tc.major, tc.minor)
-			p.subscribe(generate.TypeRoute, "r")
+			p.subscribe(xds.TypeRoute, "r")
 			p.wantAck("rds r=1")
-			p.subscribe(generate.TypeVirtualHost)
+			p.subscribe(xds.TypeVirtualHost)
 			p.wantAck(tc.want)
 			p.quiet()
 		})
@@ -77,11 +77,11 @@ func startHosts(t *testing.T) (*harness, *peer) {
 	t.Helper()
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1"})
-	h.set(generate.TypeListener, map[string]string{"l": "l=1"})
-	h.set(generate.TypeRoute, map[string]string{"r": "r=1", "s": "s=1"})
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/y": "y=1", "s/z": "z=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1"})
+	h.set(xds.TypeListener, map[string]string{"l": "l=1"})
+	h.set(xds.TypeRoute, map[string]string{"r": "r=1", "s": "s=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/y": "y=1", "s/z": "z=1"})
 	h.push()
 	return h, h.newEnvoy(t)
 }
@@ -96,15 +96,15 @@ func (h *harness) newEnvoy(t *testing.T) *peer {
 // join goes through what an Envoy asks for until it has the hosts of route r.
 func (p *peer) joinHosts() {
 	p.t.Helper()
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.wantAck("cds a=1")
-	p.subscribe(generate.TypeListener)
+	p.subscribe(xds.TypeListener)
 	p.wantAck("lds l=1")
-	p.subscribe(generate.TypeRoute, "r")
+	p.subscribe(xds.TypeRoute, "r")
 	p.want("rds r=1")
-	p.subscribe(generate.TypeVirtualHost)
+	p.subscribe(xds.TypeVirtualHost)
 	p.quiet() // not before the route is taken
-	p.ack(generate.TypeRoute)
+	p.ack(xds.TypeRoute)
 	p.wantAck("vhds x=1 y=1")
 	p.quiet() // nothing of routes that it did not ask for
 }
@@ -114,18 +114,18 @@ func (p *peer) joinHosts() {
 func TestHostsChange(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/y": "y=1", "s/z": "z=2"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/y": "y=1", "s/z": "z=2"})
 	h.push()
 	p.wantAck("vhds x=2")
-	h.set(generate.TypeCluster, map[string]string{"b": "b=1"})
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=3", "r/n": "n=1", "s/z": "z=2"})
+	h.set(xds.TypeCluster, map[string]string{"b": "b=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=3", "r/n": "n=1", "s/z": "z=2"})
 	h.push()
 	p.want("cds b=1") // a stays as long as a virtual host may name it
 	p.quiet()
-	p.ack(generate.TypeCluster)
+	p.ack(xds.TypeCluster)
 	p.want("vhds n=1 x=3 -r/y")
 	p.quiet()
-	p.ack(generate.TypeVirtualHost)
+	p.ack(xds.TypeVirtualHost)
 	p.wantAck("cds -a")
 	p.quiet()
 }
@@ -135,22 +135,22 @@ func TestHostsChange(t *testing.T) {
 func TestHostsRefused(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "bad", "r/n": "n=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "bad", "r/n": "n=1"})
 	h.push()
 	p.want("vhds n=1 bad -r/y")
-	p.nack(generate.TypeVirtualHost, "Duplicate entry of domain")
+	p.nack(xds.TypeVirtualHost, "Duplicate entry of domain")
 	p.wantAck("vhds n=1 -r/y")
 	p.want("vhds bad")
-	p.nack(generate.TypeVirtualHost, "Duplicate entry of domain")
+	p.nack(xds.TypeVirtualHost, "Duplicate entry of domain")
 	p.quiet()
-	h.set(generate.TypeListener, map[string]string{"l": "l=2"})
+	h.set(xds.TypeListener, map[string]string{"l": "l=2"})
 	h.push()
 	p.wantAck("lds l=2")
 	p.quiet()
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/n": "n=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/n": "n=1"})
 	h.push()
 	p.quiet() // it has that
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/n": "n=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/n": "n=1"})
 	h.push()
 	p.wantAck("vhds x=2")
 	p.quiet()
@@ -161,20 +161,20 @@ func TestHostsRefused(t *testing.T) {
 func TestHostsOfLaterRoutes(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
-	p.more(generate.TypeRoute, "s")
+	p.more(xds.TypeRoute, "s")
 	p.want("rds s=1")
 	p.quiet()
-	p.ack(generate.TypeRoute)
+	p.ack(xds.TypeRoute)
 	p.wantAck("vhds z=1")
-	p.drop(generate.TypeRoute, "s")
+	p.drop(xds.TypeRoute, "s")
 	p.wantAck("vhds -s/z") // or it would say later that it has it
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/y": "y=1", "s/z": "z=2"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/y": "y=1", "s/z": "z=2"})
 	h.push()
 	p.quiet()
-	p.more(generate.TypeRoute, "s")
+	p.more(xds.TypeRoute, "s")
 	p.wantAck("rds s=1")
 	p.wantAck("vhds z=2")
-	p.more(generate.TypeRoute, "s") // it was dropped and asked for again in one
+	p.more(xds.TypeRoute, "s") // it was dropped and asked for again in one
 	p.wantAck("rds s=1")
 	p.wantAck("vhds z=2")
 	p.quiet()
@@ -190,17 +190,17 @@ func (p *peer) drop(typeURL, name string) {
 func TestHostsOfDrainingListener(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
-	h.set(generate.TypeListener, map[string]string{"m": "m=1"})
-	h.set(generate.TypeRoute, map[string]string{"s": "s=1"})
-	h.set(generate.TypeVirtualHost, map[string]string{"s/z": "z=1"})
+	h.set(xds.TypeListener, map[string]string{"m": "m=1"})
+	h.set(xds.TypeRoute, map[string]string{"s": "s=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"s/z": "z=1"})
 	h.push()
 	p.wantAck("lds m=1 -l")
 	p.wantAck("rds -r")
 	p.quiet()
-	p.more(generate.TypeRoute, "s")
+	p.more(xds.TypeRoute, "s")
 	p.wantAck("rds s=1")
 	p.wantAck("vhds z=1")
-	p.drop(generate.TypeRoute, "r")
+	p.drop(xds.TypeRoute, "r")
 	p.wantAck("vhds -r/x -r/y")
 	p.quiet()
 }
@@ -208,20 +208,20 @@ func TestHostsOfDrainingListener(t *testing.T) {
 // A proxy that comes back gets what changed meanwhile, and nothing else.
 func TestHostsResume(t *testing.T) {
 	h, p := startHosts(t)
-	h.resume(p, generate.TypeCluster, map[string]string{"a": ""})
-	h.resume(p, generate.TypeListener, map[string]string{"l": ""})
-	h.resume(p, generate.TypeRoute, map[string]string{"r": ""}, "r")
-	h.resume(p, generate.TypeVirtualHost, map[string]string{"r/x": "", "r/y": "old", "r/gone": "old"})
+	h.resume(p, xds.TypeCluster, map[string]string{"a": ""})
+	h.resume(p, xds.TypeListener, map[string]string{"l": ""})
+	h.resume(p, xds.TypeRoute, map[string]string{"r": ""}, "r")
+	h.resume(p, xds.TypeVirtualHost, map[string]string{"r/x": "", "r/y": "old", "r/gone": "old"})
 	p.wantAck("vhds y=1 -r/gone")
 	p.quiet()
 }
 
 func TestHostsResumeUnchanged(t *testing.T) {
 	h, p := startHosts(t)
-	h.resume(p, generate.TypeRoute, map[string]string{"r": ""}, "r")
-	h.resume(p, generate.TypeVirtualHost, map[string]string{"r/x": "", "r/y": ""})
+	h.resume(p, xds.TypeRoute, map[string]string{"r": ""}, "r")
+	h.resume(p, xds.TypeVirtualHost, map[string]string{"r/x": "", "r/y": ""})
 	p.quiet()
-	h.set(generate.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/y": "y=1"})
+	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/y": "y=1"})
 	h.push()
 	p.wantAck("vhds x=2")
 	p.quiet()
@@ -231,11 +231,11 @@ func TestHostsResumeUnchanged(t *testing.T) {
 // it got that before the route. Nor may it go on saying so.
 func TestHostsResumeWithoutRoute(t *testing.T) {
 	h, p := startHosts(t)
-	h.resume(p, generate.TypeRoute, nil, "r")
+	h.resume(p, xds.TypeRoute, nil, "r")
 	p.want("rds r=1")
-	h.resume(p, generate.TypeVirtualHost, map[string]string{"r/x": "", "r/gone": "old", "s/z": ""})
+	h.resume(p, xds.TypeVirtualHost, map[string]string{"r/x": "", "r/gone": "old", "s/z": ""})
 	p.quiet()
-	p.ack(generate.TypeRoute)
+	p.ack(xds.TypeRoute)
 	p.wantAck("vhds x=1 y=1 -r/gone -s/z")
 	p.quiet()
 }
@@ -244,9 +244,9 @@ func TestHostsResumeWithoutRoute(t *testing.T) {
 // that the proxy has.
 func TestHostsResumeBeforeRoutes(t *testing.T) {
 	h, p := startHosts(t)
-	h.resume(p, generate.TypeVirtualHost, map[string]string{"r/x": "", "r/y": "old"})
+	h.resume(p, xds.TypeVirtualHost, map[string]string{"r/x": "", "r/y": "old"})
 	p.quiet()
-	h.resume(p, generate.TypeRoute, map[string]string{"r": ""}, "r")
+	h.resume(p, xds.TypeRoute, map[string]string{"r": ""}, "r")
 	p.wantAck("vhds y=1")
 	p.quiet()
 }
@@ -255,20 +255,20 @@ func TestHostsResumeBeforeRoutes(t *testing.T) {
 // make any, keeps them: its listener goes over to other routes first.
 func TestHostsResumeWhereThereAreNone(t *testing.T) {
 	h, p := startHosts(t)
-	h.set(generate.TypeListener, map[string]string{"l": "l=2"})
-	h.set(generate.TypeRoute, map[string]string{"whole": "whole=1"})
-	h.set(generate.TypeVirtualHost, nil)
+	h.set(xds.TypeListener, map[string]string{"l": "l=2"})
+	h.set(xds.TypeRoute, map[string]string{"whole": "whole=1"})
+	h.set(xds.TypeVirtualHost, nil)
 	h.push()
-	h.resume(p, generate.TypeListener, map[string]string{"l": "old"})
+	h.resume(p, xds.TypeListener, map[string]string{"l": "old"})
 	p.wantAck("lds l=2")
-	h.resume(p, generate.TypeRoute, map[string]string{"r": "old"}, "r")
+	h.resume(p, xds.TypeRoute, map[string]string{"r": "old"}, "r")
 	p.wantAck("rds -r")
-	h.resume(p, generate.TypeVirtualHost, map[string]string{"r/x": "old"})
+	h.resume(p, xds.TypeVirtualHost, map[string]string{"r/x": "old"})
 	p.quiet()
-	p.more(generate.TypeRoute, "whole")
+	p.more(xds.TypeRoute, "whole")
 	p.wantAck("rds whole=1")
 	p.quiet()
-	p.drop(generate.TypeRoute, "r")
+	p.drop(xds.TypeRoute, "r")
 	p.wantAck("vhds -r/x")
 	p.quiet()
 }

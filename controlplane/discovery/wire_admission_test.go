@@ -10,9 +10,9 @@ import (
 
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // laborious takes work the first time that a proxy of some name comes.
@@ -26,7 +26,7 @@ type laborious struct {
 	goOn chan struct{}
 }
 
-func (g *laborious) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *generate.Set {
+func (g *laborious) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	g.mu.Lock()
 	fresh := !g.known[proxy.ID]
 	if fresh {
@@ -59,10 +59,10 @@ func TestAdmission(t *testing.T) {
 	g := &laborious{table: &table{}, known: map[string]bool{}, goOn: make(chan struct{})}
 	h := &harness{table: g.table}
 	h.serve(t, Config{Generator: g, Workers: workers}, nil, insecure.NewCredentials(), insecure.NewCredentials())
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
 	h.push()
 	served := h.connect(t, true)
-	served.subscribe(generate.TypeCluster)
+	served.subscribe(xds.TypeCluster)
 	g.goOn <- struct{}{}
 	served.wantAck("cds a=1")
 
@@ -71,11 +71,11 @@ func TestAdmission(t *testing.T) {
 		p := h.connect(t, i%2 == 0)
 		p.node = shopNode(t, nil)
 		p.node.Id = fmt.Sprintf("sidecar~127.1.0.3~crowd-%d.default~default.svc.cluster.local", i)
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		others = append(others, p)
 	}
 	until(t, "the workers are busy", func() bool { return g.count() == workers })
-	h.set(generate.TypeCluster, map[string]string{"a": "a=2"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
 	h.push()
 	served.wantAck("cds a=2")
 	for range crowd {

@@ -29,8 +29,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // wireEnvoy is an Envoy that has its configuration from a wireMesh.
@@ -139,7 +139,7 @@ func (e *wireEnvoy) view(kind viewerKind) *viewer {
 				return nil
 			}
 			for _, c := range d.GetDynamicActiveClusters() {
-				hold(generate.TypeCluster, nameOf(e.t, c.GetCluster()), c.GetCluster())
+				hold(xds.TypeCluster, nameOf(e.t, c.GetCluster()), c.GetCluster())
 			}
 		case *adminv3.ListenersConfigDump:
 			for _, l := range d.GetDynamicListeners() {
@@ -147,21 +147,21 @@ func (e *wireEnvoy) view(kind viewerKind) *viewer {
 					return nil
 				}
 				if active := l.GetActiveState().GetListener(); active != nil {
-					hold(generate.TypeListener, l.GetName(), active)
+					hold(xds.TypeListener, l.GetName(), active)
 				}
 			}
 		case *adminv3.RoutesConfigDump:
 			for _, r := range d.GetDynamicRouteConfigs() {
-				hold(generate.TypeRoute, nameOf(e.t, r.GetRouteConfig()), r.GetRouteConfig())
+				hold(xds.TypeRoute, nameOf(e.t, r.GetRouteConfig()), r.GetRouteConfig())
 			}
 		case *adminv3.EndpointsConfigDump:
 			for _, ep := range d.GetDynamicEndpointConfigs() {
-				hold(generate.TypeEndpoint, nameOf(e.t, ep.GetEndpointConfig()), ep.GetEndpointConfig())
+				hold(xds.TypeEndpoint, nameOf(e.t, ep.GetEndpointConfig()), ep.GetEndpointConfig())
 			}
 		}
 	}
 	edsClusters := v.namedEndpoints() // the dump has those of other clusters, too
-	maps.DeleteFunc(v.have[generate.TypeEndpoint], func(name string, _ *anypb.Any) bool { return !slices.Contains(edsClusters, name) })
+	maps.DeleteFunc(v.have[xds.TypeEndpoint], func(name string, _ *anypb.Any) bool { return !slices.Contains(edsClusters, name) })
 	return v
 }
 
@@ -177,16 +177,16 @@ func content(t *testing.T, v *viewer) map[string]string {
 		for name, res := range all {
 			short := shortType(typeURL) + " " + name
 			switch typeURL {
-			case generate.TypeEndpoint:
+			case xds.TypeEndpoint:
 				out[short] = endpointsOf(t, res)
-			case generate.TypeRoute:
+			case xds.TypeRoute:
 				config := &routev3.RouteConfiguration{}
 				decode(t, res, config)
 				out[short] = "" // what stands around its hosts
 				for _, host := range config.GetVirtualHosts() {
 					out["vhds "+strings.TrimPrefix(host.GetName(), name+"/")] = canonical(t, unnamed(host))
 				}
-			case generate.TypeVirtualHost:
+			case xds.TypeVirtualHost:
 				host := &routev3.VirtualHost{}
 				decode(t, res, host)
 				out["vhds "+strings.TrimPrefix(name, routeOf(name)+"/")] = canonical(t, unnamed(host))

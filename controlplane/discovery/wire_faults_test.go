@@ -21,20 +21,20 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // A proxy that never acknowledges costs nothing but itself: others are served,
 // and what it gets when it wakes up is the newest.
 func TestNeverAcknowledges(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.want("cds a=1 b=1")
 		other := h.connect(p.t, p.delta)
-		other.subscribe(generate.TypeCluster)
+		other.subscribe(xds.TypeCluster)
 		other.wantAck("cds a=1 b=1")
 		for i := range 200 {
-			h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": fmt.Sprint("b=1.", i)})
+			h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": fmt.Sprint("b=1.", i)})
 			h.push()
 			if other.delta {
 				other.wantAck(fmt.Sprint("cds b=1.", i))
@@ -43,7 +43,7 @@ func TestNeverAcknowledges(t *testing.T) {
 			}
 		}
 		p.quiet() // one response waits, and no more were sent
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		if p.delta {
 			p.wantAck("cds b=1.199")
 		} else {
@@ -58,7 +58,7 @@ func TestNeverReads(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
 	long := strings.Repeat("x", 1<<20)
-	h.set(generate.TypeCluster, map[string]string{"a": "0" + long})
+	h.set(xds.TypeCluster, map[string]string{"a": "0" + long})
 	h.push()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -67,15 +67,15 @@ func TestNeverReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 100 { // each is answered with a megabyte, far beyond the window
-		if err := s.Send(&discoveryv3.DiscoveryRequest{Node: shopNode(t, nil), TypeUrl: generate.TypeCluster, ResourceNames: []string{"a", fmt.Sprint(i)}}); err != nil {
+		if err := s.Send(&discoveryv3.DiscoveryRequest{Node: shopNode(t, nil), TypeUrl: xds.TypeCluster, ResourceNames: []string{"a", fmt.Sprint(i)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	other := h.onOwnConnection(t, false)
-	other.subscribe(generate.TypeCluster)
+	other.subscribe(xds.TypeCluster)
 	other.ack(other.any())
 	for i := range 20 {
-		h.set(generate.TypeCluster, map[string]string{"a": fmt.Sprint("a=", i)})
+		h.set(xds.TypeCluster, map[string]string{"a": fmt.Sprint("a=", i)})
 		h.push()
 		other.wantAck(fmt.Sprint("cds a=", i))
 	}
@@ -108,21 +108,21 @@ func TestAcknowledgesWrongly(t *testing.T) {
 				p.must(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: typeURL, ResponseNonce: nonce, VersionInfo: "made up"})
 			}
 		}
-		say(generate.TypeCluster, "never sent") // and yet the first of its type
+		say(xds.TypeCluster, "never sent") // and yet the first of its type
 		p.want("cds a=1 b=1")
-		p.subscribe(generate.TypeListener)
+		p.subscribe(xds.TypeListener)
 		p.quiet() // listeners wait for the answer to clusters
-		for _, nonce := range []string{"never sent", "-1", strings.Repeat("9", maxWord), p.nonce[generate.TypeListener] + "x"} {
-			say(generate.TypeCluster, nonce)
+		for _, nonce := range []string{"never sent", "-1", strings.Repeat("9", maxWord), p.nonce[xds.TypeListener] + "x"} {
+			say(xds.TypeCluster, nonce)
 		}
 		p.quiet()
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		p.wantAck("lds l=1")
-		p.ack(generate.TypeListener)
-		p.ack(generate.TypeCluster)
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeListener)
+		p.ack(xds.TypeCluster)
+		p.ack(xds.TypeCluster)
 		p.quiet()
-		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
 		h.push()
 		if p.delta {
 			p.wantAck("cds a=2")
@@ -152,14 +152,14 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=1"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
 	h.push()
 	conn, err := grpc.NewClient(h.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	good, err := proto.Marshal(&discoveryv3.DiscoveryRequest{Node: shopNode(t, nil), TypeUrl: generate.TypeCluster, ResponseNonce: "1"})
+	good, err := proto.Marshal(&discoveryv3.DiscoveryRequest{Node: shopNode(t, nil), TypeUrl: xds.TypeCluster, ResponseNonce: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestGarbage(t *testing.T) {
 	}
 	until(t, "all streams are gone", func() bool { return h.server.Connected() == 0 })
 	p := h.connect(t, false)
-	p.subscribe(generate.TypeCluster)
+	p.subscribe(xds.TypeCluster)
 	p.wantAck("cds a=1")
 }
 
@@ -230,16 +230,16 @@ func spoil(rnd *rand.Rand, good []byte) []byte {
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeCluster, map[string]string{"a": "a=0"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=0"})
 	h.push()
 	stays := h.connect(t, true)
-	stays.subscribe(generate.TypeCluster)
+	stays.subscribe(xds.TypeCluster)
 	stays.wantAck("cds a=0")
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
 		for i := 0; ; i++ {
-			h.set(generate.TypeCluster, map[string]string{"a": "a=0", "b": fmt.Sprint("b=", i)})
+			h.set(xds.TypeCluster, map[string]string{"a": "a=0", "b": fmt.Sprint("b=", i)})
 			h.push()
 			select {
 			case <-stop:
@@ -269,7 +269,7 @@ func TestStorm(t *testing.T) {
 	storm.Wait()
 	close(stop)
 	until(t, "only one stream is left", func() bool { return h.server.Connected() == 1 })
-	h.set(generate.TypeCluster, map[string]string{"a": "a=0", "b": "b=end"})
+	h.set(xds.TypeCluster, map[string]string{"a": "a=0", "b": "b=end"})
 	h.push()
 	all.Wait()
 	until(t, "nothing waits for a push", func() bool { return h.server.queue.Len() == 0 })
@@ -293,7 +293,7 @@ func (h *harness) comeAndGo(t *testing.T, rnd *rand.Rand) {
 	if rnd.IntN(4) == 0 {
 		return
 	}
-	for _, typeURL := range []string{generate.TypeCluster, generate.TypeEndpoint, generate.TypeListener}[:1+rnd.IntN(3)] {
+	for _, typeURL := range []string{xds.TypeCluster, xds.TypeEndpoint, xds.TypeListener}[:1+rnd.IntN(3)] {
 		if err := s.Send(&discoveryv3.DeltaDiscoveryRequest{Node: shopNode(t, nil), TypeUrl: typeURL, ResourceNamesSubscribe: []string{"a", "*"}[:rnd.IntN(3)]}); err != nil {
 			t.Error(err)
 			return

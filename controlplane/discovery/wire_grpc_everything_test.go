@@ -17,12 +17,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/xds"
+	grpcxds "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // everyObject reads the objects of which the generator's own tests make
@@ -78,9 +79,9 @@ func TestGRPCTakesEverything(t *testing.T) {
 		listeners := generate.New(generate.Config{}).Generate(w.mesh, &model.Proxy{
 			ID: "client-1.default", Role: "sidecar", IPs: []string{app.ip}, Namespace: "default", Domain: "default.svc.cluster.local",
 			Proxyless: true, Labels: map[string]string{"app": app.name}, Interception: model.InterceptionRedirect,
-		}, generate.TypeListener)
+		}, xds.TypeListener)
 		w.mu.Unlock()
-		resolver, err := xds.NewXDSResolverWithConfigForTesting(app.bootstrap(t, w))
+		resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(app.bootstrap(t, w))
 		if err != nil {
 			t.Fatal(err)
 		}

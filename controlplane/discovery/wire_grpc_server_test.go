@@ -26,7 +26,7 @@ import (
 	xdscreds "google.golang.org/grpc/credentials/xds"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/xds"
+	grpcxds "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -120,9 +120,9 @@ func (a wireApp) serve(t *testing.T, w *wireMesh, listen string) *wireServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := xds.NewGRPCServer(
-		xds.BootstrapContentsForTesting(a.bootstrap(t, w)), grpc.Creds(creds),
-		xds.ServingModeCallback(func(_ net.Addr, args xds.ServingModeChangeArgs) {
+	server, err := grpcxds.NewGRPCServer(
+		grpcxds.BootstrapContentsForTesting(a.bootstrap(t, w)), grpc.Creds(creds),
+		grpcxds.ServingModeCallback(func(_ net.Addr, args grpcxds.ServingModeChangeArgs) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.modes = append(s.modes, args.Mode)
@@ -380,9 +380,9 @@ func TestGRPCServerListensMore(t *testing.T) {
 	w := newWireMesh(t, "127.77.60.10")
 	app := wireApp{ip: "127.77.60.27", name: "server"}
 	modes := make(chan string, 10)
-	server, err := xds.NewGRPCServer(
-		xds.BootstrapContentsForTesting(app.bootstrap(t, w)),
-		xds.ServingModeCallback(func(at net.Addr, args xds.ServingModeChangeArgs) { modes <- at.String() + " " + args.Mode.String() }),
+	server, err := grpcxds.NewGRPCServer(
+		grpcxds.BootstrapContentsForTesting(app.bootstrap(t, w)),
+		grpcxds.ServingModeCallback(func(at net.Addr, args grpcxds.ServingModeChangeArgs) { modes <- at.String() + " " + args.Mode.String() }),
 	)
 	if err != nil {
 		t.Fatal(err)

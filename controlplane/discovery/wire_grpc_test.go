@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/xds"
+	grpcxds "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -170,7 +170,7 @@ func dialXDS(t *testing.T, w *wireMesh, target string) *wireClient {
 // connections, and none if that says nothing.
 func (a wireApp) dial(t *testing.T, w *wireMesh, target string) *wireClient {
 	t.Helper()
-	resolver, err := xds.NewXDSResolverWithConfigForTesting(a.bootstrap(t, w))
+	resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(a.bootstrap(t, w))
 	if err != nil {
 		t.Fatal(err)
 	}

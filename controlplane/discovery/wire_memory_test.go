@@ -13,7 +13,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // heap is the memory in use, in bytes.
@@ -36,10 +36,10 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 		act           func(t *testing.T, h *harness, p *peer)
 	}{
 		{"a thousand snapshots, none acknowledged", 10e6, 4e6, func(t *testing.T, h *harness, p *peer) {
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.want("cds a=1 b=1")
 			for i := range 1000 { // 50 MB, if they were kept
-				h.set(generate.TypeCluster, map[string]string{"a": fmt.Sprint("a=", i, strings.Repeat("x", 50_000))})
+				h.set(xds.TypeCluster, map[string]string{"a": fmt.Sprint("a=", i, strings.Repeat("x", 50_000))})
 				h.push()
 				h.forgetPushed()
 			}
@@ -49,7 +49,7 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 			for i := range names {
 				names[i] = fmt.Sprintf("outbound|80||service-%d.test", i)
 			}
-			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: generate.TypeEndpoint, ResourceNamesSubscribe: names})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: xds.TypeEndpoint, ResourceNamesSubscribe: names})
 			p.any() // that there are none
 		}},
 		{"a thousand changes of a long subscription", 30e6, 10e6, func(_ *testing.T, _ *harness, p *peer) {
@@ -57,14 +57,14 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 			for i := range names {
 				names[i] = fmt.Sprintf("outbound|80||service-%d.default.svc.cluster.local", i)
 			}
-			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: generate.TypeEndpoint, ResourceNamesSubscribe: names})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: xds.TypeEndpoint, ResourceNamesSubscribe: names})
 			p.any()
 			for i := range 1000 { // each makes a set of 2,000 names: 32 MB, if they were kept
-				p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeEndpoint, ResourceNamesUnsubscribe: names[i : i+1]})
+				p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNamesUnsubscribe: names[i : i+1]})
 			}
 		}},
 		{"two thousand that come and go", 10e6, 6e6, func(t *testing.T, h *harness, p *peer) {
-			p.subscribe(generate.TypeCluster)
+			p.subscribe(xds.TypeCluster)
 			p.wantAck("cds a=1 b=1")
 			var storm sync.WaitGroup
 			for w := range 20 {
@@ -81,7 +81,7 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 	} {
 		t.Run(tc.name, func(t *testing.T) { //nolint:paralleltest // as above
 			h := start(t, nil)
-			h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
+			h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
 			h.push()
 			before := heap()
 			p := h.onOwnConnection(t, true) // which takes long responses

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestGoControlPlaneClient has go-control-plane's own ADS client take listeners:
@@ -34,7 +34,7 @@ func TestGoControlPlaneClient(t *testing.T) {
 	defer func() { _ = conn.Close() }() // the test is over
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	client := sotwv3.NewADSClient(ctx, shopNode(t, nil), generate.TypeListener)
+	client := sotwv3.NewADSClient(ctx, shopNode(t, nil), xds.TypeListener)
 	if err := client.InitConnect(conn); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestGoControlPlaneClient(t *testing.T) {
 // A gRPC client takes what a response of clusters or listeners lacks as gone.
 func TestWholeStateByName(t *testing.T) {
 	t.Parallel()
-	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener} {
+	for _, typeURL := range []string{xds.TypeCluster, xds.TypeListener} {
 		short := shortType(typeURL)
 		t.Run(short, func(t *testing.T) {
 			t.Parallel()
@@ -118,20 +118,20 @@ func TestWholeStateByName(t *testing.T) {
 // snapshot, and in its order.
 func TestRequestDoesNotOvertake(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds a=1 b=1")
 		p.quiet()
-		h.set(generate.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
-		h.set(generate.TypeRoute, map[string]string{"r": "r=c"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
+		h.set(xds.TypeRoute, map[string]string{"r": "r=c"})
 		h.server.mesh.Store(&published{Mesh: h.freeze(), since: time.Now()})
-		p.subscribe(generate.TypeRoute, "r")
+		p.subscribe(xds.TypeRoute, "r")
 		if p.delta {
 			p.want("cds c=1")
 		} else {
 			p.want("cds a=1 b=1 c=1")
 		}
 		p.quiet()
-		p.ack(generate.TypeCluster)
+		p.ack(xds.TypeCluster)
 		p.wantAck("rds r=c")
 	})
 }
@@ -141,10 +141,10 @@ func TestRequestDoesNotOvertake(t *testing.T) {
 func TestResumeRemovesAtOnce(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)
-	h.resume(p, generate.TypeCluster, map[string]string{"a": "", "b": "", "gone": "old"})
+	h.resume(p, xds.TypeCluster, map[string]string{"a": "", "b": "", "gone": "old"})
 	p.quiet()
-	h.resume(p, generate.TypeListener, map[string]string{"l": ""})
-	h.resume(p, generate.TypeRoute, map[string]string{"r": ""}, "r")
+	h.resume(p, xds.TypeListener, map[string]string{"l": ""})
+	h.resume(p, xds.TypeRoute, map[string]string{"r": ""}, "r")
 	p.wantAck("cds -gone")
 	p.quiet()
 }
@@ -154,15 +154,15 @@ func TestResumeRemovesAtOnce(t *testing.T) {
 func TestEndpointsGoneWhenAskedFor(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=1"})
 	h.push()
 	p := h.connect(t, false)
-	p.subscribe(generate.TypeEndpoint, "a")
+	p.subscribe(xds.TypeEndpoint, "a")
 	p.wantAck("eds ea=1")
-	h.set(generate.TypeEndpoint, map[string]string{"a": "ea=2"})
+	h.set(xds.TypeEndpoint, map[string]string{"a": "ea=2"})
 	h.push()
 	p.wantAck("eds ea=2")
-	p.more(generate.TypeEndpoint, "b")
+	p.more(xds.TypeEndpoint, "b")
 	p.wantAck("eds \n\x01b") // the name in field 1, and nothing else
 	p.quiet()
 }
@@ -174,13 +174,13 @@ func TestAskedAgain(t *testing.T) {
 	each(t, func(_ *testing.T, _ *harness, p *peer) {
 		initial(p)
 		if p.delta {
-			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeRoute, ResourceNamesUnsubscribe: []string{"r"}})
-			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeRoute, ResourceNamesSubscribe: []string{"r"}})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResourceNamesUnsubscribe: []string{"r"}})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResourceNamesSubscribe: []string{"r"}})
 		} else {
-			p.names[generate.TypeRoute] = nil
-			p.ack(generate.TypeRoute)
-			p.names[generate.TypeRoute] = []string{"r"}
-			p.ack(generate.TypeRoute)
+			p.names[xds.TypeRoute] = nil
+			p.ack(xds.TypeRoute)
+			p.names[xds.TypeRoute] = []string{"r"}
+			p.ack(xds.TypeRoute)
 		}
 		p.wantAck("rds r=1")
 		p.quiet()
@@ -196,31 +196,31 @@ func TestManyNames(t *testing.T) {
 		for i := range count {
 			names = append(names, "name-"+versionOf(uint64(i)*0x9e3779b97f4a7c15))
 		}
-		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=1", names[count-1]: "last=1"})
+		h.set(xds.TypeEndpoint, map[string]string{names[0]: "first=1", names[count-1]: "last=1"})
 		h.push()
 		other := h.connect(t, p.delta)
-		other.subscribe(generate.TypeEndpoint, names[0])
+		other.subscribe(xds.TypeEndpoint, names[0])
 		other.wantAck("eds first=1")
 		p = h.onOwnConnection(t, p.delta)
 
 		began := time.Now()
-		p.subscribe(generate.TypeEndpoint, slices.Concat(names, names[:10])...)
+		p.subscribe(xds.TypeEndpoint, slices.Concat(names, names[:10])...)
 		p.ack(p.any())
-		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=2", names[count-1]: "last=1"})
+		h.set(xds.TypeEndpoint, map[string]string{names[0]: "first=2", names[count-1]: "last=1"})
 		h.push()
 		other.wantAck("eds first=2")
 		p.wantAck("eds first=2")
 		if p.delta {
-			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: generate.TypeEndpoint, ResourceNamesUnsubscribe: names[:count-1]})
+			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNamesUnsubscribe: names[:count-1]})
 		} else {
-			p.names[generate.TypeEndpoint] = names[count-1:]
-			p.ack(generate.TypeEndpoint)
+			p.names[xds.TypeEndpoint] = names[count-1:]
+			p.ack(xds.TypeEndpoint)
 		}
 		p.quiet()
 		if took := time.Since(began); took > 2*time.Minute {
 			t.Errorf("a subscription of %d names takes %s", count, took)
 		}
-		h.set(generate.TypeEndpoint, map[string]string{names[0]: "first=3", names[count-1]: "last=2"})
+		h.set(xds.TypeEndpoint, map[string]string{names[0]: "first=3", names[count-1]: "last=2"})
 		h.push()
 		other.wantAck("eds first=3")
 		p.wantAck("eds last=2")
@@ -242,7 +242,7 @@ func TestUnservedTypes(t *testing.T) {
 		} {
 			p.subscribe(typeURL)
 		}
-		p.subscribe(generate.TypeCluster)
+		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds a=1 b=1") // and no word of the others
 		long := strings.Repeat("x", maxWord-20)
 		for i := range count {
@@ -252,7 +252,7 @@ func TestUnservedTypes(t *testing.T) {
 				p.must(&discoveryv3.DiscoveryRequest{TypeUrl: long + versionOf(uint64(i)), ResponseNonce: "1"})
 			}
 		}
-		h.set(generate.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
 		h.push()
 		if p.delta {
 			p.wantAck("cds a=2")

@@ -12,20 +12,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // apart gives the listeners of a proxy with redirected traffic, which Envoy takes.
-func apart(t *testing.T, objects string) *Set {
+func apart(t *testing.T, objects string) *xds.Set {
 	t.Helper()
 	mesh := snapshot.Build(nil, inputOf(decode(t, objects), meshconfig.Default()), model.Change{All: true})
 	proxy := proxyAt("10.0.0.9")
 	proxy.Interception = model.InterceptionRedirect
 	validate(t, envoyBinary(t), mesh, proxy)
-	return New(Config{}).Generate(mesh, proxy, TypeListener)
+	return New(Config{}).Generate(mesh, proxy, xds.TypeListener)
 }
 
 // tells fails unless the problems are about these objects, in this order.
-func tells(t *testing.T, set *Set, want ...string) {
+func tells(t *testing.T, set *xds.Set, want ...string) {
 	t.Helper()
 	var got []string
 	for _, p := range set.Problems {

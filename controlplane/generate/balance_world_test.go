@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // balancing is an Envoy in front of applications on loopback addresses.
@@ -139,7 +140,7 @@ func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *te
 func secretOf(t *testing.T, name string) map[string]any {
 	t.Helper()
 	file := func(path string) map[string]any { return map[string]any{"filename": path} }
-	out := map[string]any{"@type": TypeSecret, "name": name}
+	out := map[string]any{"@type": xds.TypeSecret, "name": name}
 	if roots, ok := strings.CutPrefix(name, "file-root:"); ok {
 		if roots == "system" {
 			roots = "/etc/ssl/certs/ca-certificates.crt"

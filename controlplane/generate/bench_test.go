@@ -9,6 +9,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // The mesh of the benchmarks: 500 services, 600 clusters.
@@ -16,7 +17,7 @@ const benchServices = 500
 
 func BenchmarkCold(b *testing.B) {
 	w := newWorld(b, benchServices)
-	for _, typeURL := range append([]string{"all"}, Types...) {
+	for _, typeURL := range append([]string{"all"}, xds.Types...) {
 		b.Run(typeURL[len(typeURL)-min(len(typeURL), 10):], func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

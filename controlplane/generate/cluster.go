@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // clusterSource is everything that an outbound cluster is built from.
@@ -85,21 +86,21 @@ func allSecured(list []*model.Endpoint, peers *snapshot.PeerAuthentications, por
 }
 
 // clusters gives the CDS resources of a proxy.
-func (g *Generator) clusters(s *scope) *Set {
+func (g *Generator) clusters(s *scope) *xds.Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
-	key := setKey{typeURL: TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
-	return g.sets.get(key, s.mesh.Sequence, sources{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *Set) *Set {
+	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
+	return g.sets.get(key, s.mesh.Sequence, sources{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
 		all, problems := out.resources, out.problems
 		for _, c := range ingress.clusters(s.mesh.Config) {
-			r, err := g.table.put(TypeCluster, c.GetName(), c)
+			r, err := g.table.Put(xds.TypeCluster, c.GetName(), c)
 			if err != nil {
 				problems = append(problems, parts.Left(s.author(model.Key{}), err))
 				continue
 			}
 			all = append(all[:len(all):len(all)], r)
 		}
-		return newSet(prev, all, problems)
+		return xds.NewSet(prev, all, problems)
 	})
 }
 
@@ -111,18 +112,18 @@ func (g *Generator) outboundClusters(s *scope) *part {
 		from[6] = s.mesh.Endpoints // whether they are secured
 	}
 	return g.outbound.get(s.outbound, s.mesh.Sequence, from, func(prev *part) *part {
-		p := &part{resources: make([]*Resource, 0, len(v.clusters)+1)}
+		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters)+1)}
 		for _, ref := range v.clusters {
 			src := s.source(ref)
 			if ref.subset == "" && src.named() && len(endpointsOf(src.endpoints, src.Rule, src.Subset, ref.port.Number)) == 0 {
 				p.problems = append(p.problems, withoutNames(ref))
 			}
-			p.add(ref, func() (*Resource, error) {
-				return g.table.get(src, TypeCluster, ref.name, func() proto.Message { return cluster.Outbound(ref.name, src.Source, src.assignment(ref.name)) })
+			p.add(ref, func() (*xds.Resource, error) {
+				return g.table.Get(src, xds.TypeCluster, ref.name, func() proto.Message { return cluster.Outbound(ref.name, src.Source, src.assignment(ref.name)) })
 			})
 		}
-		p.add(clusterRef{}, func() (*Resource, error) {
-			return g.table.put(TypeCluster, parts.BlackHoleCluster, cluster.BlackHole())
+		p.add(clusterRef{}, func() (*xds.Resource, error) {
+			return g.table.Put(xds.TypeCluster, parts.BlackHoleCluster, cluster.BlackHole())
 		})
 		if prev != nil && slices.Equal(prev.resources, p.resources) && slices.Equal(prev.problems, p.problems) {
 			return prev // so that the sets that hold it stay too
@@ -138,7 +139,7 @@ func withoutNames(ref clusterRef) model.Problem {
 }
 
 // add appends a resource, or the problem of the object that spoils it.
-func (p *part) add(ref clusterRef, get func() (*Resource, error)) {
+func (p *part) add(ref clusterRef, get func() (*xds.Resource, error)) {
 	r, err := get()
 	switch {
 	case err == nil:

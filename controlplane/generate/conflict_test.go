@@ -10,6 +10,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 const conflictingMesh = `kind: ServiceEntry
@@ -45,7 +46,7 @@ func TestConflictsAreCounted(t *testing.T) {
 	proxy := proxyAt("10.0.0.9")
 	proxy.Interception = model.InterceptionRedirect
 	got := map[model.ProblemCode]string{}
-	for _, p := range append(New(Config{}).Generate(mesh, proxy, TypeListener).Problems, mesh.Problems...) {
+	for _, p := range append(New(Config{}).Generate(mesh, proxy, xds.TypeListener).Problems, mesh.Problems...) {
 		if p.Code != "" {
 			got[p.Code] += p.Object.String()
 		}

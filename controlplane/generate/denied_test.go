@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 func denyList(t *testing.T, text string) *denylist.List {
@@ -155,7 +156,7 @@ func TestDenied(t *testing.T) {
 			g, in := New(Config{}), c.input()
 			in.Denied = denyList(t, text)
 			before, mesh := generateAll(g, c.build(), c.proxy), snapshot.Build(nil, in, model.Change{All: true})
-			for _, r := range g.Generate(mesh, c.proxy, TypeListener).Resources {
+			for _, r := range g.Generate(mesh, c.proxy, xds.TypeListener).Resources {
 				l := unpack(t, r).(*listenerv3.Listener)
 				for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 					denies := startsWith(chain, filters)
@@ -170,7 +171,7 @@ func TestDenied(t *testing.T) {
 			in.Denied = denyList(t, "# nobody\n")
 			for i, set := range generateAll(g, snapshot.Build(mesh, in, model.Change{All: true}), c.proxy) {
 				if set.Version != before[i].Version {
-					t.Errorf("an empty list changes %s", Types[i])
+					t.Errorf("an empty list changes %s", xds.Types[i])
 				}
 			}
 			validate(t, binary, mesh, c.proxy)

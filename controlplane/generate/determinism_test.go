@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestBytesAreEqual builds every case again and again, from shuffled and
@@ -32,7 +33,7 @@ func TestBytesAreEqual(t *testing.T) {
 				rnd.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 				mesh := snapshot.Build(nil, inputOf(objects, c.mesh), model.Change{All: true})
 				got := generateAll(New(Config{}), mesh, c.proxy)
-				for i, typeURL := range Types {
+				for i, typeURL := range xds.Types {
 					sameSet(t, typeURL, want[i], got[i])
 				}
 			}
@@ -54,7 +55,7 @@ func TestIncrementalEqualsWhole(t *testing.T) {
 				mesh = snapshot.Build(mesh, in, model.NewChange(changed))
 				whole := snapshot.Build(nil, in, model.Change{All: true})
 				got, want := generateAll(g, mesh, c.proxy), generateAll(New(Config{}), whole, c.proxy)
-				for i, typeURL := range Types {
+				for i, typeURL := range xds.Types {
 					sameSet(t, typeURL, want[i], got[i])
 				}
 				if len(mesh.Problems) != len(whole.Problems) {
@@ -69,20 +70,20 @@ func TestIncrementalEqualsWhole(t *testing.T) {
 	}
 }
 
-func generateAll(g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) []*Set {
-	sets := make([]*Set, 0, len(Types))
-	for _, typeURL := range Types {
+func generateAll(g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) []*xds.Set {
+	sets := make([]*xds.Set, 0, len(xds.Types))
+	for _, typeURL := range xds.Types {
 		sets = append(sets, g.Generate(mesh, proxy, typeURL))
 	}
 	return sets
 }
 
-func sameSet(t *testing.T, typeURL string, want, got *Set) {
+func sameSet(t *testing.T, typeURL string, want, got *xds.Set) {
 	t.Helper()
 	if want.Version != got.Version {
 		t.Errorf("%s: version %s, want %s", typeURL, got.Version, want.Version)
 	}
-	equal := slices.EqualFunc(want.Resources, got.Resources, func(a, b *Resource) bool {
+	equal := slices.EqualFunc(want.Resources, got.Resources, func(a, b *xds.Resource) bool {
 		return a.Name == b.Name && a.Hash == b.Hash && bytes.Equal(a.Any, b.Any)
 	})
 	if !equal {

@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // fieldName is the message and JSON name of a field.
@@ -74,7 +75,7 @@ func showEffects(t *testing.T, c *testCase, object int, effect map[string]string
 		with.Spec = spec
 		objects[object] = &with
 		g, mesh := New(Config{}), snapshot.Build(nil, inputOf(objects, c.mesh), model.Change{All: true})
-		for _, set := range append(generateAll(g, mesh, c.proxy), g.Generate(mesh, c.proxy, TypeExtension)) {
+		for _, set := range append(generateAll(g, mesh, c.proxy), g.Generate(mesh, c.proxy, xds.TypeExtension)) {
 			out = append(out, set.Version)
 		}
 		return out

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // endpointSource is everything that the endpoints of a cluster are built from.
@@ -43,14 +44,14 @@ func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthenticatio
 
 // endpoints gives the EDS resources of a proxy: one for each EDS cluster, also
 // where it is empty, because Envoy waits for it.
-func (g *Generator) endpoints(s *scope) *Set {
+func (g *Generator) endpoints(s *scope) *xds.Set {
 	v := g.view(s)
 	at := viewpointOf(s)
-	key := setKey{typeURL: TypeEndpoint, outbound: s.outbound}
+	key := setKey{typeURL: xds.TypeEndpoint, outbound: s.outbound}
 	key.outbound.rules += at.String()
 	from := sources{v, s.mesh.Endpoints, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Networks, s.mesh.Config}
-	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
-		p := &part{resources: make([]*Resource, 0, len(v.clusters))}
+	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
+		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters))}
 		for _, ref := range v.clusters {
 			if ref.found != model.ResolutionStatic {
 				continue
@@ -61,8 +62,8 @@ func (g *Generator) endpoints(s *scope) *Set {
 				locality: ref.locality(s),
 			}
 			src.from = at.of(s, ref, src.endpoints)
-			p.add(ref, func() (*Resource, error) {
-				return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
+			p.add(ref, func() (*xds.Resource, error) {
+				return g.table.Get(src, xds.TypeEndpoint, ref.name, func() proto.Message {
 					list, peers := src.list()
 					cla := loadAssignment(ref.name, src.port, list, peers)
 					prefer(cla, list, src.port, src.locality)
@@ -70,7 +71,7 @@ func (g *Generator) endpoints(s *scope) *Set {
 				})
 			})
 		}
-		return newSet(prev, p.resources, p.problems)
+		return xds.NewSet(prev, p.resources, p.problems)
 	})
 }
 
@@ -84,8 +85,8 @@ func endpointSetOf(mesh *snapshot.Mesh, svc *model.Service) *snapshot.EndpointSe
 
 // NoEndpoints is the resource of a cluster that has no endpoints; nil when no
 // cluster can have the name.
-func NoEndpoints(cluster string) *Resource {
-	r, err := marshal(TypeEndpoint, cluster, &endpointv3.ClusterLoadAssignment{ClusterName: cluster})
+func NoEndpoints(cluster string) *xds.Resource {
+	r, err := xds.New(xds.TypeEndpoint, cluster, &endpointv3.ClusterLoadAssignment{ClusterName: cluster})
 	if err != nil {
 		return nil
 	}

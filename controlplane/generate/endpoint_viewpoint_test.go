@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // clusters are the services of a platform of a test.
@@ -56,7 +57,7 @@ func at(address, cluster, network string) *model.Endpoint {
 }
 
 // showEndpoints renders the endpoints of a cluster: address*weight, and marks.
-func showEndpoints(t *testing.T, set *Set, name string) string {
+func showEndpoints(t *testing.T, set *xds.Set, name string) string {
 	t.Helper()
 	r := set.Get(name)
 	if r == nil {
@@ -173,7 +174,7 @@ func TestEndpointsByPlace(t *testing.T) {
 					c.proxy(p)
 				}
 			})
-			if diff := cmp.Diff(c.want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, TypeEndpoint), webCluster)); diff != "" {
+			if diff := cmp.Diff(c.want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, xds.TypeEndpoint), webCluster)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -201,7 +202,7 @@ func TestGatewaysDivideWeights(t *testing.T) {
 	proxy := placed(func(p *model.Proxy) { p.Network = "east" })
 	// The factor is 6, for two and for three gateways.
 	want := "z1*12: 10.0.0.1*6 192.0.2.1:15443*3 192.0.2.2:15443*3 z2*12: 192.0.2.1:15443*5 192.0.2.2:15443*5 192.0.2.3:15443*2"
-	if diff := cmp.Diff(want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, TypeEndpoint), webCluster)); diff != "" {
+	if diff := cmp.Diff(want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, xds.TypeEndpoint), webCluster)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -220,26 +221,26 @@ func TestPlacesShareResources(t *testing.T) {
 	proxy := func(node, network string) *model.Proxy {
 		return placed(func(p *model.Proxy) { p.Node, p.Network = node, network })
 	}
-	set := g.Generate(mesh, proxy("n1", "east"), TypeEndpoint)
-	if g.Generate(mesh, proxy("n1", "east"), TypeEndpoint) != set {
+	set := g.Generate(mesh, proxy("n1", "east"), xds.TypeEndpoint)
+	if g.Generate(mesh, proxy("n1", "east"), xds.TypeEndpoint) != set {
 		t.Error("two proxies of a place do not share the set")
 	}
 	for _, other := range []*model.Proxy{proxy("n2", "east"), proxy("n1", "west"), placed(func(p *model.Proxy) { p.Node, p.Network, p.ClusterID = "n1", "east", "c2" })} {
-		elsewhere := g.Generate(mesh, other, TypeEndpoint)
+		elsewhere := g.Generate(mesh, other, xds.TypeEndpoint)
 		if elsewhere.Get(webCluster) != set.Get(webCluster) {
 			t.Errorf("%+v: a resource that the place does not matter to is another", other)
 		}
 	}
 	const node = "outbound|80||node.shop.svc.cluster.local"
 	for from, want := range map[[2]string]string{{"n1", "east"}: "10.0.0.1", {"n2", "east"}: "192.0.2.1:15443", {"n2", "west"}: "10.0.0.2", {"n3", "west"}: ""} {
-		if got := showEndpoints(t, g.Generate(mesh, proxy(from[0], from[1]), TypeEndpoint), node); got != want {
+		if got := showEndpoints(t, g.Generate(mesh, proxy(from[0], from[1]), xds.TypeEndpoint), node); got != want {
 			t.Errorf("%v: %q, want %q", from, got, want)
 		}
 	}
 	// A change of what says nothing about endpoints leaves the set as it is.
 	again := inputOf(nil, meshconfig.Default())
 	again.Networks, again.Platform = in.Networks, in.Platform
-	if next := snapshot.Build(mesh, again, model.Change{All: true}); g.Generate(next, proxy("n1", "east"), TypeEndpoint) != set {
+	if next := snapshot.Build(mesh, again, model.Change{All: true}); g.Generate(next, proxy("n1", "east"), xds.TypeEndpoint) != set {
 		t.Error("the set is new although nothing changed")
 	}
 }
@@ -275,7 +276,7 @@ func TestDrainingAndSockets(t *testing.T) {
 	in := inputOf(nil, meshconfig.Default())
 	in.Platform = clusters{serving("web.shop.svc.cluster.local", nil, drains, at("10.0.0.2", "c1", ""), pipe)}
 	mesh := snapshot.Build(nil, in, model.Change{All: true})
-	if got, want := showEndpoints(t, New(Config{}).Generate(mesh, placed(func(*model.Proxy) {}), TypeEndpoint), webCluster), "10.0.0.1 draining 10.0.0.2 /run/web"; got != want {
+	if got, want := showEndpoints(t, New(Config{}).Generate(mesh, placed(func(*model.Proxy) {}), xds.TypeEndpoint), webCluster), "10.0.0.1 draining 10.0.0.2 /run/web"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

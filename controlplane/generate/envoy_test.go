@@ -24,6 +24,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
@@ -122,8 +123,8 @@ func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []by
 		"typed_extension_protocol_options":{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions":{
 			"@type":"type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions","explicit_http_config":{"http2_protocol_options":{}}}},
 		"load_assignment":{"cluster_name":"sds-grpc","endpoints":[{"lb_endpoints":[{"endpoint":{"address":{"pipe":{"path":"./socket"}}}}]}]}}`))
-	endpoints := g.Generate(mesh, proxy, TypeEndpoint)
-	for _, r := range g.Generate(mesh, proxy, TypeCluster).Resources {
+	endpoints := g.Generate(mesh, proxy, xds.TypeEndpoint)
+	for _, r := range g.Generate(mesh, proxy, xds.TypeCluster).Resources {
 		c := unpack(t, r).(*clusterv3.Cluster)
 		if c.GetType() == clusterv3.Cluster_EDS {
 			cla := endpoints.Get(c.GetName())
@@ -135,11 +136,11 @@ func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []by
 		}
 		clusters = append(clusters, compactJSON(t, c))
 	}
-	routes := g.Generate(mesh, proxy, TypeRoute)
-	for _, r := range g.Generate(mesh, proxy, TypeListener).Resources {
+	routes := g.Generate(mesh, proxy, xds.TypeRoute)
+	for _, r := range g.Generate(mesh, proxy, xds.TypeListener).Resources {
 		l := unpack(t, r).(*listenerv3.Listener)
 		inlineRoutes(t, l, routes)
-		inlinePlugins(t, l, g.Generate(mesh, proxy, TypeExtension))
+		inlinePlugins(t, l, g.Generate(mesh, proxy, xds.TypeExtension))
 		listeners = append(listeners, compactJSON(t, l))
 	}
 	b, err := json.Marshal(map[string]any{
@@ -156,7 +157,7 @@ func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []by
 }
 
 // inlineRoutes replaces the names of routes in a listener by the routes.
-func inlineRoutes(t *testing.T, l *listenerv3.Listener, routes *Set) {
+func inlineRoutes(t *testing.T, l *listenerv3.Listener, routes *xds.Set) {
 	t.Helper()
 	for _, chain := range l.GetFilterChains() {
 		for _, f := range chain.GetFilters() {

@@ -13,6 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // extensionSource is what the configuration of a plugin is made of.
@@ -24,21 +25,21 @@ type extensionSource struct {
 // extensions gives the ECDS resources of a proxy: the configurations of its
 // plugins, also of those that no listener of its has a place for. Where a secret
 // belongs there is its reference: see [PullSecret].
-func (g *Generator) extensions(s *scope) *Set {
+func (g *Generator) extensions(s *scope) *xds.Set {
 	if len(s.plugins.List) == 0 {
 		return g.empty
 	}
 	old := extension.IsOld(s.proxy.Envoy)
-	key := setKey{typeURL: TypeExtension, plugins: s.plugins.Key}
+	key := setKey{typeURL: xds.TypeExtension, plugins: s.plugins.Key}
 	if old {
 		key.plugins += "old"
 	}
-	return g.sets.get(key, s.mesh.Sequence, sources{s.mesh.WasmPlugins}, func(prev *Set) *Set {
+	return g.sets.get(key, s.mesh.Sequence, sources{s.mesh.WasmPlugins}, func(prev *xds.Set) *xds.Set {
 		p := &part{}
 		for _, plugin := range s.plugins.List {
 			config, problems := extension.Config(plugin, old)
 			p.problems = append(p.problems, problems...)
-			r, err := g.table.get(extensionSource{plugin, old}, TypeExtension, plugin.Name, func() proto.Message { return config })
+			r, err := g.table.Get(extensionSource{plugin, old}, xds.TypeExtension, plugin.Name, func() proto.Message { return config })
 			if err != nil {
 				left := parts.Left(plugin.Config.Key, err)
 				left.Source = plugin.Config.Source
@@ -47,13 +48,13 @@ func (g *Generator) extensions(s *scope) *Set {
 			}
 			p.resources = append(p.resources, r)
 		}
-		return newSet(prev, p.resources, p.problems)
+		return xds.NewSet(prev, p.resources, p.problems)
 	})
 }
 
 // PullSecret gives the reference to the secret that an ECDS resource has to be
 // completed with, kubernetes://namespace/name; empty for none.
-func PullSecret(r *Resource) (string, error) {
+func PullSecret(r *xds.Resource) (string, error) {
 	config, err := extensionOf(r)
 	if err != nil {
 		return "", err
@@ -64,7 +65,7 @@ func PullSecret(r *Resource) (string, error) {
 // WithPullSecret completes an ECDS resource with a docker config. Its bytes hold
 // the secret: they go to the proxy, and nowhere else. An empty one says that there
 // is none.
-func WithPullSecret(r *Resource, docker []byte) (*Resource, error) {
+func WithPullSecret(r *xds.Resource, docker []byte) (*xds.Resource, error) {
 	config, err := extensionOf(r)
 	if err != nil {
 		return nil, err
@@ -76,10 +77,10 @@ func WithPullSecret(r *Resource, docker []byte) (*Resource, error) {
 	if err := extension.WithPullSecret(config, text); err != nil {
 		return nil, err
 	}
-	return marshal(TypeExtension, r.Name, config)
+	return xds.New(xds.TypeExtension, r.Name, config)
 }
 
-func extensionOf(r *Resource) (*corev3.TypedExtensionConfig, error) {
+func extensionOf(r *xds.Resource) (*corev3.TypedExtensionConfig, error) {
 	packed, config := &anypb.Any{}, &corev3.TypedExtensionConfig{}
 	if err := proto.Unmarshal(r.Any, packed); err != nil {
 		return nil, fmt.Errorf("read resource %s: %w", r.Name, err)

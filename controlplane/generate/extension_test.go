@@ -22,12 +22,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
 // inlinePlugins replaces the names of plugins in a listener by their
 // configurations, with a file as an agent would put it there.
-func inlinePlugins(t *testing.T, l *listenerv3.Listener, plugins *Set) {
+func inlinePlugins(t *testing.T, l *listenerv3.Listener, plugins *xds.Set) {
 	t.Helper()
 	for _, chain := range l.GetFilterChains() {
 		for _, f := range chain.GetFilters() {
@@ -53,7 +54,7 @@ func inlinePlugins(t *testing.T, l *listenerv3.Listener, plugins *Set) {
 	}
 }
 
-func inlinePlugin(t *testing.T, r *Resource) *anypb.Any {
+func inlinePlugin(t *testing.T, r *xds.Resource) *anypb.Any {
 	t.Helper()
 	if r == nil {
 		t.Fatal("a listener names a plugin without a configuration")
@@ -74,7 +75,7 @@ func inlinePlugin(t *testing.T, r *Resource) *anypb.Any {
 }
 
 // pluginConfig reads an ECDS resource.
-func pluginConfig(t *testing.T, r *Resource) *wasmv3.PluginConfig {
+func pluginConfig(t *testing.T, r *xds.Resource) *wasmv3.PluginConfig {
 	t.Helper()
 	plugin := &httpwasmv3.Wasm{}
 	if err := unpack(t, r).(*corev3.TypedExtensionConfig).GetTypedConfig().UnmarshalTo(plugin); err != nil {
@@ -106,21 +107,21 @@ func TestPluginsTouchOnlyTheirProxies(t *testing.T) {
 	}
 	w.withPlugins(map[string]*extensionsv1alpha1.WasmPlugin{"p": plugin("oci://registry.example/p:v1")})
 	with, without := generateAll(g, w.mesh, mine), generateAll(g, w.mesh, other)
-	for i, typeURL := range Types {
+	for i, typeURL := range xds.Types {
 		if without[i] != before[i] {
 			t.Errorf("%s: another *Set for a proxy without plugins", typeURL)
 		}
-		if same := with[i] == before[i]; same != (typeURL != TypeListener) {
+		if same := with[i] == before[i]; same != (typeURL != xds.TypeListener) {
 			t.Errorf("%s: the *Set of the proxy with the plugin is that of before: %t", typeURL, same)
 		}
 	}
-	if set := g.Generate(w.mesh, other, TypeExtension); set != g.empty {
+	if set := g.Generate(w.mesh, other, xds.TypeExtension); set != g.empty {
 		t.Errorf("a proxy without plugins gets %v", set)
 	}
-	first := g.Generate(w.mesh, mine, TypeExtension)
+	first := g.Generate(w.mesh, mine, xds.TypeExtension)
 	w.withPlugins(map[string]*extensionsv1alpha1.WasmPlugin{"p": plugin("oci://registry.example/p:v2")})
-	after, second := generateAll(g, w.mesh, mine), g.Generate(w.mesh, mine, TypeExtension)
-	for i, typeURL := range Types {
+	after, second := generateAll(g, w.mesh, mine), g.Generate(w.mesh, mine, xds.TypeExtension)
+	for i, typeURL := range xds.Types {
 		if after[i] != with[i] {
 			t.Errorf("%s: another *Set although only the module is another", typeURL)
 		}
@@ -128,11 +129,11 @@ func TestPluginsTouchOnlyTheirProxies(t *testing.T) {
 	if difference(first, second) != 1 || first.Get("default.p") == nil {
 		t.Errorf("%d configurations changed, want that of the plugin", difference(first, second))
 	}
-	if g.Generate(w.mesh, mine, TypeExtension) != second {
+	if g.Generate(w.mesh, mine, xds.TypeExtension) != second {
 		t.Error("the same again is another *Set")
 	}
 	w.withPlugins(nil)
-	if gone := generateAll(g, w.mesh, mine); gone[slices.Index(Types, TypeListener)].Version != before[slices.Index(Types, TypeListener)].Version {
+	if gone := generateAll(g, w.mesh, mine); gone[slices.Index(xds.Types, xds.TypeListener)].Version != before[slices.Index(xds.Types, xds.TypeListener)].Version {
 		t.Error("without the plugin the listeners are not those of before")
 	}
 }
@@ -153,7 +154,7 @@ func TestOldEnvoysFailOpen(t *testing.T) {
 	for _, tc := range tests {
 		proxy := proxyAt("127.1.0.2")
 		proxy.Envoy = tc.version
-		config := pluginConfig(t, g.Generate(w.mesh, proxy, TypeExtension).Get("default.p"))
+		config := pluginConfig(t, g.Generate(w.mesh, proxy, xds.TypeExtension).Get("default.p"))
 		//lint:ignore SA1019 the field that old Envoys read
 		if config.GetFailOpen() != tc.open || config.GetFailurePolicy() != tc.policy {
 			t.Errorf("Envoy %q: got %v", tc.version, config)
@@ -168,7 +169,7 @@ func TestPullSecretIsFilledIn(t *testing.T) {
 		"secret": {Url: "oci://r.example/p:v1", ImagePullSecret: "other/registry"},
 		"plain":  {Url: "oci://r.example/p:v1"},
 	})
-	set := g.Generate(w.mesh, proxyAt("127.1.0.2"), TypeExtension)
+	set := g.Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeExtension)
 	if name, err := PullSecret(set.Get("default.plain")); name != "" || err != nil {
 		t.Errorf("a plugin without a secret: %q, %v", name, err)
 	}
@@ -193,7 +194,7 @@ func TestPullSecretIsFilledIn(t *testing.T) {
 	if got := pluginConfig(t, res).GetVmConfig().GetEnvironmentVariables().GetKeyValues()[env]; got != "kubernetes://default/registry" {
 		t.Errorf("the resource that all share says %q", got)
 	}
-	if _, err := PullSecret(&Resource{Name: "broken", Any: []byte("\xff")}); err == nil || !strings.Contains(err.Error(), "broken") {
+	if _, err := PullSecret(&xds.Resource{Name: "broken", Any: []byte("\xff")}); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("a broken resource: %v", err)
 	}
 }
@@ -217,8 +218,8 @@ func FuzzPlugins(f *testing.F) {
 		mesh := snapshot.Build(nil, inputOf(objects, settings), model.Change{All: true})
 		proxy := proxyAt("127.1.0.2")
 		g := New(Config{})
-		listeners, plugins := g.Generate(mesh, proxy, TypeListener), g.Generate(mesh, proxy, TypeExtension)
-		sameSet(t, TypeExtension, New(Config{}).Generate(mesh, proxy, TypeExtension), plugins)
+		listeners, plugins := g.Generate(mesh, proxy, xds.TypeListener), g.Generate(mesh, proxy, xds.TypeExtension)
+		sameSet(t, xds.TypeExtension, New(Config{}).Generate(mesh, proxy, xds.TypeExtension), plugins)
 		if len(listeners.Resources) != 1 {
 			t.Fatalf("%d listeners: %v", len(listeners.Resources), listeners.Problems)
 		}

@@ -15,6 +15,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestEnvoyForgedClientCert sends forged XFCC elements through the real Envoy: the
@@ -77,7 +78,7 @@ func TestInboundSanitizes(t *testing.T) {
 	t.Parallel()
 	found := map[corev3.TrafficDirection]int{}
 	for _, c := range testCases(t) {
-		for _, r := range New(Config{}).Generate(c.build(), c.proxy, TypeListener).Resources {
+		for _, r := range New(Config{}).Generate(c.build(), c.proxy, xds.TypeListener).Resources {
 			l := unpack(t, r).(*listenerv3.Listener)
 			for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 				for _, filter := range chain.GetFilters() {

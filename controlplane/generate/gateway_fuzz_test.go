@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // chaos makes Gateways and VirtualServices of what people write, in all
@@ -183,13 +184,13 @@ func FuzzGateway(f *testing.F) {
 		sets := generateAll(g, mesh, &edgeProxy)
 		slices.Reverse(objects)
 		again := generateAll(New(Config{}), snapshot.Build(nil, inputOf(objects, meshconfig.Default()), model.Change{All: true}), &edgeProxy)
-		for i, typeURL := range Types {
+		for i, typeURL := range xds.Types {
 			sameSet(t, typeURL, sets[i], again[i])
 			if !slices.Equal(sets[i].Problems, again[i].Problems) {
 				t.Errorf("%s: the problems of two builds differ", typeURL)
 			}
 		}
-		listeners, routes := sets[slices.Index(Types, TypeListener)], sets[slices.Index(Types, TypeRoute)]
+		listeners, routes := sets[slices.Index(xds.Types, xds.TypeListener)], sets[slices.Index(xds.Types, xds.TypeRoute)]
 		for _, name := range routeNames(t, listeners) {
 			if routes.Get(name) == nil {
 				t.Errorf("no routes %q", name)

@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // gatewayCases are the cases of testdata whose proxy is at the edge.
@@ -40,14 +41,14 @@ func TestGatewayVHDS(t *testing.T) {
 			t.Parallel()
 			mesh, g := c.build(), New(Config{})
 			apart := withVHDS(c.proxy)
-			for _, typeURL := range []string{TypeCluster, TypeEndpoint} {
+			for _, typeURL := range []string{xds.TypeCluster, xds.TypeEndpoint} {
 				sameSet(t, typeURL, g.Generate(mesh, c.proxy, typeURL), g.Generate(mesh, apart, typeURL))
 			}
-			if hosts := g.Generate(mesh, c.proxy, TypeVirtualHost); len(hosts.Resources) > 0 {
+			if hosts := g.Generate(mesh, c.proxy, xds.TypeVirtualHost); len(hosts.Resources) > 0 {
 				t.Error("virtual hosts for a proxy without VHDS")
 			}
 			hosts := make(map[string][]*routev3.VirtualHost)
-			for _, r := range g.Generate(mesh, apart, TypeVirtualHost).Resources {
+			for _, r := range g.Generate(mesh, apart, xds.TypeVirtualHost).Resources {
 				vh := unpack(t, r).(*routev3.VirtualHost)
 				i := strings.LastIndexByte(r.Name, '/')
 				if vh.GetName() != r.Name || i < 0 {
@@ -56,7 +57,7 @@ func TestGatewayVHDS(t *testing.T) {
 				vh.Name = r.Name[i+1:]
 				hosts[r.Name[:i]] = append(hosts[r.Name[:i]], vh)
 			}
-			whole, parts := g.Generate(mesh, c.proxy, TypeRoute), g.Generate(mesh, apart, TypeRoute)
+			whole, parts := g.Generate(mesh, c.proxy, xds.TypeRoute), g.Generate(mesh, apart, xds.TypeRoute)
 			if len(whole.Resources) != len(parts.Resources) {
 				t.Errorf("%d and %d route configurations", len(whole.Resources), len(parts.Resources))
 			}
@@ -72,10 +73,10 @@ func TestGatewayVHDS(t *testing.T) {
 					t.Errorf("the parts together (-whole +parts):\n%s", diff)
 				}
 			}
-			if diff := cmp.Diff(whole.Problems, g.Generate(mesh, apart, TypeVirtualHost).Problems); diff != "" {
+			if diff := cmp.Diff(whole.Problems, g.Generate(mesh, apart, xds.TypeVirtualHost).Problems); diff != "" {
 				t.Errorf("problems (-whole +parts):\n%s", diff)
 			}
-			wanted := slices.Sorted(slices.Values(routeNames(t, g.Generate(mesh, apart, TypeListener))))
+			wanted := slices.Sorted(slices.Values(routeNames(t, g.Generate(mesh, apart, xds.TypeListener))))
 			var got []string
 			for _, r := range parts.Resources {
 				got = append(got, r.Name)
@@ -88,7 +89,7 @@ func TestGatewayVHDS(t *testing.T) {
 }
 
 // routeNames are the routes that listeners ask for.
-func routeNames(t *testing.T, listeners *Set) []string {
+func routeNames(t *testing.T, listeners *xds.Set) []string {
 	t.Helper()
 	var names []string
 	for _, r := range listeners.Resources {
@@ -183,7 +184,7 @@ spec:
 // TestGatewayConfig narrows what a gateway gets.
 func TestGatewayConfig(t *testing.T) {
 	t.Parallel()
-	names := func(set *Set) string {
+	names := func(set *xds.Set) string {
 		var out []string
 		for _, r := range set.Resources {
 			out = append(out, r.Name)
@@ -191,22 +192,22 @@ func TestGatewayConfig(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	c := loadCase(t, "testdata/gateway-http")
-	if got := names(New(Config{ScopeGateways: true}).Generate(c.build(), c.proxy, TypeListener)); got != "" {
+	if got := names(New(Config{ScopeGateways: true}).Generate(c.build(), c.proxy, xds.TypeListener)); got != "" {
 		t.Errorf("Gateways of other namespaces make the listeners %q", got)
 	}
 	own := *c.proxy
 	own.Namespace = "shop"
-	if got, want := names(New(Config{ScopeGateways: true}).Generate(c.build(), &own, TypeListener)), "0.0.0.0_80 0.0.0.0_8081 0.0.0.0_8082"; got != want {
+	if got, want := names(New(Config{ScopeGateways: true}).Generate(c.build(), &own, xds.TypeListener)), "0.0.0.0_80 0.0.0.0_8081 0.0.0.0_8082"; got != want {
 		t.Errorf("the Gateways of its namespace make the listeners %q, want %q", got, want)
 	}
 	const all, some = "BlackHoleCluster outbound|80||edge.istio-system.svc.cluster.local outbound|9080||web.shop.svc.cluster.local",
 		"BlackHoleCluster outbound|9080||web.shop.svc.cluster.local"
 	for filter, want := range map[bool]string{false: all, true: some} {
 		g := New(Config{FilterGatewayClusters: filter})
-		if got := names(g.Generate(c.build(), c.proxy, TypeCluster)); got != want {
+		if got := names(g.Generate(c.build(), c.proxy, xds.TypeCluster)); got != want {
 			t.Errorf("clusters %q, want %q", got, want)
 		}
-		if got, want := names(g.Generate(c.build(), c.proxy, TypeEndpoint)), strings.TrimPrefix(want, "BlackHoleCluster "); got != want {
+		if got, want := names(g.Generate(c.build(), c.proxy, xds.TypeEndpoint)), strings.TrimPrefix(want, "BlackHoleCluster "); got != want {
 			t.Errorf("endpoints %q, want %q", got, want)
 		}
 	}
@@ -222,7 +223,7 @@ spec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]
 `)
 	mesh := snapshot.Build(nil, inputOf(objects, meshconfig.Default()), model.Change{All: true})
 	for ip, want := range map[string]string{"10.0.0.9": "0.0.0.0_80", "2001:db8::9": "[::]_80"} {
-		set := New(Config{}).Generate(mesh, &model.Proxy{Role: "router", Namespace: "default", IPs: []string{ip}}, TypeListener)
+		set := New(Config{}).Generate(mesh, &model.Proxy{Role: "router", Namespace: "default", IPs: []string{ip}}, xds.TypeListener)
 		if len(set.Resources) != 1 || set.Resources[0].Name != want {
 			t.Errorf("a proxy at %s gets %v, want %s", ip, set.Resources, want)
 		}

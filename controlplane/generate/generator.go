@@ -10,6 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Config is what a Generator needs; the zero value is complete.
@@ -28,20 +29,20 @@ type Config struct {
 // Generator makes resources and remembers them. It is safe for concurrent use.
 type Generator struct {
 	cfg      Config
-	table    *resourceTable
+	table    *xds.Table
 	views    memo[outboundKey, *view]
 	plans    memo[planKey, *plan]
 	outbound memo[outboundKey, *part]
 	outgoing memo[plannedKey, *[]madeListener]
 	gateways memo[routerKey, *gateway.Merged]
-	sets     memo[setKey, *Set]
+	sets     memo[setKey, *xds.Set]
 	denied   memo[struct{}, *parts.Denied]
-	empty    *Set
+	empty    *xds.Set
 }
 
 // part are some of the resources of a set.
 type part struct {
-	resources []*Resource
+	resources []*xds.Resource
 	problems  []model.Problem
 }
 
@@ -61,14 +62,14 @@ type setKey struct {
 
 // New makes a Generator that remembers nothing yet.
 func New(cfg Config) *Generator {
-	return &Generator{cfg: cfg, table: newResourceTable(), empty: newSet(nil, nil, nil)}
+	return &Generator{cfg: cfg, table: xds.NewTable(), empty: xds.NewSet(nil, nil, nil)}
 }
 
 // Generate gives all resources of a type for a proxy. Proxies that see the
 // same get the same *Set; as long as nothing changed that the set depends on,
 // or the change made no difference, it is the *Set of the last call.
-func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *Set {
-	if typeURL == TypeProxyConfig {
+func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
+	if typeURL == xds.TypeProxyConfig {
 		return g.trust(mesh)
 	}
 	if proxy.Role == "router" && len(proxy.IPs) > 0 {
@@ -83,19 +84,19 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 	s := newScope(mesh, proxy)
 	s.settings = g.over(s.settings)
 	switch typeURL {
-	case TypeCluster:
+	case xds.TypeCluster:
 		return g.clusters(s)
-	case TypeEndpoint:
+	case xds.TypeEndpoint:
 		return g.endpoints(s)
-	case TypeListener:
+	case xds.TypeListener:
 		return g.listeners(s)
-	case TypeRoute:
+	case xds.TypeRoute:
 		return g.routes(s)
-	case TypeVirtualHost:
+	case xds.TypeVirtualHost:
 		return g.virtualHosts(s)
-	case TypeNameTable:
+	case xds.TypeNameTable:
 		return g.nameTable(s)
-	case TypeExtension:
+	case xds.TypeExtension:
 		return g.extensions(s)
 	}
 	return g.empty

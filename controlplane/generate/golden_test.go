@@ -30,6 +30,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
@@ -37,8 +38,8 @@ var update = flag.Bool("update", false, "write the want files of testdata anew, 
 
 // goldenFiles are the want files of a case, by type.
 var goldenFiles = map[string]string{
-	TypeCluster: "want.clusters.yaml", TypeEndpoint: "want.endpoints.yaml",
-	TypeListener: "want.listeners.yaml", TypeRoute: "want.routes.yaml", TypeExtension: "want.extensions.yaml",
+	xds.TypeCluster: "want.clusters.yaml", xds.TypeEndpoint: "want.endpoints.yaml",
+	xds.TypeListener: "want.listeners.yaml", xds.TypeRoute: "want.routes.yaml", xds.TypeExtension: "want.extensions.yaml",
 }
 
 const goldenProblems = "want.problems.txt"
@@ -163,14 +164,14 @@ func TestGolden(t *testing.T) {
 			mesh, g := c.build(), New(Config{})
 			got := make(map[string]string)
 			problems := mesh.Problems
-			for _, typeURL := range slices.Concat(Types, []string{TypeExtension}) {
+			for _, typeURL := range slices.Concat(xds.Types, []string{xds.TypeExtension}) {
 				set := g.Generate(mesh, c.proxy, typeURL)
 				problems = append(problems, set.Problems...)
 				if len(set.Resources) > 0 {
 					got[goldenFiles[typeURL]] = render(t, set)
 				}
 			}
-			if names := renderNames(t, g.Generate(mesh, c.proxy, TypeNameTable)); names != "" {
+			if names := renderNames(t, g.Generate(mesh, c.proxy, xds.TypeNameTable)); names != "" {
 				got["want.names.yaml"] = names
 			}
 			for _, p := range problems {
@@ -211,7 +212,7 @@ func compareGolden(t *testing.T, dir string, got map[string]string) {
 }
 
 // render gives the resources of a set as YAML, for people.
-func render(t *testing.T, set *Set) string {
+func render(t *testing.T, set *xds.Set) string {
 	t.Helper()
 	var b strings.Builder
 	for i, r := range set.Resources {
@@ -233,7 +234,7 @@ func render(t *testing.T, set *Set) string {
 }
 
 // renderNames gives the name table as YAML, nothing when it is empty.
-func renderNames(t *testing.T, set *Set) string {
+func renderNames(t *testing.T, set *xds.Set) string {
 	t.Helper()
 	if len(set.Resources) == 0 {
 		return ""
@@ -250,13 +251,13 @@ func renderNames(t *testing.T, set *Set) string {
 }
 
 // nameTableOf reads the one resource of a set of names.
-func nameTableOf(t *testing.T, set *Set) *nds.Table {
+func nameTableOf(t *testing.T, set *xds.Set) *nds.Table {
 	t.Helper()
 	a := &anypb.Any{}
 	if len(set.Resources) != 1 {
 		t.Fatalf("%d name tables", len(set.Resources))
 	}
-	if err := proto.Unmarshal(set.Resources[0].Any, a); err != nil || a.GetTypeUrl() != TypeNameTable {
+	if err := proto.Unmarshal(set.Resources[0].Any, a); err != nil || a.GetTypeUrl() != xds.TypeNameTable {
 		t.Fatalf("a resource of type %s: %v", a.GetTypeUrl(), err)
 	}
 	table, err := nds.Unmarshal(a.GetValue())
@@ -266,7 +267,7 @@ func nameTableOf(t *testing.T, set *Set) *nds.Table {
 	return table
 }
 
-func unpack(t *testing.T, r *Resource) proto.Message {
+func unpack(t *testing.T, r *xds.Resource) proto.Message {
 	t.Helper()
 	a := &anypb.Any{}
 	if err := proto.Unmarshal(r.Any, a); err != nil {

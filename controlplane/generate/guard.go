@@ -14,6 +14,8 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Guard returns a hash of the parts of a resource that protect: who is let in,
@@ -25,7 +27,7 @@ import (
 // the demand for TLS and the settings of filters that are not known to be
 // harmless. Of listeners it is everything but destinations, logs, traces, limits
 // of time and harmless filters, so that a field that is new counts.
-func Guard(res *Resource) uint64 {
+func Guard(res *xds.Resource) uint64 {
 	if res == nil {
 		return 0
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 const guardWorld = `
@@ -67,7 +68,7 @@ func TestGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			made := func(text string) map[string]*Resource {
+			made := func(text string) map[string]*xds.Resource {
 				mesh := snapshot.Build(nil, inputOf(decode(t, text), nil), model.Change{All: true})
 				proxy := &model.Proxy{
 					ID: "pay.default", Role: "sidecar", IPs: []string{"127.1.0.2"}, Namespace: "default", ServiceAccount: "pay",
@@ -76,10 +77,10 @@ func TestGuard(t *testing.T) {
 				if tc.edge {
 					proxy.Role, proxy.Labels = "router", map[string]string{"app": "edge"}
 				}
-				out := map[string]*Resource{}
+				out := map[string]*xds.Resource{}
 				for i, set := range generateAll(New(Config{}), mesh, proxy) {
 					for _, res := range set.Resources {
-						if Types[i] != TypeEndpoint { // they have the names of clusters
+						if xds.Types[i] != xds.TypeEndpoint { // they have the names of clusters
 							out[res.Name] = res
 						}
 					}
@@ -108,7 +109,7 @@ func TestGuard(t *testing.T) {
 			}
 		})
 	}
-	if Guard(nil) != 0 || Guard(&Resource{Any: []byte("x")}) != 0 {
+	if Guard(nil) != 0 || Guard(&xds.Resource{Any: []byte("x")}) != 0 {
 		t.Error("nothing has a guard")
 	}
 }
@@ -126,7 +127,7 @@ func TestClaimedLabelsProtect(t *testing.T) {
 			Domain: "default.svc.cluster.local", Interception: model.InterceptionRedirect, Labels: labels, ClaimedLabels: claimed,
 		}
 		g := New(Config{})
-		return Guard(g.Generate(mesh, proxy, TypeListener).Get("virtualInbound")), len(g.Generate(mesh, proxy, TypeCluster).Resources)
+		return Guard(g.Generate(mesh, proxy, xds.TypeListener).Get("virtualInbound")), len(g.Generate(mesh, proxy, xds.TypeCluster).Resources)
 	}
 	pay := map[string]string{"app": "pay"}
 	strict, few := made(pay, nil)
@@ -146,7 +147,7 @@ func TestGuardOfCases(t *testing.T) {
 	for _, c := range testCases(t) {
 		for i, set := range generateAll(New(Config{}), c.build(), c.proxy) {
 			for _, res := range set.Resources {
-				if g := Guard(res); g != Guard(res) || Types[i] == TypeListener && g == 0 {
+				if g := Guard(res); g != Guard(res) || xds.Types[i] == xds.TypeListener && g == 0 {
 					t.Errorf("%s: the guard of %s is %x", c.name, res.Name, g)
 				}
 			}

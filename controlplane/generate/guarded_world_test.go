@@ -27,6 +27,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 const forwardedCert = "X-Forwarded-Client-Cert"
@@ -137,7 +138,7 @@ func (s *guarded) put(t *testing.T, in snapshot.Input) {
 	if err := json.Unmarshal(withSecrets(t, s.dir, staticBootstrap(t, s.mesh, s.proxy), s.secret), &all); err != nil {
 		t.Fatal(err)
 	}
-	for name, typeURL := range map[string]string{"listeners": TypeListener, "clusters": TypeCluster} {
+	for name, typeURL := range map[string]string{"listeners": xds.TypeListener, "clusters": xds.TypeCluster} {
 		for _, resource := range all.Static[name] {
 			resource["@type"] = typeURL
 		}

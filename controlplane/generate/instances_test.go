@@ -11,6 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestAddressInTwoClusters: clusters whose networks are apart give the same
@@ -39,7 +40,7 @@ func TestAddressInTwoClusters(t *testing.T) {
 	proxy := proxyAt("10.0.0.9")
 	proxy.Interception, proxy.ClusterID, proxy.Network = model.InterceptionRedirect, "c1", "n1"
 	got := map[uint32]bool{}
-	for _, c := range unpack(t, New(Config{}).Generate(mesh, proxy, TypeListener).Get("virtualInbound")).(*listenerv3.Listener).GetFilterChains() {
+	for _, c := range unpack(t, New(Config{}).Generate(mesh, proxy, xds.TypeListener).Get("virtualInbound")).(*listenerv3.Listener).GetFilterChains() {
 		got[c.GetFilterChainMatch().GetDestinationPort().GetValue()] = true
 	}
 	for port, want := range map[uint32]bool{8080: true, 8081: true, 9090: false, 9091: false} {

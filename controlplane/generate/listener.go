@@ -13,23 +13,24 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // listeners gives the LDS resources of a proxy.
-func (g *Generator) listeners(s *scope) *Set {
+func (g *Generator) listeners(s *scope) *xds.Set {
 	in, out := ingressOf(s), g.planOf(s)
-	key := setKey{typeURL: TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key, settings: s.settings.String()}
+	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key, settings: s.settings.String()}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
 		key.inbound.own = out.own
 	}
-	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *Set) *Set {
+	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
 		own := in.listeners()
 		if s.intercepts() {
 			own = append(own, s.virtualOutbound())
 		}
 		p := g.apart(s, out, own)
-		return newSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems))
+		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems))
 	})
 }
 

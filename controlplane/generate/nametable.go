@@ -12,6 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
@@ -22,19 +23,22 @@ const (
 	clusterSetSuffix = ".clusterset.local"
 )
 
+// nameTableName is the name of the only resource of its type.
+const nameTableName = "name-table"
+
 // nameTable gives the one NDS resource: the names that the agent of a proxy
 // answers for. Names without an address are left out, and are asked elsewhere.
-func (g *Generator) nameTable(s *scope) *Set {
+func (g *Generator) nameTable(s *scope) *xds.Set {
 	v := g.view(s)
 	from := sources{v}
 	if v.headless {
 		from[1] = s.mesh.Endpoints // changes often, and matters to nobody else
 	}
-	key := setKey{typeURL: TypeNameTable, outbound: s.outbound}
+	key := setKey{typeURL: xds.TypeNameTable, outbound: s.outbound}
 	key.outbound.rules += " " + strconv.Quote(sees(s.proxy)) + " " + strconv.Quote(s.proxy.Network)
-	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
-		r := g.table.putBytes(TypeNameTable, nameTableName, tableOf(s.proxy, v.services, s.mesh.Endpoints).Marshal())
-		return newSet(prev, []*Resource{r}, nil)
+	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
+		r := g.table.PutBytes(xds.TypeNameTable, nameTableName, tableOf(s.proxy, v.services, s.mesh.Endpoints).Marshal())
+		return xds.NewSet(prev, []*xds.Resource{r}, nil)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
@@ -113,11 +114,11 @@ spec: {egress: [{hosts: ["./*"]}]}
 	objects := decode(t, entries)
 	mesh := snapshot.Build(nil, inputOf(objects, meshconfig.Default()), model.Change{All: true})
 	g, one, two := New(Config{}), proxyAt("10.0.0.1"), proxyAt("10.0.0.2")
-	set := g.Generate(mesh, one, TypeNameTable)
+	set := g.Generate(mesh, one, xds.TypeNameTable)
 	if diff := cmp.Diff(map[string]nds.Host{"a.example.com": {IPs: []string{"240.0.0.1"}, Registry: "External"}}, nameTableOf(t, set).Hosts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if g.Generate(mesh, two, TypeNameTable) != set {
+	if g.Generate(mesh, two, xds.TypeNameTable) != set {
 		t.Error("two proxies of a scope do not share the table")
 	}
 	more := decode(t, `
@@ -126,12 +127,12 @@ metadata: {name: default, namespace: default}
 spec: {mtls: {mode: STRICT}}
 `)
 	next := snapshot.Build(mesh, inputOf(append(objects, more...), meshconfig.Default()), model.Change{All: true})
-	if g.Generate(next, one, TypeNameTable) != set {
+	if g.Generate(next, one, xds.TypeNameTable) != set {
 		t.Error("the table is new although no service changed")
 	}
 	router := proxyAt("10.0.0.3")
 	router.Role = "router"
-	if n := len(g.Generate(mesh, router, TypeNameTable).Resources); n != 0 {
+	if n := len(g.Generate(mesh, router, xds.TypeNameTable).Resources); n != 0 {
 		t.Errorf("a router gets %d name tables", n)
 	}
 }
@@ -161,12 +162,12 @@ spec: {hosts: [b.example.com, "*.wild.example.com"], resolution: NONE, ports: [{
 	} {
 		proxy := proxyAt(c.ips[0])
 		proxy.AutoAllocate, proxy.IPs = c.auto, c.ips
-		table := nameTableOf(t, g.Generate(mesh, proxy, TypeNameTable))
+		table := nameTableOf(t, g.Generate(mesh, proxy, xds.TypeNameTable))
 		got := table.Hosts["a.example.com"].IPs
 		if len(got) != c.want || len(table.Hosts) != min(c.want, 1) {
 			t.Errorf("%s: %v of %v", name, got, table.Hosts)
 		}
-		again := nameTableOf(t, New(Config{}).Generate(snapshot.Build(nil, in, model.Change{All: true}), proxy, TypeNameTable))
+		again := nameTableOf(t, New(Config{}).Generate(snapshot.Build(nil, in, model.Change{All: true}), proxy, xds.TypeNameTable))
 		if diff := cmp.Diff(table.Hosts, again.Hosts); diff != "" {
 			t.Errorf("%s: another process gives others:\n%s", name, diff)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestNarrowerRulesOfUnservedHost: of two VirtualServices for a host that no
@@ -25,7 +26,7 @@ kind: VirtualService
 metadata: {name: young, namespace: default, creationTimestamp: "2026-01-02T00:00:00Z"}
 spec: {hosts: [nowhere.example.com], exportTo: ["."], http: [{directResponse: {status: 202}}]}
 `), &meshv1alpha1.MeshConfig{ProxyHttpPort: 15080}), model.Change{All: true})
-	routes := unpack(t, New(Config{}).Generate(mesh, proxyAt("127.1.0.2"), TypeRoute).Get(httpProxyRoute)).(*routev3.RouteConfiguration)
+	routes := unpack(t, New(Config{}).Generate(mesh, proxyAt("127.1.0.2"), xds.TypeRoute).Get(httpProxyRoute)).(*routev3.RouteConfiguration)
 	for _, vh := range routes.GetVirtualHosts() {
 		if vh.GetName() == "nowhere.example.com:80" {
 			if got := vh.GetRoutes()[0].GetDirectResponse().GetStatus(); got != 202 {

@@ -13,6 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // placedMesh has a service that prefers what is near, one that does not, and one
@@ -61,14 +62,14 @@ func TestProxiesOfPlacesShare(t *testing.T) {
 	t.Parallel()
 	mesh, g := placedAt(t, placedMesh)
 	const near, other = "outbound|80||near.example.com", "outbound|80||any.example.com"
-	eu, us := g.Generate(mesh, proxyIn("eu/a"), TypeEndpoint), g.Generate(mesh, proxyIn("us/a"), TypeEndpoint)
+	eu, us := g.Generate(mesh, proxyIn("eu/a"), xds.TypeEndpoint), g.Generate(mesh, proxyIn("us/a"), xds.TypeEndpoint)
 	if eu.Get(other) != us.Get(other) || eu.Get(near) == us.Get(near) {
 		t.Error("proxies of two places must share the endpoints of one service, and not those of the other")
 	}
-	if again := g.Generate(mesh, proxyIn("eu/a"), TypeEndpoint); again != eu {
+	if again := g.Generate(mesh, proxyIn("eu/a"), xds.TypeEndpoint); again != eu {
 		t.Error("proxies of one place do not share")
 	}
-	if a, b := g.Generate(mesh, proxyIn("eu/a"), TypeCluster), g.Generate(mesh, proxyIn("us/a"), TypeCluster); !slices.Equal(a.Resources, b.Resources) {
+	if a, b := g.Generate(mesh, proxyIn("eu/a"), xds.TypeCluster), g.Generate(mesh, proxyIn("us/a"), xds.TypeCluster); !slices.Equal(a.Resources, b.Resources) {
 		t.Error("clusters whose endpoints are sent depend on the place")
 	}
 	first := unpack(t, us.Get(near)).(*endpointv3.ClusterLoadAssignment).GetEndpoints()[0]
@@ -76,7 +77,7 @@ func TestProxiesOfPlacesShare(t *testing.T) {
 		t.Errorf("from us the first endpoints are in %s, of priority %d", region, first.GetPriority())
 	}
 	plain, g := placedAt(t, placedMesh[:strings.Index(placedMesh, "---\nkind: DestinationRule")])
-	if g.Generate(plain, proxyIn("eu/a"), TypeEndpoint) != g.Generate(plain, proxyIn("us/a"), TypeEndpoint) {
+	if g.Generate(plain, proxyIn("eu/a"), xds.TypeEndpoint) != g.Generate(plain, proxyIn("us/a"), xds.TypeEndpoint) {
 		t.Error("without rules the place makes a difference")
 	}
 }
@@ -89,7 +90,7 @@ func TestPlaceOfEndpoint(t *testing.T) {
 	p := proxyIn("")
 	p.IPs = []string{"10.0.0.4"}
 	p.Interception = model.InterceptionNone
-	first := unpack(t, g.Generate(mesh, p, TypeEndpoint).Get("outbound|80||near.example.com")).(*endpointv3.ClusterLoadAssignment).GetEndpoints()[0]
+	first := unpack(t, g.Generate(mesh, p, xds.TypeEndpoint).Get("outbound|80||near.example.com")).(*endpointv3.ClusterLoadAssignment).GetEndpoints()[0]
 	if region := first.GetLocality().GetRegion(); region != "us" {
 		t.Errorf("the first endpoints are in %s, want us", region)
 	}
@@ -119,7 +120,7 @@ func TestCredentialOfSidecar(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			mesh, g := placedAt(t, tc.text)
-			clusters, endpoints := g.Generate(mesh, tc.proxy, TypeCluster), g.Generate(mesh, tc.proxy, TypeEndpoint)
+			clusters, endpoints := g.Generate(mesh, tc.proxy, xds.TypeCluster), g.Generate(mesh, tc.proxy, xds.TypeEndpoint)
 			r := clusters.Get(name)
 			if (r != nil) != tc.want || (endpoints.Get(name) != nil) != tc.want {
 				t.Fatalf("cluster %v, endpoints %v, want %v", r != nil, endpoints.Get(name) != nil, tc.want)

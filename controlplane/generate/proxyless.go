@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // A proxyless client is an application that reads xDS itself, through a gRPC
@@ -27,31 +28,31 @@ import (
 // server asks for the listener of its address: see [ServerPrefix].
 
 // proxyless gives the resources of a type for a proxyless client.
-func (g *Generator) proxyless(s *scope, typeURL string) *Set {
+func (g *Generator) proxyless(s *scope, typeURL string) *xds.Set {
 	key := setKey{typeURL: typeURL, proxyless: true, outbound: s.outbound}
 	mesh := s.mesh
 	v := g.view(s)
 	switch typeURL {
-	case TypeListener:
+	case xds.TypeListener:
 		servers := serversOf(s)
 		key.route, key.inbound = s.routeKey(), serversKey(servers)
-		return g.sets.get(key, mesh.Sequence, sources{v, mesh.VirtualServices, mesh.Config, mesh.Denied}, func(prev *Set) *Set {
+		return g.sets.get(key, mesh.Sequence, sources{v, mesh.VirtualServices, mesh.Config, mesh.Denied}, func(prev *xds.Set) *xds.Set {
 			p := g.proxylessListeners(s)
 			g.serverListeners(p, s, servers)
-			return newSet(prev, p.resources, p.problems)
+			return xds.NewSet(prev, p.resources, p.problems)
 		})
-	case TypeRoute:
+	case xds.TypeRoute:
 		key.route = s.routeKey()
 		from := sources{v, mesh.VirtualServices, mesh.DestinationRules, mesh.Config}
-		return g.sets.get(key, mesh.Sequence, from, func(prev *Set) *Set { return g.proxylessRoutes(s, prev) })
-	case TypeCluster:
+		return g.sets.get(key, mesh.Sequence, from, func(prev *xds.Set) *xds.Set { return g.proxylessRoutes(s, prev) })
+	case xds.TypeCluster:
 		from := sources{v, mesh.Accounts, mesh.NamedEndpoints, mesh.Config, mesh.Denied}
-		return g.sets.get(key, mesh.Sequence, from, func(prev *Set) *Set { return g.proxylessClusters(s, prev) })
-	case TypeEndpoint:
+		return g.sets.get(key, mesh.Sequence, from, func(prev *xds.Set) *xds.Set { return g.proxylessClusters(s, prev) })
+	case xds.TypeEndpoint:
 		at := viewpointOf(s)
 		key.outbound.rules += at.String()
 		from := sources{v, mesh.Endpoints, mesh.NamedEndpoints, mesh.Networks, mesh.Config}
-		return g.sets.get(key, mesh.Sequence, from, func(prev *Set) *Set { return g.proxylessEndpoints(s, at, prev) })
+		return g.sets.get(key, mesh.Sequence, from, func(prev *xds.Set) *xds.Set { return g.proxylessEndpoints(s, at, prev) })
 	}
 	return g.empty
 }
@@ -78,7 +79,7 @@ func (g *Generator) proxylessListeners(s *scope) *part {
 	p := &part{}
 	for _, h := range hosts {
 		for _, name := range h.domains {
-			r, err := g.table.put(TypeListener, name, apiListener(name, parts.OutboundName(h.Port, "", h.Name)))
+			r, err := g.table.Put(xds.TypeListener, name, apiListener(name, parts.OutboundName(h.Port, "", h.Name)))
 			p.take(h, r, err)
 		}
 	}
@@ -86,7 +87,7 @@ func (g *Generator) proxylessListeners(s *scope) *part {
 }
 
 // take appends a resource, or the problem of the object behind a host.
-func (p *part) take(h *virtualHost, r *Resource, err error) {
+func (p *part) take(h *virtualHost, r *xds.Resource, err error) {
 	switch {
 	case err == nil:
 		p.resources = append(p.resources, r)

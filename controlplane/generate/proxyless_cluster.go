@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // certificateProvider is the plugin of the gRPC bootstrap that gives identity
@@ -38,7 +39,7 @@ type memberKey struct {
 
 // proxylessClusters are those of the services that a client sees, but for those
 // whose host is a wildcard: gRPC resolves no name that a request names.
-func (g *Generator) proxylessClusters(s *scope, prev *Set) *Set {
+func (g *Generator) proxylessClusters(s *scope, prev *xds.Set) *xds.Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
 		if ref.found == model.ResolutionDynamicDNS {
@@ -49,12 +50,12 @@ func (g *Generator) proxylessClusters(s *scope, prev *Set) *Set {
 			src.endpoints = s.mesh.NamedEndpoints.Of(ref.service.ServiceKey)
 		}
 		for _, c := range src.members(ref.name) {
-			p.add(ref, func() (*Resource, error) {
-				return g.table.get(memberKey{src, c.GetName()}, TypeCluster, c.GetName(), func() proto.Message { return src.build(c) })
+			p.add(ref, func() (*xds.Resource, error) {
+				return g.table.Get(memberKey{src, c.GetName()}, xds.TypeCluster, c.GetName(), func() proto.Message { return src.build(c) })
 			})
 		}
 	}
-	return newSet(prev, p.resources, p.problems)
+	return xds.NewSet(prev, p.resources, p.problems)
 }
 
 // members are the clusters of a name before their policy. What the client
@@ -207,7 +208,7 @@ func proxylessTLS(names []string) *tlsv3.CommonTlsContext {
 
 // proxylessEndpoints are those of the services with known endpoints, as the
 // client sees them from where it is.
-func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *Set) *Set {
+func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *xds.Set) *xds.Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
 		if ref.found == model.ResolutionDynamicDNS {
@@ -227,8 +228,8 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *Set) *Set {
 		// A gateway to another network knows whom requests are for by an SNI that
 		// gRPC does not send: what is behind one is out of reach.
 		src.from.secure = false
-		p.add(ref, func() (*Resource, error) {
-			return g.table.get(src, TypeEndpoint, ref.name, func() proto.Message {
+		p.add(ref, func() (*xds.Resource, error) {
+			return g.table.Get(src, xds.TypeEndpoint, ref.name, func() proto.Message {
 				list := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port))
 				if src.from.networks != nil {
 					list = src.from.route(list, src.port, nil)
@@ -240,7 +241,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *Set) *Set {
 			})
 		})
 	}
-	return newSet(prev, p.resources, p.problems)
+	return xds.NewSet(prev, p.resources, p.problems)
 }
 
 // dialed are the endpoints of a port that gRPC can dial: an address twice, or

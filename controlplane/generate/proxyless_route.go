@@ -13,10 +13,11 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // proxylessRoutes are one configuration for each host and port.
-func (g *Generator) proxylessRoutes(s *scope, prev *Set) *Set {
+func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
 	b := g.newRouteBuilder(s, g.view(s))
 	// The builder makes routes for an Envoy: what gRPC takes of them is sorted
 	// out here.
@@ -36,10 +37,10 @@ func (g *Generator) proxylessRoutes(s *scope, prev *Set) *Set {
 		}
 		vh.Routes = routes
 		name := parts.OutboundName(h.Port, "", h.Name)
-		r, err := g.table.put(TypeRoute, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}})
+		r, err := g.table.Put(xds.TypeRoute, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}})
 		p.take(h, r, err)
 	}
-	return newSet(prev, p.resources, slices.Concat(b.Problems, p.problems))
+	return xds.NewSet(prev, p.resources, slices.Concat(b.Problems, p.problems))
 }
 
 // forGRPC gives a route as gRPC reads it (gRFC A28): none if no call can match

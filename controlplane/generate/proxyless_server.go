@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // ServerPrefix begins the names of the listeners that servers ask for; the
@@ -87,7 +88,7 @@ func serversKey(servers []server) inboundKey {
 func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 	for _, at := range servers {
 		l := serverListener(at, g.deniedIn(s.mesh))
-		r, err := g.table.put(TypeListener, l.GetName(), l)
+		r, err := g.table.Put(xds.TypeListener, l.GetName(), l)
 		if err != nil {
 			p.problems = append(p.problems, parts.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
 			continue

@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // grpcAt is an application without an Envoy at an address.
@@ -72,7 +73,7 @@ func TestProxylessEndpointsByPlace(t *testing.T) {
 			if c.proxy != nil {
 				c.proxy(proxy)
 			}
-			if diff := cmp.Diff(c.want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, TypeEndpoint), webCluster)); diff != "" {
+			if diff := cmp.Diff(c.want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, xds.TypeEndpoint), webCluster)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -85,7 +86,7 @@ func TestProxylessLocalities(t *testing.T) {
 	mesh, g := placedAt(t, placedMesh)
 	proxy := grpcAt("127.1.0.2", func(p *model.Proxy) { p.Locality = "us/a" })
 	var got []string
-	cla := unpack(t, g.Generate(mesh, proxy, TypeEndpoint).Get("outbound|80||near.example.com")).(*endpointv3.ClusterLoadAssignment)
+	cla := unpack(t, g.Generate(mesh, proxy, xds.TypeEndpoint).Get("outbound|80||near.example.com")).(*endpointv3.ClusterLoadAssignment)
 	for i, group := range cla.GetEndpoints() {
 		got = append(got, group.GetLocality().GetRegion())
 		if group.GetPriority() != uint32(i) {
@@ -133,7 +134,7 @@ func TestProxylessNames(t *testing.T) {
 		{"STATIC", "[{address: 10.0.0.1}]", []string{"EDS"}},
 	} {
 		mesh, g := placedAt(t, strings.NewReplacer("RESOLUTION", c.resolution, "ENDPOINTS", c.endpoints).Replace(proxylessNames))
-		set := g.Generate(mesh, grpcAt("127.1.0.2"), TypeCluster)
+		set := g.Generate(mesh, grpcAt("127.1.0.2"), xds.TypeCluster)
 		if len(set.Problems) > 0 {
 			t.Errorf("%s %s: %v", c.resolution, c.endpoints, set.Problems)
 		}
@@ -163,7 +164,7 @@ func TestProxylessNames(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s %s: %q, want %q", c.resolution, c.endpoints, got, c.want)
 		}
-		if endpoints := g.Generate(mesh, grpcAt("127.1.0.2"), TypeEndpoint).Get(name); (endpoints != nil) != (c.want[0] == "EDS") {
+		if endpoints := g.Generate(mesh, grpcAt("127.1.0.2"), xds.TypeEndpoint).Get(name); (endpoints != nil) != (c.want[0] == "EDS") {
 			t.Errorf("%s %s: endpoints are sent: %t", c.resolution, c.endpoints, endpoints != nil)
 		}
 	}
@@ -248,7 +249,7 @@ func TestServerListeners(t *testing.T) {
 	mesh, g := placedAt(t, proxylessServer)
 	show := func(p *model.Proxy) []string {
 		var out []string
-		for _, r := range g.Generate(mesh, p, TypeListener).Resources {
+		for _, r := range g.Generate(mesh, p, xds.TypeListener).Resources {
 			address, ok := strings.CutPrefix(r.Name, ServerPrefix)
 			if !ok {
 				continue
@@ -289,10 +290,10 @@ func TestServerListeners(t *testing.T) {
 		}
 	}
 	one := func(p *model.Proxy) { p.Listens = []string{"0.0.0.0:8080"} }
-	if g.Generate(mesh, grpcAt("10.0.0.1", one), TypeListener) != g.Generate(mesh, grpcAt("10.0.0.2", one), TypeListener) {
+	if g.Generate(mesh, grpcAt("10.0.0.1", one), xds.TypeListener) != g.Generate(mesh, grpcAt("10.0.0.2", one), xds.TypeListener) {
 		t.Error("servers at different addresses that listen at all of theirs do not share")
 	}
-	if g.Generate(mesh, grpcAt("10.0.0.1", one), TypeListener).Get("served:80") == nil {
+	if g.Generate(mesh, grpcAt("10.0.0.1", one), xds.TypeListener).Get("served:80") == nil {
 		t.Error("a server does not dial as clients do")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestSharedGeneratorEqualsFresh follows random changes with one Generator for
@@ -38,7 +39,7 @@ func FuzzSharedGenerator(f *testing.F) {
 func sharedEqualsFresh(t *testing.T, seed uint64, steps int) {
 	t.Helper()
 	w := newRandomWorld(seed)
-	types := append(slices.Clone(Types), TypeNameTable)
+	types := append(slices.Clone(xds.Types), xds.TypeNameTable)
 	shared := New(Config{FilterGatewayClusters: seed%2 == 0, ScopeGateways: seed%3 == 0})
 	var mesh *snapshot.Mesh
 	var proxies []*model.Proxy
@@ -64,7 +65,7 @@ func sharedEqualsFresh(t *testing.T, seed uint64, steps int) {
 }
 
 // differs says which resources and problems are not as they should be.
-func differs(t *testing.T, where string, want, got *Set) {
+func differs(t *testing.T, where string, want, got *xds.Set) {
 	t.Helper()
 	for _, r := range want.Resources {
 		if other := got.Get(r.Name); other == nil || !bytes.Equal(other.Any, r.Any) {
@@ -81,7 +82,7 @@ func differs(t *testing.T, where string, want, got *Set) {
 	}
 }
 
-func diffText(t *testing.T, want, got *Resource) string {
+func diffText(t *testing.T, want, got *xds.Resource) string {
 	t.Helper()
 	if got == nil {
 		return "none"

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 const (
@@ -32,12 +33,12 @@ const unknownHostBody = "no service of the mesh answers for this host and port: 
 
 // routes gives the RDS resources of a proxy: those of its outbound listeners
 // and of its HTTP proxy.
-func (g *Generator) routes(s *scope) *Set {
+func (g *Generator) routes(s *scope) *xds.Set {
 	p := g.planOf(s)
 	if httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
-	key := setKey{typeURL: TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
+	key := setKey{typeURL: xds.TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
 	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	if s.proxy.VHDS {
 		key.outbound, key.route, key.settings = outboundKey{}, routeKey{}, ""
@@ -46,7 +47,7 @@ func (g *Generator) routes(s *scope) *Set {
 		}
 		from = sources{p}
 	}
-	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
+	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		b := g.newRouteBuilder(s, g.view(s))
 		out := &part{}
 		for _, c := range b.configurations(p) {
@@ -55,7 +56,7 @@ func (g *Generator) routes(s *scope) *Set {
 				config.VirtualHosts = c.hosts()
 				parts.ApplyHosts(config.VirtualHosts, s.settings)
 			}
-			r, err := g.table.put(TypeRoute, config.GetName(), config)
+			r, err := g.table.Put(xds.TypeRoute, config.GetName(), config)
 			if err != nil {
 				out.problems = append(out.problems, parts.Left(model.Key{}, err))
 				if prev != nil {
@@ -67,7 +68,7 @@ func (g *Generator) routes(s *scope) *Set {
 			}
 			out.resources = append(out.resources, r)
 		}
-		return newSet(prev, out.resources, slices.Concat(b.Problems, out.problems))
+		return xds.NewSet(prev, out.resources, slices.Concat(b.Problems, out.problems))
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // noPortTranslation is the label of a service whose ports say nothing about
@@ -45,20 +46,20 @@ type router struct {
 }
 
 // router gives the resources of a proxy at the edge.
-func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *Set {
+func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	r := g.newRouter(mesh, proxy)
 	switch typeURL {
-	case TypeCluster:
+	case xds.TypeCluster:
 		return g.routerClusters(r)
-	case TypeEndpoint:
+	case xds.TypeEndpoint:
 		return g.routerEndpoints(r)
-	case TypeListener:
+	case xds.TypeListener:
 		return g.routerListeners(r)
-	case TypeRoute:
+	case xds.TypeRoute:
 		return g.routerRoutes(r)
-	case TypeVirtualHost:
+	case xds.TypeVirtualHost:
 		return g.routerHosts(r)
-	case TypeExtension:
+	case xds.TypeExtension:
 		return g.extensions(r.scope)
 	}
 	return g.empty
@@ -126,21 +127,21 @@ func (r *router) source() *gateway.Source {
 
 // routerSet remembers one set of a gateway. It depends on all that a
 // [gateway.Source] shows.
-func (g *Generator) routerSet(r *router, typeURL string, build func(prev *Set) *Set) *Set {
+func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Set) *xds.Set) *xds.Set {
 	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
-	if typeURL == TypeListener {
+	if typeURL == xds.TypeListener {
 		key.plugins = r.plugins.Key
 		key.settings = r.settings.String()
 	}
 	from := sources{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
-	if typeURL == TypeListener {
+	if typeURL == xds.TypeListener {
 		from[5] = r.mesh.Denied
 	}
 	return g.sets.get(key, r.mesh.Sequence, from, build)
 }
 
-func (g *Generator) routerListeners(r *router) *Set {
-	return g.routerSet(r, TypeListener, func(prev *Set) *Set {
+func (g *Generator) routerListeners(r *router) *xds.Set {
+	return g.routerSet(r, xds.TypeListener, func(prev *xds.Set) *xds.Set {
 		listeners, problems := r.merged.Listeners(r.source())
 		out := &part{problems: slices.Concat(r.merged.Problems, problems)}
 		for _, l := range listeners {
@@ -149,54 +150,54 @@ func (g *Generator) routerListeners(r *router) *Set {
 				continue
 			}
 			g.deniedIn(r.mesh).Guard(l)
-			g.putOrKeep(out, prev, TypeListener, l.GetName(), l)
+			g.putOrKeep(out, prev, xds.TypeListener, l.GetName(), l)
 		}
-		return newSet(prev, out.resources, out.problems)
+		return xds.NewSet(prev, out.resources, out.problems)
 	})
 }
 
-func (g *Generator) routerRoutes(r *router) *Set {
-	return g.routerSet(r, TypeRoute, func(prev *Set) *Set {
+func (g *Generator) routerRoutes(r *router) *xds.Set {
+	return g.routerSet(r, xds.TypeRoute, func(prev *xds.Set) *xds.Set {
 		out := &part{}
 		if r.proxy.VHDS {
 			for _, c := range r.merged.Frames(r.source()) {
 				c.Vhds = &routev3.Vhds{ConfigSource: parts.OverADS()}
-				g.putOrKeep(out, prev, TypeRoute, c.GetName(), c)
+				g.putOrKeep(out, prev, xds.TypeRoute, c.GetName(), c)
 			}
-			return newSet(prev, out.resources, out.problems)
+			return xds.NewSet(prev, out.resources, out.problems)
 		}
 		configurations, problems := r.merged.Routes(r.source())
 		for _, c := range configurations {
 			parts.ApplyHosts(c.GetVirtualHosts(), r.settings)
-			g.putOrKeep(out, prev, TypeRoute, c.GetName(), c)
+			g.putOrKeep(out, prev, xds.TypeRoute, c.GetName(), c)
 		}
-		return newSet(prev, out.resources, slices.Concat(problems, out.problems))
+		return xds.NewSet(prev, out.resources, slices.Concat(problems, out.problems))
 	})
 }
 
 // routerHosts gives the virtual hosts of a proxy that takes them apart.
-func (g *Generator) routerHosts(r *router) *Set {
+func (g *Generator) routerHosts(r *router) *xds.Set {
 	if !r.proxy.VHDS {
 		return g.empty
 	}
-	return g.routerSet(r, TypeVirtualHost, func(prev *Set) *Set {
+	return g.routerSet(r, xds.TypeVirtualHost, func(prev *xds.Set) *xds.Set {
 		configurations, problems := r.merged.Routes(r.source())
 		out := &part{problems: problems}
 		for _, c := range configurations {
 			parts.ApplyHosts(c.GetVirtualHosts(), r.settings)
 			for _, vh := range c.GetVirtualHosts() {
 				vh.Name = c.GetName() + "/" + vh.GetName()
-				g.putOrKeep(out, prev, TypeVirtualHost, vh.GetName(), vh)
+				g.putOrKeep(out, prev, xds.TypeVirtualHost, vh.GetName(), vh)
 			}
 		}
-		return newSet(prev, out.resources, out.problems)
+		return xds.NewSet(prev, out.resources, out.problems)
 	})
 }
 
 // putOrKeep adds the resource of a message; where none can be made of it the last
 // good one stays.
-func (g *Generator) putOrKeep(out *part, prev *Set, typeURL, name string, msg proto.Message) {
-	res, err := g.table.put(typeURL, name, msg)
+func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL, name string, msg proto.Message) {
+	res, err := g.table.Put(typeURL, name, msg)
 	if err != nil {
 		out.problems = append(out.problems, parts.Left(model.Key{}, err))
 		if prev != nil {
@@ -210,15 +211,15 @@ func (g *Generator) putOrKeep(out *part, prev *Set, typeURL, name string, msg pr
 
 // routerClusters gives the clusters of all services that the proxy sees, and
 // those to which it hands mutual TLS on.
-func (g *Generator) routerClusters(r *router) *Set {
+func (g *Generator) routerClusters(r *router) *xds.Set {
 	outbound := g.outboundClusters(r.scope)
-	key := setKey{typeURL: TypeCluster, outbound: r.outbound, router: r.key}
+	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key}
 	from := sources{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
-	return g.sets.get(key, r.mesh.Sequence, from, func(prev *Set) *Set {
+	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		in := r.source()
 		needed := g.needed(r)
 		out := &part{problems: slices.Clone(outbound.problems)}
-		byName := make(map[string]*Resource)
+		byName := make(map[string]*xds.Resource)
 		for _, res := range outbound.resources {
 			byName[res.Name] = res
 			if needed(res.Name) {
@@ -230,25 +231,25 @@ func (g *Generator) routerClusters(r *router) *Set {
 			if res == nil {
 				continue // there is none that could be secured as its rule says
 			}
-			opaque, err := g.renamed(res, TypeCluster, p.Name, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
+			opaque, err := g.renamed(res, xds.TypeCluster, p.Name, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
 			if err != nil {
 				out.problems = append(out.problems, parts.Left(p.Service.Source, err))
 				continue
 			}
 			out.resources = append(out.resources, opaque)
 		}
-		return newSet(prev, out.resources, out.problems)
+		return xds.NewSet(prev, out.resources, out.problems)
 	})
 }
 
 // renamedSource is what a resource is made of that is another one with changes.
 type renamedSource struct {
-	from *Resource
+	from *xds.Resource
 	name string
 }
 
 // renamed makes of a resource the one of another name.
-func (g *Generator) renamed(from *Resource, typeURL, name string, change func(proto.Message) proto.Message) (*Resource, error) {
+func (g *Generator) renamed(from *xds.Resource, typeURL, name string, change func(proto.Message) proto.Message) (*xds.Resource, error) {
 	packed := &anypb.Any{}
 	if err := proto.Unmarshal(from.Any, packed); err != nil {
 		return nil, fmt.Errorf("read resource %s: %w", from.Name, err)
@@ -257,16 +258,16 @@ func (g *Generator) renamed(from *Resource, typeURL, name string, change func(pr
 	if err != nil {
 		return nil, fmt.Errorf("read resource %s: %w", from.Name, err)
 	}
-	return g.table.get(renamedSource{from, name}, typeURL, name, func() proto.Message { return change(msg) })
+	return g.table.Get(renamedSource{from, name}, typeURL, name, func() proto.Message { return change(msg) })
 }
 
 // routerEndpoints gives the endpoints of its clusters: those to which mutual TLS
 // is handed on have the same as the ones of the port.
-func (g *Generator) routerEndpoints(r *router) *Set {
+func (g *Generator) routerEndpoints(r *router) *xds.Set {
 	all := g.endpoints(r.scope)
-	key := setKey{typeURL: TypeEndpoint, outbound: r.outbound, router: r.key}
+	key := setKey{typeURL: xds.TypeEndpoint, outbound: r.outbound, router: r.key}
 	from := sources{r.merged, r.view, all, r.mesh.VirtualServices, r.mesh.DestinationRules}
-	return g.sets.get(key, r.mesh.Sequence, from, func(prev *Set) *Set {
+	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		needed := g.needed(r)
 		out := &part{problems: slices.Clone(all.Problems)}
 		for _, res := range all.Resources {
@@ -279,7 +280,7 @@ func (g *Generator) routerEndpoints(r *router) *Set {
 			if res == nil {
 				continue // Envoy resolves them
 			}
-			same, err := g.renamed(res, TypeEndpoint, p.Name, func(m proto.Message) proto.Message {
+			same, err := g.renamed(res, xds.TypeEndpoint, p.Name, func(m proto.Message) proto.Message {
 				cla := m.(*endpointv3.ClusterLoadAssignment)
 				cla.ClusterName = p.Name
 				return cla
@@ -290,7 +291,7 @@ func (g *Generator) routerEndpoints(r *router) *Set {
 			}
 			out.resources = append(out.resources, same)
 		}
-		return newSet(prev, out.resources, out.problems)
+		return xds.NewSet(prev, out.resources, out.problems)
 	})
 }
 

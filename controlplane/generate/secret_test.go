@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 func TestSecretResources(t *testing.T) {
@@ -29,14 +30,14 @@ func TestSecretResources(t *testing.T) {
 	roots := func(c *tlsv3.CertificateValidationContext) *tlsv3.Secret {
 		return &tlsv3.Secret{Name: "kubernetes://a", Type: &tlsv3.Secret_ValidationContext{ValidationContext: c}}
 	}
-	pairOf := func(p credentials.KeyPair) func(string) (*Resource, error) {
-		return func(name string) (*Resource, error) { return KeyPair(name, &p) }
+	pairOf := func(p credentials.KeyPair) func(string) (*xds.Resource, error) {
+		return func(name string) (*xds.Resource, error) { return KeyPair(name, &p) }
 	}
-	rootsOf := func(r credentials.Roots) func(string) (*Resource, error) {
-		return func(name string) (*Resource, error) { return Roots(name, &r) }
+	rootsOf := func(r credentials.Roots) func(string) (*xds.Resource, error) {
+		return func(name string) (*xds.Resource, error) { return Roots(name, &r) }
 	}
 	for name, tc := range map[string]struct {
-		make func(string) (*Resource, error)
+		make func(string) (*xds.Resource, error)
 		want proto.Message
 	}{
 		"pair":   {pairOf(credentials.KeyPair{Chain: []byte("c"), Key: []byte("k")}), cert(&tlsv3.TlsCertificate{CertificateChain: text("c"), PrivateKey: text("k")})},
@@ -66,8 +67,8 @@ func TestTrust(t *testing.T) {
 	g := New(Config{})
 	mesh := &snapshot.Mesh{Sequence: 1, Trust: &snapshot.Trust{PEM: []string{"one\n", "two\n"}}}
 	for _, proxy := range []*model.Proxy{{Role: "sidecar"}, {Role: "router"}, {Role: "sidecar", Interception: model.InterceptionRedirect}} {
-		set := g.Generate(mesh, proxy, TypeProxyConfig)
-		if len(set.Resources) != 1 || set != g.Generate(mesh, &model.Proxy{}, TypeProxyConfig) {
+		set := g.Generate(mesh, proxy, xds.TypeProxyConfig)
+		if len(set.Resources) != 1 || set != g.Generate(mesh, &model.Proxy{}, xds.TypeProxyConfig) {
 			t.Fatalf("%+v gets %+v, which is not what all share", proxy, set)
 		}
 		want := &meshv1alpha1.ProxyConfig{CaCertificatesPem: []string{"one\n", "two\n"}}
@@ -76,7 +77,7 @@ func TestTrust(t *testing.T) {
 		}
 	}
 	for name, mesh := range map[string]*snapshot.Mesh{"no bundle": {Sequence: 2}, "empty bundle": {Sequence: 2, Trust: &snapshot.Trust{}}} {
-		if n := len(g.Generate(mesh, &model.Proxy{}, TypeProxyConfig).Resources); n != 0 {
+		if n := len(g.Generate(mesh, &model.Proxy{}, xds.TypeProxyConfig).Resources); n != 0 {
 			t.Errorf("%s: %d resources", name, n)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // everySetting has all set that can be.
@@ -73,15 +74,15 @@ func TestSettingsShare(t *testing.T) {
 	fast := everySetting()
 	fast.IdleTimeout = time.Second
 	first, second, other, plain := with(everySetting()), with(everySetting()), with(fast), with(model.ProxySettings{Configured: true})
-	for _, typeURL := range []string{TypeListener, TypeRoute, TypeCluster, TypeEndpoint} {
+	for _, typeURL := range []string{xds.TypeListener, xds.TypeRoute, xds.TypeCluster, xds.TypeEndpoint} {
 		a := g.Generate(mesh, first, typeURL)
 		if g.Generate(mesh, second, typeURL) != a {
 			t.Errorf("%s: equal settings do not share", typeURL)
 		}
-		if shared := g.Generate(mesh, other, typeURL) == a; shared == (typeURL == TypeListener) {
+		if shared := g.Generate(mesh, other, typeURL) == a; shared == (typeURL == xds.TypeListener) {
 			t.Errorf("%s: other settings: shared is %v", typeURL, shared)
 		}
-		if shared := g.Generate(mesh, plain, typeURL) == a; shared == (typeURL == TypeListener || typeURL == TypeRoute) {
+		if shared := g.Generate(mesh, plain, typeURL) == a; shared == (typeURL == xds.TypeListener || typeURL == xds.TypeRoute) {
 			t.Errorf("%s: no settings: shared is %v", typeURL, shared)
 		}
 		if g.Generate(mesh, plain, typeURL) != g.Generate(mesh, c.proxy, typeURL) {
@@ -93,7 +94,7 @@ func TestSettingsShare(t *testing.T) {
 // managers are the connection managers of the listeners of a proxy.
 func managers(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (out []*hcmv3.HttpConnectionManager) {
 	t.Helper()
-	for _, r := range g.Generate(mesh, proxy, TypeListener).Resources {
+	for _, r := range g.Generate(mesh, proxy, xds.TypeListener).Resources {
 		packed, l := &anypb.Any{}, &listenerv3.Listener{}
 		if err := errors.Join(proto.Unmarshal(r.Any, packed), packed.UnmarshalTo(l)); err != nil {
 			t.Fatal(err)
@@ -154,7 +155,7 @@ func TestSettingsOfGateway(t *testing.T) {
 	mesh, p = c.build(), *c.proxy
 	unprivileged := p
 	unprivileged.Settings = model.ProxySettings{Unprivileged: true}.Keyed()
-	with, without := g.Generate(mesh, &p, TypeListener), g.Generate(mesh, &unprivileged, TypeListener)
+	with, without := g.Generate(mesh, &p, xds.TypeListener), g.Generate(mesh, &unprivileged, xds.TypeListener)
 	told := 0
 	for _, problem := range without.Problems {
 		if strings.Contains(problem.Reason, "unprivileged pod") {

@@ -10,6 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // TestStreamsTellCallersApart gives two callers of one namespace what a match of
@@ -35,7 +36,7 @@ spec: {hosts: [db.test], ROUTES}
 			leads := func(app string) bool {
 				proxy := proxyAt("10.0.0.9")
 				proxy.Interception, proxy.Labels = model.InterceptionRedirect, map[string]string{"app": app}
-				r := g.Generate(mesh, proxy, TypeListener).Get("10.96.0.1_5432")
+				r := g.Generate(mesh, proxy, xds.TypeListener).Get("10.96.0.1_5432")
 				if r == nil {
 					t.Fatal("no listener for the service")
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // world is a mesh of many services, one workload each, whose objects a test
@@ -108,8 +109,8 @@ func TestProxiesShareSets(t *testing.T) {
 	t.Parallel()
 	w, g := newWorld(t, 20), New(Config{})
 	a, b := generateAll(g, w.mesh, proxyAt("127.1.0.2")), generateAll(g, w.mesh, proxyAt("127.1.0.3"))
-	for i, typeURL := range Types {
-		if shared := a[i] == b[i]; shared != (typeURL != TypeListener) {
+	for i, typeURL := range xds.Types {
+		if shared := a[i] == b[i]; shared != (typeURL != xds.TypeListener) {
 			t.Errorf("%s: shared between proxies: %t", typeURL, shared)
 		}
 	}
@@ -126,27 +127,27 @@ func TestChangeTouchesOnlyItsTypes(t *testing.T) {
 		want   map[string]int // changed resources by type
 	}{
 		{"nothing", func(w *world) { w.build(model.Change{All: true}) }, nil},
-		{"endpoint moved", func(w *world) { w.moveEndpoint(3, 2) }, map[string]int{TypeEndpoint: 1}},
-		{"endpoint of a service with subsets moved", func(w *world) { w.moveEndpoint(10, 2) }, map[string]int{TypeEndpoint: 2}},
+		{"endpoint moved", func(w *world) { w.moveEndpoint(3, 2) }, map[string]int{xds.TypeEndpoint: 1}},
+		{"endpoint of a service with subsets moved", func(w *world) { w.moveEndpoint(10, 2) }, map[string]int{xds.TypeEndpoint: 2}},
 		{"account changed", func(w *world) {
 			w.edit(model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "svc-0003"}, func(c *model.Config) {
 				spec := workload(3, 1)
 				spec.ServiceAccount = "other"
 				c.Spec = spec
 			})
-		}, map[string]int{TypeCluster: 1}},
+		}, map[string]int{xds.TypeCluster: 1}},
 		{"routes changed", func(w *world) {
 			w.edit(model.Key{Kind: model.VirtualService, Namespace: "default", Name: "svc-0000"}, func(c *model.Config) {
 				c.Spec = &networkingv1alpha3.VirtualService{Hosts: []string{"svc-0000"}, Http: []*networkingv1alpha3.HTTPRoute{{
 					Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "svc-0000"}}},
 				}}}
 			})
-		}, map[string]int{TypeRoute: 1}},
+		}, map[string]int{xds.TypeRoute: 1}},
 		{"subset dropped", func(w *world) {
 			w.edit(model.Key{Kind: model.DestinationRule, Namespace: "default", Name: "svc-0000"}, func(c *model.Config) {
 				c.Spec = &networkingv1alpha3.DestinationRule{Host: "svc-0000", Subsets: []*networkingv1alpha3.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}}}
 			})
-		}, map[string]int{TypeCluster: 1, TypeEndpoint: 1}},
+		}, map[string]int{xds.TypeCluster: 1, xds.TypeEndpoint: 1}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestChangeTouchesOnlyItsTypes(t *testing.T) {
 			before := generateAll(g, w.mesh, proxyAt("127.1.0.2"))
 			tc.change(w)
 			after := generateAll(g, w.mesh, proxyAt("127.1.0.2"))
-			for i, typeURL := range Types {
+			for i, typeURL := range xds.Types {
 				if got := difference(before[i], after[i]); got != tc.want[typeURL] {
 					t.Errorf("%s: %d resources changed, want %d", typeURL, got, tc.want[typeURL])
 				}
@@ -168,7 +169,7 @@ func TestChangeTouchesOnlyItsTypes(t *testing.T) {
 }
 
 // difference counts the resources that are new, gone or another pointer.
-func difference(a, b *Set) int {
+func difference(a, b *xds.Set) int {
 	n := 0
 	for _, r := range a.Resources {
 		if b.Get(r.Name) != r {
@@ -188,7 +189,7 @@ func TestNamespacesShareResources(t *testing.T) {
 	w, g := newWorld(t, 20), New(Config{})
 	other := proxyAt("127.1.0.9")
 	other.Namespace, other.Domain = "elsewhere", "elsewhere.svc.cluster.local"
-	a, b := g.Generate(w.mesh, proxyAt("127.1.0.2"), TypeEndpoint), g.Generate(w.mesh, other, TypeEndpoint)
+	a, b := g.Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeEndpoint), g.Generate(w.mesh, other, xds.TypeEndpoint)
 	for _, r := range a.Resources {
 		if b.Get(r.Name) != r {
 			t.Errorf("%s is not shared between namespaces", r.Name)
@@ -199,10 +200,10 @@ func TestNamespacesShareResources(t *testing.T) {
 func TestConcurrentCallersGetOneSet(t *testing.T) {
 	t.Parallel()
 	w, g := newWorld(t, 50), New(Config{})
-	sets := make([]*Set, 16)
+	sets := make([]*xds.Set, 16)
 	var wg sync.WaitGroup
 	for i := range sets {
-		wg.Go(func() { sets[i] = g.Generate(w.mesh, proxyAt("127.1.0.2"), TypeCluster) })
+		wg.Go(func() { sets[i] = g.Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeCluster) })
 	}
 	wg.Wait()
 	for i, s := range sets {
@@ -217,11 +218,11 @@ func TestLateCallerReplacesNothing(t *testing.T) {
 	w, g := newWorld(t, 5), New(Config{})
 	old := w.mesh
 	w.moveEndpoint(1, 2)
-	fresh := g.Generate(w.mesh, proxyAt("127.1.0.2"), TypeEndpoint)
-	if late := g.Generate(old, proxyAt("127.1.0.2"), TypeEndpoint); late.Version == fresh.Version {
+	fresh := g.Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeEndpoint)
+	if late := g.Generate(old, proxyAt("127.1.0.2"), xds.TypeEndpoint); late.Version == fresh.Version {
 		t.Error("a caller with an old snapshot got endpoints of a new one")
 	}
-	if g.Generate(w.mesh, proxyAt("127.1.0.2"), TypeEndpoint) != fresh {
+	if g.Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeEndpoint) != fresh {
 		t.Error("a caller with an old snapshot replaced the set of the new one")
 	}
 }
@@ -240,8 +241,8 @@ func TestUnusedScopesAreForgotten(t *testing.T) {
 	}
 	g.sets.mu.Lock()
 	defer g.sets.mu.Unlock()
-	if n := len(g.sets.entries); n != len(Types) {
-		t.Errorf("%d sets remembered, want the %d of the proxy that is left", n, len(Types))
+	if n := len(g.sets.entries); n != len(xds.Types) {
+		t.Errorf("%d sets remembered, want the %d of the proxy that is left", n, len(xds.Types))
 	}
 }
 
@@ -253,7 +254,7 @@ func TestOtherProxiesGetNothing(t *testing.T) {
 	for _, p := range []*model.Proxy{waypoint, lost} {
 		for i, set := range generateAll(g, w.mesh, p) {
 			if len(set.Resources) != 0 {
-				t.Errorf("%+v got %d resources of %s", p, len(set.Resources), Types[i])
+				t.Errorf("%+v got %d resources of %s", p, len(set.Resources), xds.Types[i])
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // The ports of all addresses at which the listeners of Envoy's bootstrap are:
@@ -63,7 +64,7 @@ func socketOf(a *corev3.Address) string {
 // madeListener is a listener, or why there is none, and the addresses that it
 // has.
 type madeListener struct {
-	resource *Resource
+	resource *xds.Resource
 	err      error
 	sockets  []string
 }
@@ -95,7 +96,7 @@ func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
 	m := madeListener{sockets: socketsOf(l)}
 	if m.err = parts.ApplyListener(l, s.settings, false); m.err == nil {
 		g.deniedIn(s.mesh).Guard(l)
-		m.resource, m.err = g.table.put(TypeListener, l.GetName(), l)
+		m.resource, m.err = g.table.Put(xds.TypeListener, l.GetName(), l)
 	}
 	return m
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 func to(host string, weight int32) *networkingv1alpha3.HTTPRouteDestination {
@@ -71,7 +72,7 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 			w.edit(model.Key{Kind: model.VirtualService, Namespace: "default", Name: "svc-0000"}, func(c *model.Config) {
 				c.Spec = &networkingv1alpha3.VirtualService{Hosts: []string{"svc-0000"}, Http: []*networkingv1alpha3.HTTPRoute{tc.route, {Route: dest}}}
 			})
-			set := New(Config{}).Generate(w.mesh, proxyAt("127.1.0.2"), TypeRoute)
+			set := New(Config{}).Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeRoute)
 			if got := len(set.Problems) > 0; got != tc.reported {
 				t.Errorf("problems: %v", set.Problems)
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // randomly fills messages with what people and attackers write.
@@ -157,8 +158,8 @@ spec: {host: shop, trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderNam
 			mesh := snapshot.Build(nil, inputOf(all, nil), model.Change{All: true})
 			proxy := proxyAt("127.77.55.4")
 			proxy.HTTPProxyPort = 15080
-			first := New(Config{}).Generate(mesh, proxy, TypeRoute)
-			again := New(Config{}).Generate(snapshot.Build(nil, inputOf(all, nil), model.Change{All: true}), proxy, TypeRoute)
+			first := New(Config{}).Generate(mesh, proxy, xds.TypeRoute)
+			again := New(Config{}).Generate(snapshot.Build(nil, inputOf(all, nil), model.Change{All: true}), proxy, xds.TypeRoute)
 			if first.Version != again.Version || len(first.Problems) != len(again.Problems) {
 				t.Error("two builds of the same objects differ")
 			}

@@ -8,21 +8,25 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
+
+// trustName is the name of the only resource of its type.
+const trustName = "trust-bundle"
 
 // trust gives the one PCDS resource: the bundle of the mesh, the same for all
 // proxies. Without a bundle there is none, which takes nothing away.
-func (g *Generator) trust(mesh *snapshot.Mesh) *Set {
+func (g *Generator) trust(mesh *snapshot.Mesh) *xds.Set {
 	if mesh.Trust == nil || len(mesh.Trust.PEM) == 0 {
 		return g.empty
 	}
-	return g.sets.get(setKey{typeURL: TypeProxyConfig}, mesh.Sequence, sources{mesh.Trust}, func(prev *Set) *Set {
-		r, err := g.table.get(mesh.Trust, TypeProxyConfig, trustName, func() proto.Message {
+	return g.sets.get(setKey{typeURL: xds.TypeProxyConfig}, mesh.Sequence, sources{mesh.Trust}, func(prev *xds.Set) *xds.Set {
+		r, err := g.table.Get(mesh.Trust, xds.TypeProxyConfig, trustName, func() proto.Message {
 			return &meshv1alpha1.ProxyConfig{CaCertificatesPem: mesh.Trust.PEM}
 		})
 		if err != nil {
 			return g.empty // PEM is ASCII: it can be marshalled
 		}
-		return newSet(prev, []*Resource{r}, nil)
+		return xds.NewSet(prev, []*xds.Resource{r}, nil)
 	})
 }

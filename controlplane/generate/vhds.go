@@ -6,6 +6,7 @@ package generate
 import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Proxies with VHDS get what others have in one route configuration in parts,
@@ -16,33 +17,33 @@ import (
 // virtualHosts gives the VHDS resources of a proxy. Each is named after its
 // route configuration, in the message, too: Envoy removes by the name in the
 // message what was told to be gone by that of the resource.
-func (g *Generator) virtualHosts(s *scope) *Set {
+func (g *Generator) virtualHosts(s *scope) *xds.Set {
 	p := g.planOf(s)
 	if !s.proxy.VHDS || httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
-	key := setKey{typeURL: TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
+	key := setKey{typeURL: xds.TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
 	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
-	return g.sets.get(key, s.mesh.Sequence, from, func(prev *Set) *Set {
+	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		b := g.newRouteBuilder(s, g.view(s))
-		var resources []*Resource
+		var resources []*xds.Resource
 		for _, c := range b.configurations(p) {
 			hosts := c.hosts()
 			parts.ApplyHosts(hosts, s.settings)
 			for _, vh := range hosts {
 				vh.Name = c.fullName(true) + "/" + vh.GetName()
-				r, err := g.table.put(TypeVirtualHost, vh.GetName(), vh)
+				r, err := g.table.Put(xds.TypeVirtualHost, vh.GetName(), vh)
 				if err == nil {
 					resources = append(resources, r)
 					continue
 				}
 				problems := append(b.Problems, parts.Left(model.Key{}, err))
 				if prev != nil {
-					return newSet(prev, prev.Resources, problems) // the last good ones: domains go with each other
+					return xds.NewSet(prev, prev.Resources, problems) // the last good ones: domains go with each other
 				}
-				return newSet(prev, nil, problems)
+				return xds.NewSet(prev, nil, problems)
 			}
 		}
-		return newSet(prev, resources, b.Problems)
+		return xds.NewSet(prev, resources, b.Problems)
 	})
 }

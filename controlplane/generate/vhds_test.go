@@ -25,6 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // withVHDS gives the same proxy, with VHDS.
@@ -36,7 +37,7 @@ func withVHDS(proxy *model.Proxy) *model.Proxy {
 
 // assemble puts the virtual hosts into the routes that they are for, under the
 // names that they have there.
-func assemble(t *testing.T, routes, hosts *Set) map[string]*routev3.RouteConfiguration {
+func assemble(t *testing.T, routes, hosts *xds.Set) map[string]*routev3.RouteConfiguration {
 	t.Helper()
 	out := map[string]*routev3.RouteConfiguration{}
 	for _, r := range routes.Resources {
@@ -80,18 +81,18 @@ func TestVHDSIsTheSame(t *testing.T) {
 			t.Parallel()
 			mesh, g := c.build(), New(Config{})
 			whole, parts := generateAll(g, mesh, c.proxy), generateAll(g, mesh, withVHDS(c.proxy))
-			at := func(sets []*Set, typeURL string) *Set { return sets[slices.Index(Types, typeURL)] }
-			if len(at(whole, TypeVirtualHost).Resources) > 0 {
+			at := func(sets []*xds.Set, typeURL string) *xds.Set { return sets[slices.Index(xds.Types, typeURL)] }
+			if len(at(whole, xds.TypeVirtualHost).Resources) > 0 {
 				t.Error("virtual hosts for a proxy without VHDS")
 			}
-			for _, typeURL := range []string{TypeCluster, TypeEndpoint} {
+			for _, typeURL := range []string{xds.TypeCluster, xds.TypeEndpoint} {
 				sameSet(t, typeURL, at(whole, typeURL), at(parts, typeURL))
 			}
-			got := assemble(t, at(parts, TypeRoute), at(parts, TypeVirtualHost))
-			if len(got) != len(at(whole, TypeRoute).Resources) {
-				t.Errorf("%d routes with VHDS, %d without", len(got), len(at(whole, TypeRoute).Resources))
+			got := assemble(t, at(parts, xds.TypeRoute), at(parts, xds.TypeVirtualHost))
+			if len(got) != len(at(whole, xds.TypeRoute).Resources) {
+				t.Errorf("%d routes with VHDS, %d without", len(got), len(at(whole, xds.TypeRoute).Resources))
 			}
-			for _, r := range at(whole, TypeRoute).Resources {
+			for _, r := range at(whole, xds.TypeRoute).Resources {
 				want, got := unpack(t, r).(*routev3.RouteConfiguration), got[r.Name+vhdsSuffix]
 				sortHosts(want)
 				sortHosts(got)
@@ -99,11 +100,11 @@ func TestVHDSIsTheSame(t *testing.T) {
 					t.Errorf("the parts of %s together (-whole +parts):\n%s", r.Name, diff)
 				}
 			}
-			if diff := cmp.Diff(at(whole, TypeRoute).Problems, at(parts, TypeVirtualHost).Problems); diff != "" {
+			if diff := cmp.Diff(at(whole, xds.TypeRoute).Problems, at(parts, xds.TypeVirtualHost).Problems); diff != "" {
 				t.Errorf("problems (-whole +parts):\n%s", diff)
 			}
-			for _, r := range at(whole, TypeListener).Resources {
-				got := at(parts, TypeListener).Get(r.Name)
+			for _, r := range at(whole, xds.TypeListener).Resources {
+				got := at(parts, xds.TypeListener).Get(r.Name)
 				if got == nil {
 					t.Fatalf("there is no listener %s with VHDS", r.Name)
 				}
@@ -175,13 +176,13 @@ func TestVHDSChanges(t *testing.T) {
 			before := generateAll(g, w.mesh, proxy)
 			tc.change(w)
 			after := generateAll(g, w.mesh, proxy)
-			for i, typeURL := range Types {
+			for i, typeURL := range xds.Types {
 				switch {
-				case typeURL == TypeVirtualHost:
+				case typeURL == xds.TypeVirtualHost:
 					if got := difference(before[i], after[i]); got != tc.want {
 						t.Errorf("%d virtual hosts changed, want %d", got, tc.want)
 					}
-				case typeURL != TypeEndpoint && before[i] != after[i]:
+				case typeURL != xds.TypeEndpoint && before[i] != after[i]:
 					t.Errorf("%s: another *Set although nothing changed", typeURL)
 				}
 			}

@@ -29,31 +29,31 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // numbered gives one cluster and one listener, whose content is the number of the
 // snapshot.
 type numbered struct{ sets sync.Map }
 
-func (g *numbered) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *generate.Set {
-	if typeURL != generate.TypeCluster && typeURL != generate.TypeListener {
+func (g *numbered) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *xds.Set {
+	if typeURL != xds.TypeCluster && typeURL != xds.TypeListener {
 		typeURL = ""
 	}
 	key := fmt.Sprint(mesh.Sequence, typeURL)
 	if typeURL == "" {
 		key = ""
 	}
-	set := &generate.Set{}
+	set := &xds.Set{}
 	if typeURL != "" {
 		text := fmt.Sprint(mesh.Sequence)
 		b, _ := proto.Marshal(&anypb.Any{TypeUrl: typeURL, Value: []byte(text)})
-		set = &generate.Set{Version: text, Resources: []*generate.Resource{{Name: "one", Hash: mesh.Sequence, Any: b}}}
+		set = &xds.Set{Version: text, Resources: []*xds.Resource{{Name: "one", Hash: mesh.Sequence, Any: b}}}
 	}
 	got, _ := g.sets.LoadOrStore(key, set)
-	return got.(*generate.Set)
+	return got.(*xds.Set)
 }
 
 // replica is a whole server: ADS and the handler of its balancer.
@@ -193,7 +193,7 @@ func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 	if err != nil {
 		return
 	}
-	for _, typeURL := range []string{generate.TypeCluster, generate.TypeListener} {
+	for _, typeURL := range []string{xds.TypeCluster, xds.TypeListener} {
 		if s.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}) != nil {
 			return
 		}
@@ -208,9 +208,9 @@ func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 		}
 		if ctx.Err() == nil {
 			m.ends.Add(1)
-			if status.Code(err) != codes.Unavailable || has[generate.TypeCluster] != has[generate.TypeListener] {
+			if status.Code(err) != codes.Unavailable || has[xds.TypeCluster] != has[xds.TypeListener] {
 				m.cut.Add(1)
-				m.t.Errorf("a stream ended with %v, at the clusters of snapshot %s and the listeners of %s", err, has[generate.TypeCluster], has[generate.TypeListener])
+				m.t.Errorf("a stream ended with %v, at the clusters of snapshot %s and the listeners of %s", err, has[xds.TypeCluster], has[xds.TypeListener])
 			}
 		}
 		return

@@ -21,7 +21,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -29,6 +28,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
 // TestHeaderLimits sends each port a header that is too long: it is refused before

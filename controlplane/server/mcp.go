@@ -3,13 +3,13 @@
 
 package server
 
-import "github.com/outrigger-mesh/outrigger/controlplane/discovery"
+import "github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 
-// newMCP says what other control planes may take, and which.
-func (s *Server) newMCP(cfg Config) discovery.MCPConfig {
+// newMCP configures the server of objects for other control planes.
+func (s *Server) newMCP(cfg Config) mcpserver.Config {
 	readers := cfg.MCPReaders
 	if len(readers) == 0 {
 		readers = []string{cfg.Namespace + "/*"}
 	}
-	return discovery.MCPConfig{Objects: s.store, Readers: readers}
+	return mcpserver.Config{Objects: s.store, Readers: readers}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
@@ -151,9 +152,11 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	if err := s.newRegistration(cfg, reg); err != nil {
 		return nil, err
 	}
+	objects := s.newMCP(cfg)
+	objects.Logger = log.With("component", "discovery")
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(cfg.Generate), Workers: cfg.PushWorkers, CanaryPush: cfg.CanaryPush, NoVHDS: !cfg.VHDS, Secrets: secrets,
-		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, MCP: s.newMCP(cfg),
+		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, Objects: mcpserver.New(objects),
 		CallerStreams: callerStreams(cfg.ConnectionsPerAddress), Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 const testHost = "127.77.51.20"
@@ -139,7 +140,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const typeURL = generate.TypeCluster
+	const typeURL = xds.TypeCluster
 	send := func(q *discoveryv3.DiscoveryRequest) {
 		if err := s.Send(q); err != nil {
 			t.Fatal(err)
@@ -155,14 +156,14 @@ func (c *control) proxy(t *testing.T, name, words string) {
 		answer.ErrorDetail = &rpcstatus.Status{Code: 13, Message: words}
 	}
 	send(answer)
-	send(&discoveryv3.DiscoveryRequest{TypeUrl: generate.TypeListener}) // the answer to it comes after the answer was read
+	send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeListener}) // the answer to it comes after the answer was read
 	for {
 		r, err := s.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
 		send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()})
-		if r.GetTypeUrl() == generate.TypeListener {
+		if r.GetTypeUrl() == xds.TypeListener {
 			return
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package xds
 
 import (
 	"bytes"
@@ -36,12 +36,6 @@ const (
 	// TypeNameTable and TypeProxyConfig are for the agent.
 	TypeNameTable   = nds.TypeURL
 	TypeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
-)
-
-// The names of the resources that there is one of.
-const (
-	nameTableName = "name-table"
-	trustName     = "trust-bundle"
 )
 
 // Types are the types that make up Envoy's configuration in the order in which
@@ -79,7 +73,7 @@ func (s *Set) Get(name string) *Resource {
 
 // newSet sorts the resources, drops all but the first of equal names and gives
 // prev when that is the same; prev may be nil.
-func newSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
+func NewSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 	resources = slices.Clone(resources)
 	slices.SortStableFunc(resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
 	resources = slices.CompactFunc(resources, func(a, b *Resource) bool { return a.Name == b.Name })
@@ -101,7 +95,7 @@ func newSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 // resourceTable keeps resources as long as somebody uses them, by what they
 // were built from and by content. All of its methods are safe for concurrent
 // use.
-type resourceTable struct {
+type Table struct {
 	mu        sync.Mutex // guards all below
 	bySource  map[any]weak.Pointer[Resource]
 	byContent map[contentKey]weak.Pointer[Resource]
@@ -113,20 +107,20 @@ type contentKey struct {
 	hash uint64
 }
 
-func newResourceTable() *resourceTable {
-	return &resourceTable{bySource: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
+func NewTable() *Table {
+	return &Table{bySource: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
 }
 
 // get gives the resource that was built from the source before, or builds it.
 // The source is a comparable value that holds everything the build reads.
-func (t *resourceTable) get(source any, typeURL, name string, build func() proto.Message) (*Resource, error) {
+func (t *Table) Get(source any, typeURL, name string, build func() proto.Message) (*Resource, error) {
 	t.mu.Lock()
 	r := t.bySource[source].Value()
 	t.mu.Unlock()
 	if r != nil {
 		return r, nil
 	}
-	r, err := marshal(typeURL, name, build())
+	r, err := New(typeURL, name, build())
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +133,8 @@ func (t *resourceTable) get(source any, typeURL, name string, build func() proto
 }
 
 // put gives the resource of a message, with the pointer of an equal one.
-func (t *resourceTable) put(typeURL, name string, msg proto.Message) (*Resource, error) {
-	r, err := marshal(typeURL, name, msg)
+func (t *Table) Put(typeURL, name string, msg proto.Message) (*Resource, error) {
+	r, err := New(typeURL, name, msg)
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +142,12 @@ func (t *resourceTable) put(typeURL, name string, msg proto.Message) (*Resource,
 }
 
 // putBytes is put for a message that is marshalled already.
-func (t *resourceTable) putBytes(typeURL, name string, msg []byte) *Resource {
-	b := protowire.AppendBytes(anyHead(typeURL, len(msg)), msg)
+func (t *Table) PutBytes(typeURL, name string, msg []byte) *Resource {
+	b := Any(typeURL, msg)
 	return t.keep(&Resource{Name: name, Hash: xxhash.Sum64(b), Any: b})
 }
 
-func (t *resourceTable) keep(r *Resource) *Resource {
+func (t *Table) keep(r *Resource) *Resource {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r = t.intern(r)
@@ -161,7 +155,7 @@ func (t *resourceTable) keep(r *Resource) *Resource {
 	return r
 }
 
-func (t *resourceTable) intern(r *Resource) *Resource {
+func (t *Table) intern(r *Resource) *Resource {
 	key := contentKey{name: r.Name, hash: r.Hash}
 	if same := t.byContent[key].Value(); same != nil && bytes.Equal(same.Any, r.Any) {
 		return same
@@ -171,7 +165,7 @@ func (t *resourceTable) intern(r *Resource) *Resource {
 }
 
 // sweep forgets what nobody uses, whenever the table has doubled.
-func (t *resourceTable) sweep() {
+func (t *Table) sweep() {
 	if len(t.bySource)+len(t.byContent) < t.sweepAt {
 		return
 	}
@@ -189,7 +183,7 @@ func (t *resourceTable) sweep() {
 }
 
 // marshal checks a message and makes a resource of it.
-func marshal(typeURL, name string, msg proto.Message) (*Resource, error) {
+func New(typeURL, name string, msg proto.Message) (*Resource, error) {
 	if v, ok := msg.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
 			return nil, fmt.Errorf("check resource %s: %w", name, err)
@@ -203,6 +197,11 @@ func marshal(typeURL, name string, msg proto.Message) (*Resource, error) {
 		return nil, fmt.Errorf("marshal resource %s: %w", name, err)
 	}
 	return &Resource{Name: name, Hash: xxhash.Sum64(b), Any: b}, nil
+}
+
+// Any returns a serialized google.protobuf.Any with a serialized message.
+func Any(typeURL string, msg []byte) []byte {
+	return protowire.AppendBytes(anyHead(typeURL, len(msg)), msg)
 }
 
 // anyHead begins an Any: what stands before the length of its value. It has
