@@ -116,8 +116,14 @@ func importProblem(from, to string) string {
 		return "the agent must not import the control plane"
 	case below(from, "internal") && !below(to, "internal"):
 		return "what several programs share imports nothing of them"
-	case below(to, "cmd") && !(from == "cmd/outrigger" && below(to, "cmd/outrigger")):
-		return "nobody imports cmd, but cmd/outrigger the packages below it"
+	case below(to, "tool") && !below(from, "tool", "cmd/outrigger"):
+		return "only cmd/outrigger imports the commands of the tool"
+	case below(to, "mesh") && !below(from, "mesh", "tool", "cmd/outrigger"):
+		return "only the tool imports the mesh of one machine"
+	case below(from, "mesh") && below(to, "controlplane"):
+		return "a mesh runs the programs, it does not import them"
+	case below(to, "cmd"):
+		return "nobody imports cmd"
 	case to == "e2e" || below(to, "examples"):
 		return "nobody imports e2e or examples"
 	}
@@ -165,8 +171,11 @@ func TestImportRules(t *testing.T) {
 		{"cmd/outrigger-agent", "controlplane/model", false},
 		{"cmd/outrigger-control", "controlplane/server", true},
 		{"controlplane/server", "cmd/outrigger-control", false},
-		{"cmd/outrigger", "cmd/outrigger/up", true},
-		{"cmd/outrigger-agent", "cmd/outrigger/up", false},
+		{"cmd/outrigger", "mesh", true},
+		{"cmd/outrigger", "tool/inspect", true},
+		{"cmd/outrigger-agent", "mesh", false},
+		{"controlplane/server", "tool/objects", false},
+		{"mesh", "controlplane/config", false},
 		{"envoy", "cmd/outrigger-agent", false},
 		{"agent", "controlplane/model", false},
 		{"controlplane/ca", "agent/logging", false},
@@ -192,6 +201,7 @@ var programFiles = map[string]struct {
 	lines int
 }{
 	"cmd/outrigger-agent":   {"doc.go main.go flags.go env.go proxy.go request.go version.go wait.go", 900},
+	"cmd/outrigger":         {"doc.go main.go flags.go env.go", 300},
 	"cmd/outrigger-control": {"doc.go main.go flags.go env.go env_cluster.go env_identity.go env_ports.go", 800},
 }
 
@@ -345,7 +355,7 @@ func TestDocuments(t *testing.T) {
 // topLevel is everything that may stand at the top of the tree.
 var topLevel = strings.Fields(`
 	.ci .git .gitignore agent ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
-	changes cmd controlplane docs e2e envoy examples go.mod go.sum internal requirements-envoy.txt scripts sds status xdsproxy`)
+	changes cmd controlplane docs e2e envoy examples go.mod go.sum internal mesh requirements-envoy.txt scripts sds status tool xdsproxy`)
 
 func TestTopLevel(t *testing.T) {
 	t.Parallel()

@@ -2,10 +2,10 @@
 // Copyright The Outrigger Authors
 
 // Command outrigger is the tool for people: it runs a mesh on this machine
-// (outrigger up) and tells its version.
+// (outrigger up), reads and writes its configuration, and asks control planes.
 //
-// The package holds flags, the environment (env.go) and wiring only; what a
-// command does is in the package below it, cmd/outrigger/up. It turns the
+// The package holds flags, the environment (env.go) and wiring only: mesh is
+// outrigger up, tool/objects and tool/inspect are the other commands. It turns the
 // first SIGINT, SIGTERM or SIGHUP into the end of the context of the command, the
 // second one into the end of everything at once, and an error into exit code
 // 1. It runs one goroutine, which waits for signals.

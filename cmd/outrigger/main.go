@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outrigger-mesh/outrigger/cmd/outrigger/inspect"
-	"github.com/outrigger-mesh/outrigger/cmd/outrigger/objects"
+	"github.com/outrigger-mesh/outrigger/tool/inspect"
+	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
 // version is set by the linker; see the Makefile.
@@ -71,9 +71,10 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.AddCommand(newUpCommand(env, kill), newVersionCommand())
-	root.AddCommand(objects.Commands(objects.Config{Open: env.openStore, Default: env.defaultStore, In: os.Stdin})...)
+	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
+	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
 	root.AddCommand(inspect.Commands(inspect.Config{
-		Default: env.defaultControls, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} },
+		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} },
 	})...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
 	return root

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrigger-mesh/outrigger/envoy"
+)
+
+// Host is what a process has that runs a mesh for a person.
+type Host struct {
+	Out io.Writer
+	// EnvoyFlag and EnvoyVariable name an Envoy; the former wins.
+	EnvoyFlag, EnvoyVariable string
+	// Dumb is true for a terminal that only takes lines.
+	Dumb bool
+	// NoColor forbids colours.
+	NoColor bool
+}
+
+// Up runs a mesh until ctx is done, or nobody reads the output any more. The
+// programs are those beside this one. It sets the fields of cfg that follow from
+// the host.
+func Up(ctx context.Context, cfg Config, host Host) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	cfg.Display = newDisplay(host)
+	cfg.Display.Out = whileRead{cfg.Display.Out, end}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the directory of this program: %w", err)
+	}
+	cfg.Programs = filepath.Dir(self)
+	if cfg.WorkDir, err = os.Getwd(); err != nil {
+		return fmt.Errorf("find the working directory: %w", err)
+	}
+	cfg.Envoy, err = findEnvoy(ctx, host.EnvoyFlag, host.EnvoyVariable, cfg.Programs)
+	if ctx.Err() != nil {
+		return nil // ended before anything began
+	}
+	if err != nil {
+		cfg.Problems = []Problem{{Text: err.Error()}}
+	}
+	m, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	return m.Run(ctx)
+}
+
+// findEnvoy returns the absolute path of an Envoy that is new enough: the one
+// of the flag, of the environment, beside this program, or on PATH.
+func findEnvoy(ctx context.Context, flag, fromEnv, programs string) (string, error) {
+	path, err := "", error(nil)
+	switch {
+	case flag != "":
+		path, err = exec.LookPath(flag)
+	case fromEnv != "":
+		path, err = exec.LookPath(fromEnv)
+	default:
+		if path, err = exec.LookPath(filepath.Join(programs, "envoy")); err != nil {
+			path, err = exec.LookPath("envoy")
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("no Envoy was found (%w): run make envoy, or name one with --envoy or ENVOY", err)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", fmt.Errorf("find Envoy: %w", err)
+	}
+	if _, err := envoy.CheckVersion(ctx, path); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// whileRead ends the mesh when nobody reads its output any more, as in
+// outrigger up | head.
+type whileRead struct {
+	io.Writer
+	end func()
+}
+
+// Write implements io.Writer.
+func (w whileRead) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if errors.Is(err, syscall.EPIPE) {
+		w.end()
+	}
+	return n, err
+}
+
+// newDisplay finds out whether the output is a terminal.
+func newDisplay(host Host) Display {
+	d := Display{Out: host.Out}
+	if f, ok := host.Out.(*os.File); ok {
+		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		d.Terminal = err == nil && !host.Dumb
+		if d.Terminal {
+			d.Height = int(size.Row)
+		}
+	}
+	d.Color = d.Terminal && !host.NoColor
+	return d
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// object is a Kubernetes style object, as it stands in a YAML file.
+type object map[string]any
+
+func newObject(kind, namespace, name string, spec object) object {
+	return object{
+		"apiVersion": "networking.istio.io/v1",
+		"kind":       kind,
+		"metadata":   object{"name": name, "namespace": namespace},
+		"spec":       spec,
+	}
+}
+
+// generated gives the configuration that makes the workloads known to the
+// control plane: a ServiceEntry for each service, and for each workload a
+// WorkloadEntry and a Sidecar with its inbound listener.
+func (m *meshFile) generated() ([]byte, error) {
+	var objects []object
+	services := map[string]bool{}
+	for _, w := range m.workloads {
+		if !w.listens() {
+			continue
+		}
+		if key := w.namespace + "/" + w.service; !services[key] {
+			services[key] = true
+			objects = append(objects, serviceEntry(w))
+		}
+		objects = append(objects, workloadEntry(w), sidecar(w))
+	}
+	var b strings.Builder
+	b.WriteString("# Made by outrigger up from its mesh file.\n")
+	for _, o := range objects {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			return nil, fmt.Errorf("write %s as YAML: %w", o["kind"], err)
+		}
+		b.WriteString("---\n")
+		b.Write(text)
+	}
+	return []byte(b.String()), nil
+}
+
+// host is the host name of the workload's service.
+func (w *workload) host() string {
+	return fmt.Sprintf("%s.%s.svc.%s", w.service, w.namespace, clusterDomain)
+}
+
+// portName is the name of the service's port, by which a WorkloadEntry gives
+// its number.
+func (w *workload) portName() string { return strings.ToLower(w.protocol) }
+
+func (w *workload) portSpec() object {
+	return object{"number": w.servicePort, "name": w.portName(), "protocol": w.protocol}
+}
+
+func serviceEntry(w *workload) object {
+	return newObject("ServiceEntry", w.namespace, w.service, object{
+		"hosts":            []string{w.host()},
+		"location":         "MESH_INTERNAL",
+		"resolution":       "STATIC",
+		"ports":            []object{w.portSpec()},
+		"workloadSelector": object{"labels": map[string]string{appLabel: w.service}},
+	})
+}
+
+func workloadEntry(w *workload) object {
+	return newObject("WorkloadEntry", w.namespace, w.name, object{
+		"address":        w.address.String(),
+		"ports":          object{w.portName(): w.servicePort},
+		"labels":         w.labels,
+		"serviceAccount": w.serviceAccount,
+	})
+}
+
+func sidecar(w *workload) object {
+	return newObject("Sidecar", w.namespace, w.name, object{
+		"workloadSelector": object{"labels": w.selector()},
+		"ingress": []object{{
+			"port":            w.portSpec(),
+			"bind":            w.address.String(),
+			"defaultEndpoint": fmt.Sprintf("127.0.0.1:%d", w.port),
+		}},
+	})
+}
+
+// meshConfig gives the control plane's mesh config file: the user's settings
+// with what outrigger decides.
+func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {
+	config := maps.Clone(m.settings)
+	if config == nil {
+		config = map[string]any{}
+	}
+	sources := []object{{"address": fileURL(generatedDir)}}
+	if m.configDir != "" {
+		sources = append(sources, object{"address": fileURL(m.configDir)})
+	}
+	config["configSources"] = sources
+	config["trustDomain"] = m.trustDomain
+	config["rootNamespace"] = rootNamespace
+	config["proxyHttpPort"] = m.proxyPort
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		return nil, fmt.Errorf("write the mesh config as YAML: %w", err)
+	}
+	return text, nil
+}
+
+// proxyConfig gives the ProxyConfig of all agents: the user's defaultConfig
+// with what outrigger decides.
+func (m *meshFile) proxyConfig(envoy string) map[string]any {
+	config := map[string]any{"concurrency": 1, "terminationDrainDuration": "1s"}
+	if own, ok := m.settings["defaultConfig"].(map[string]any); ok {
+		maps.Copy(config, own)
+	}
+	config["discoveryAddress"] = hostPort(m.controlAddress(), controlSecurePort)
+	config["binaryPath"] = envoy
+	config["statusPort"] = statusPort
+	config["proxyAdminPort"] = adminPort
+	return config
+}
+
+// labelsFile gives the labels in the form of Kubernetes' downward API.
+func labelsFile(labels map[string]string) []byte {
+	var b strings.Builder
+	for _, k := range sortedKeys(labels) {
+		fmt.Fprintf(&b, "%s=%q\n", k, labels[k])
+	}
+	return []byte(b.String())
+}
+
+func fileURL(dir string) string { return (&url.URL{Scheme: "fs", Path: dir}).String() }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+const (
+	tokenIssuer   = "https://outrigger.mesh/up"
+	tokenAudience = "istio-ca"
+	tokenLife     = time.Hour
+	// clockCheck is how often the age of the tokens is looked at.
+	clockCheck = time.Minute
+)
+
+// issuer makes the tokens with which the workloads of one mesh show who they
+// are. Its key lives in memory only, as long as the mesh.
+type issuer struct {
+	signer jose.Signer
+	public jose.JSONWebKey
+}
+
+func newIssuer() (*issuer, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the key for tokens: %w", err)
+	}
+	public := jose.JSONWebKey{Key: key.Public(), Algorithm: string(jose.ES256), Use: "sig"}
+	print, err := public.Thumbprint(crypto.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("name the key for tokens: %w", err)
+	}
+	public.KeyID = base64.RawURLEncoding.EncodeToString(print)
+	signer, err := jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: public.KeyID}},
+		(&jose.SignerOptions{}).WithType("JWT"))
+	if err != nil {
+		return nil, fmt.Errorf("make the signer of tokens: %w", err)
+	}
+	return &issuer{signer: signer, public: public}, nil
+}
+
+// token gives a token of a workload, valid from now on for tokenLife.
+func (i *issuer) token(w *workload, now time.Time) (string, error) {
+	token, err := jwt.Signed(i.signer).Claims(jwt.Claims{
+		Issuer:    tokenIssuer,
+		Subject:   fmt.Sprintf("system:serviceaccount:%s:%s", w.namespace, w.serviceAccount),
+		Audience:  jwt.Audience{tokenAudience},
+		IssuedAt:  jwt.NewNumericDate(now),
+		NotBefore: jwt.NewNumericDate(now),
+		Expiry:    jwt.NewNumericDate(now.Add(tokenLife)),
+	}).Serialize()
+	if err != nil {
+		return "", fmt.Errorf("sign the token of %s: %w", w.name, err)
+	}
+	return token, nil
+}
+
+// rule gives the JWTRule, as JSON, with which the control plane checks the
+// tokens. It holds only the public key.
+func (i *issuer) rule() (string, error) {
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{i.public}})
+	if err != nil {
+		return "", fmt.Errorf("write the public key for tokens: %w", err)
+	}
+	rule, err := json.Marshal(map[string]any{
+		"issuer":    tokenIssuer,
+		"audiences": []string{tokenAudience},
+		"jwks":      string(keys),
+	})
+	if err != nil {
+		return "", fmt.Errorf("write the rule for tokens: %w", err)
+	}
+	return string(rule), nil
+}

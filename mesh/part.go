@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// role says what a process is to the mesh.
+type role string
+
+const (
+	roleControl role = "control plane"
+	roleApp     role = "application"
+	roleAgent   role = "agent"
+)
+
+// restartPolicy says when an ended process is started again.
+type restartPolicy struct {
+	first, most time.Duration // back-off, doubled after each end
+	stable      time.Duration // a life as long as this begins anew at first
+	startTries  int           // ends before the first time ready that make the start fail
+}
+
+func defaultRestart() restartPolicy {
+	return restartPolicy{first: 200 * time.Millisecond, most: 10 * time.Second, stable: 30 * time.Second, startTries: 3}
+}
+
+// part is one process of the mesh, kept running.
+type part struct {
+	name    string // of the workload, or controlName
+	role    role
+	command command
+	// after, when not nil, must be closed before the process starts.
+	after <-chan struct{}
+	// prepare, when not nil, runs before each start.
+	prepare func() error
+	// ready blocks until the process can do its work.
+	ready func(context.Context) error
+	// grace is how long the process may take to end.
+	grace   time.Duration
+	restart restartPolicy
+	kill    <-chan struct{} // closed: end now
+	out     *output
+	events  func(*part, event)
+
+	firstReady chan struct{} // closed when ready for the first time
+	once       sync.Once
+}
+
+// event is a change in the life of a part.
+type event struct {
+	kind eventKind
+	took time.Duration // eventReady: since its start
+	exit exit          // eventEnded
+	why  string        // eventEnded: the last thing it said
+	wait time.Duration // eventEnded: until it is started again
+	life int           // how many times it was started, from 1
+}
+
+type eventKind int
+
+const (
+	eventStarted eventKind = iota
+	eventReady
+	eventEnded
+)
+
+// startError is the failure of a part that was never ready.
+type startError struct {
+	part *part
+	exit exit
+}
+
+func (e *startError) Error() string {
+	return fmt.Sprintf("%sthe %s does not start: it %s%s", owner(e.part.name), e.part.role, e.exit, e.part.out.lastLines())
+}
+
+// run keeps the process running until ctx is done, and then ends it. It
+// returns an error only when the process ended startTries times without
+// having been ready once.
+func (p *part) run(ctx context.Context) error {
+	if p.after != nil {
+		select {
+		case <-p.after:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	wait := p.restart.first
+	for life := 1; ; life++ {
+		began := time.Now()
+		e := p.live(ctx, life)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(began) >= p.restart.stable {
+			wait = p.restart.first
+		}
+		if life >= p.restart.startTries && !p.wasReady() {
+			return &startError{part: p, exit: e}
+		}
+		p.events(p, event{kind: eventEnded, exit: e, why: p.out.reason(e), wait: wait, life: life})
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+		wait = min(2*wait, p.restart.most)
+	}
+}
+
+// live is one life of the process, from start to end.
+func (p *part) live(ctx context.Context, life int) exit {
+	if p.prepare != nil {
+		if err := p.prepare(); err != nil {
+			return exit{code: -1, err: err}
+		}
+	}
+	began := time.Now()
+	p.out.begin()
+	proc, err := startChild(p.command, p.out)
+	if err != nil {
+		return exit{code: -1, err: err}
+	}
+	p.events(p, event{kind: eventStarted, life: life})
+
+	watch, cancel := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		if p.ready(watch) == nil {
+			p.once.Do(func() { close(p.firstReady) })
+			p.events(p, event{kind: eventReady, took: time.Since(began), life: life})
+		}
+	})
+	select {
+	case <-proc.exited:
+	case <-ctx.Done():
+		p.out.muted.Store(true)
+		proc.stop(p.grace, p.kill)
+	}
+	cancel()
+	watcher.Wait()
+	p.out.flush()
+	return proc.exit
+}
+
+func (p *part) wasReady() bool {
+	select {
+	case <-p.firstReady:
+		return true
+	default:
+		return false
+	}
+}

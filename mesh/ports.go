@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// listening is some ports on which one part of the mesh will listen.
+type listening struct {
+	address netip.Addr
+	ports   []int
+	line    int
+	what    string // of whom, for messages
+	cure    string
+}
+
+// ports lists everything that will listen, in the order of the mesh file.
+func (m *meshFile) ports() []listening {
+	const stop = "stop that program or "
+	all := []listening{{
+		m.controlAddress(),
+		[]int{controlHTTPPort, controlSecurePort, controlMonitorPort},
+		0, "the control plane",
+		stop + "(if it is another outrigger up) give this mesh its own network, for example network: 127.2.0.0/24",
+	}}
+	for _, w := range m.workloads {
+		if w.port > 0 {
+			all = append(all, listening{netip.AddrFrom4([4]byte{127, 0, 0, 1}), []int{w.port}, w.lineOf("port"), w.where, stop + "change port"})
+		}
+		if !w.address.IsValid() {
+			continue
+		}
+		if w.servicePort > 0 {
+			all = append(all, listening{w.address, []int{w.servicePort}, w.lineOf("servicePort"), w.where, stop + "change servicePort"})
+		}
+		own := []int{adminPort, statusPort, healthPort, m.proxyPort, prometheusPort}
+		all = append(all, listening{w.address, own, w.line, w.where + ": agent and Envoy", stop + "change address"})
+	}
+	return all
+}
+
+// checkPorts tries to listen on everything that will listen.
+func (m *meshFile) checkPorts() []Problem {
+	r := &reader{}
+	for _, l := range m.ports() {
+		var used []string
+		for _, port := range l.ports {
+			switch err := tryListen(hostPort(l.address, port)); {
+			case err == nil:
+			case errors.Is(err, syscall.EADDRINUSE):
+				used = append(used, itoa(port))
+			case errors.Is(err, syscall.EACCES):
+				r.add(l.line, "%s: port %s needs privileges: choose a port from 1024", l.what, hostPort(l.address, port))
+			default:
+				r.add(l.line, "%s: %v", l.what, err)
+			}
+		}
+		switch len(used) {
+		case 0:
+		case 1:
+			r.add(l.line, "%s: port %s on %s is in use by another program (ss -ltnp shows it): %s", l.what, used[0], l.address, l.cure)
+		default:
+			r.add(l.line, "%s: ports %s on %s are in use by another program (ss -ltnp shows it): %s",
+				l.what, strings.Join(used, ", "), l.address, l.cure)
+		}
+	}
+	slices.SortStableFunc(r.problems, func(a, b Problem) int { return a.Line - b.Line })
+	return r.problems
+}
+
+// tryListen finds out whether a port is free.
+func tryListen(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func hostPort(a netip.Addr, port int) string { return net.JoinHostPort(a.String(), itoa(port)) }

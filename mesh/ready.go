@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	pollInterval = 15 * time.Millisecond
+	askTimeout   = 2 * time.Second
+)
+
+// newClient gives an HTTP client for questions to our own processes: no
+// proxy, no connection kept.
+func newClient() *http.Client {
+	return &http.Client{
+		Timeout: askTimeout,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// poll asks again and again until the answer is yes or ctx is done.
+func poll(ctx context.Context, yes func(context.Context) bool) error {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for !yes(ctx) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return ctx.Err()
+}
+
+// answers reports whether a GET is answered with a status from 200 to most.
+func answers(client *http.Client, url string, most int) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close() // nothing of the body is used
+		return resp.StatusCode >= http.StatusOK && resp.StatusCode <= most
+	}
+}
+
+// listens reports whether somebody accepts connections at an address.
+func listens(address string) func(context.Context) bool {
+	d := net.Dialer{Timeout: askTimeout}
+	return func(ctx context.Context) bool {
+		conn, err := d.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return false
+		}
+		_ = conn.Close() // nothing was sent
+		return true
+	}
+}
+
+// certificate is what an Envoy says about its own certificate.
+type certificate struct {
+	identity string
+	expires  time.Time
+}
+
+// envoyCerts is the part of Envoy's /certs that is read here.
+type envoyCerts struct {
+	Certificates []struct {
+		CertChain []struct {
+			SubjectAltNames []struct {
+				URI string `json:"uri"`
+			} `json:"subject_alt_names"`
+			ExpirationTime time.Time `json:"expiration_time"`
+		} `json:"cert_chain"`
+	} `json:"certificates"`
+}
+
+// askCertificate asks an Envoy for the certificate with which it shows its
+// SPIFFE identity. ok is false when it has none yet.
+func askCertificate(ctx context.Context, client *http.Client, admin string) (c certificate, ok bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/certs", nil)
+	if err != nil {
+		return c, false, fmt.Errorf("ask for certificates: %w", err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return c, false, fmt.Errorf("ask for certificates: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }() // the body was read
+	var all envoyCerts
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&all); err != nil {
+		return c, false, fmt.Errorf("read the certificates of %s: %w", admin, err)
+	}
+	for _, entry := range all.Certificates {
+		for _, cert := range entry.CertChain {
+			for _, name := range cert.SubjectAltNames {
+				if strings.HasPrefix(name.URI, "spiffe://") {
+					return certificate{name.URI, cert.ExpirationTime}, true, nil
+				}
+			}
+		}
+	}
+	return c, false, nil
+}

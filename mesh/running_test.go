@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	// A killed run's file is not locked; a link leads elsewhere.
+	stale := filepath.Join(temp, runningPrefix+"stale")
+	if err := os.WriteFile(stale, []byte("fs:///stale"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(stale, filepath.Join(temp, runningPrefix+"link")); err != nil {
+		t.Fatal(err)
+	}
+	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Running(temp)
+	if err != nil || !slices.Equal(got, []string{"fs:///one"}) {
+		t.Errorf("Running gives %q, %v", got, err)
+	}
+	// One without a config directory has a control plane all the same.
+	alone, err := announce(temp, "", "127.77.51.10:15014")
+	if err != nil {
+		t.Fatal(err)
+	}
+	controls, err := RunningControls(temp)
+	slices.Sort(controls)
+	if err != nil || !slices.Equal(controls, []string{"127.77.51.10:15014", "127.77.51.9:15014"}) {
+		t.Errorf("RunningControls gives %q, %v", controls, err)
+	}
+	if got, err := Running(temp); err != nil || !slices.Equal(got, []string{"fs:///one"}) {
+		t.Errorf("with a second mesh, Running gives %q, %v", got, err)
+	}
+	if err := alone(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(stale); !os.IsNotExist(err) {
+		t.Errorf("the file of a killed run is still there: %v", err)
+	}
+	if err := withdraw(); err != nil {
+		t.Error(err)
+	}
+	if got, err := Running(temp); err != nil || len(got) > 0 {
+		t.Errorf("after the end Running gives %q, %v", got, err)
+	}
+	if _, err := announce(filepath.Join(temp, "missing"), "x", "y"); err == nil {
+		t.Error("announced in a directory that does not exist")
+	}
+}

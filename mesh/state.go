@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const (
+	statePrefix  = "outrigger-up-"
+	birthPrefix  = "outrigger-new-" // a state directory that is not locked yet
+	lockFile     = "lock"
+	stateDirMode = 0o700
+	fileMode     = 0o600
+)
+
+// state is the state directory of a running mesh. Its lock is held as long as
+// the process lives.
+type state struct {
+	dir  string
+	lock *os.File
+	keep bool
+}
+
+// openState makes and locks the state directory: dir, which is kept at the
+// end, or a temporary one, which is removed. It removes temporary ones that
+// killed runs left behind.
+func openState(dir, temp string) (*state, error) {
+	if dir == "" {
+		temp, err := filepath.Abs(temp) // the programs run elsewhere
+		if err != nil {
+			return nil, fmt.Errorf("directory of temporary files: %w", err)
+		}
+		removeStale(temp)
+		return newState(temp)
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := os.MkdirAll(dir, stateDirMode); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	lock, err := lockDir(dir)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("state directory %s is used by another outrigger up: stop it or choose another directory", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &state{dir: dir, lock: lock, keep: true}, nil
+}
+
+// newState makes a directory that bears the name of a state directory only
+// once it is locked: nobody can take it for a stale one.
+func newState(temp string) (*state, error) {
+	birth, err := os.MkdirTemp(temp, birthPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	lock, err := lockDir(birth)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(birth))
+	}
+	dir := filepath.Join(temp, statePrefix+strings.TrimPrefix(filepath.Base(birth), birthPrefix))
+	if err := os.Rename(birth, dir); err != nil {
+		return nil, errors.Join(fmt.Errorf("name the state directory: %w", err), lock.Close(), os.RemoveAll(birth))
+	}
+	return &state{dir: dir, lock: lock}, nil
+}
+
+// close removes a temporary state directory and gives up the lock.
+func (s *state) close() error {
+	killLeft(s.dir)
+	var err error
+	if !s.keep {
+		err = os.RemoveAll(s.dir)
+	}
+	return errors.Join(err, s.lock.Close())
+}
+
+// lockDir takes the lock of a directory; it fails with EWOULDBLOCK when a
+// living process holds it. The kernel frees the lock of a dead one.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return f, nil
+}
+
+// removeStale removes our own state directories whose lock is free, and what
+// their applications left behind. What cannot be removed stays: it harms
+// nobody.
+func removeStale(temp string) {
+	dirs, err := filepath.Glob(filepath.Join(temp, statePrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() {
+			continue
+		}
+		if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Getuid() {
+			continue
+		}
+		lock, err := lockDir(dir)
+		if err != nil {
+			continue
+		}
+		killLeft(dir)
+		_ = os.RemoveAll(dir) // the next run tries again
+		_ = lock.Close()      // of a file that is gone
+	}
+}
+
+// path gives a path below the state directory.
+func (s *state) path(elem ...string) string {
+	return filepath.Join(append([]string{s.dir}, elem...)...)
+}
+
+// workload gives a path below the working directory of a workload's agent.
+func (s *state) workload(w *workload, elem ...string) string {
+	return s.path(append([]string{"workloads", w.name}, elem...)...)
+}
+
+// writeFile writes a file so that a reader sees the old or the new content,
+// and makes its directory.
+func writeFile(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), stateDirMode); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, ignoreMissing(os.Remove(f.Name())))
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var now = time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+// types are the states of a proxy, all synced but for those that are given.
+func types(other ...report.Type) (list []report.Type) {
+	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"} {
+		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3, Acked: "1"}
+		if name == "vhds" || name == "sds" || name == "pcds" {
+			t = report.Type{Name: name, State: report.NotSent}
+		}
+		for _, o := range other {
+			if o.Name == name {
+				t = o
+			}
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+const envoysWords = "Error adding/updating listener(s) 10.0.0.7_8080: error adding listener:\n\tcannot bind"
+
+func testMesh() []answer[report.Replica] {
+	held := report.Held{Type: "rds", Name: "http_proxy", By: "cart-1.shop", Reason: "Error adding/updating route(s) http_proxy: regex '(' is bad", Since: ago(90 * time.Second), LastGood: true}
+	proxy := func(name, replica string, list ...report.Type) report.Proxy {
+		return report.Proxy{
+			Name: name + ".shop", Namespace: "shop", Cluster: "east", Role: "sidecar", Addresses: []string{"10.0.0.7", "fd00::7"}, Identity: "spiffe://cluster.local/ns/shop/sa/" + name,
+			Envoy: "1.39.3", Agent: "1.18.0", Connected: ago(26 * time.Hour), Delta: true, Replica: replica, Snapshot: 7, Types: types(list...),
+		}
+	}
+	cart := proxy("cart-1", "istiod-0", report.Type{Name: "rds", State: report.Rejected, Since: ago(90 * time.Second), Resources: 1, Reason: held.Reason})
+	web := proxy("web-1", "istiod-1", report.Type{Name: "rds", State: report.HeldBack, Since: ago(90 * time.Second), Resources: 1, Reason: held.Reason})
+	cart.Held, web.Held = []report.Held{held}, []report.Held{held}
+	own := proxy("api-1", "istiod-1", report.Type{Name: "lds", State: report.Rejected, Since: ago(3 * time.Minute), Reason: envoysWords, Acked: "1"}, report.Type{Name: "vhds", State: report.Stale, Since: ago(40 * time.Second), Resources: 9})
+	own.Agent, own.Cluster = "", ""
+	return []answer[report.Replica]{
+		{address: "10.0.0.1:15014", value: report.Replica{Name: "istiod-0", Version: "v1", Snapshot: 7, Pushed: ago(12 * time.Minute), Problems: 1, Proxies: []report.Proxy{cart}}},
+		{address: "10.0.0.2:15014", value: report.Replica{Name: "istiod-1", Version: "v1", Snapshot: 9, Pushed: ago(12 * time.Minute), Proxies: []report.Proxy{web, own}}},
+		{address: "10.0.0.3:15014", err: errors.New("connection refused")},
+	}
+}
+
+func virtualService() report.Object {
+	o := report.Object{
+		Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Replica: "istiod-0, istiod-1", Found: true, InForce: true, Source: "config/web.yaml:3", Changed: ago(5 * time.Minute),
+		Problems:  []report.Problem{{Object: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Source: "config/web.yaml:9", Reason: `spec.http[0]: no service has the host "wob"`, Warning: true, Since: ago(3 * time.Hour)}},
+		Resources: []report.Resource{{Type: "rds", Name: "http_proxy", Proxies: 31, HeldBack: 2}, {Type: "vhds", Name: "http_proxy.vhds/web.shop.svc.cluster.local:80", Proxies: 1}},
+		Others:    4,
+	}
+	for i := range 27 {
+		o.Proxies = append(o.Proxies, report.Standing{Proxy: fmt.Sprintf("p%02d.shop", i), State: report.Synced, Since: ago(5 * time.Minute)})
+	}
+	for i := range 22 {
+		o.Proxies = append(o.Proxies, report.Standing{Proxy: fmt.Sprintf("slow%02d.shop", i), State: report.Stale, What: "no answer yet to rds", Since: ago(50 * time.Second)})
+	}
+	back := report.Standing{Proxy: "cart-1.shop", State: report.Rejected, What: "rds http_proxy", Since: ago(90 * time.Second), By: "cart-1.shop", Reason: "regex '(' is bad", LastGood: true}
+	other := back
+	other.Proxy, other.State = "web-1.shop", report.HeldBack
+	o.Proxies = append([]report.Standing{back, other}, o.Proxies...)
+	return o
+}
+
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	decided := report.Decided{
+		Proxy: testMesh()[0].value.Proxies[0],
+		Objects: []report.Part{
+			{Ref: report.Ref{Kind: "Sidecar", Namespace: "shop", Name: "cart"}, Resources: map[string]int{"lds": 1, "cds": 1}, Role: "it sees 3 of 40 services"},
+			{Ref: report.Ref{Kind: "KubernetesGateway", Namespace: "shop", Name: "front"}, Resources: map[string]int{"lds": 1}},
+			{Ref: report.Ref{Kind: "HTTPRoute", Namespace: "shop", Name: "web"}, Resources: map[string]int{"rds": 1}},
+			{Ref: report.Ref{Kind: "WasmPlugin", Namespace: "shop", Name: "count"}, Resources: map[string]int{"ecds": 1, "lds": 2}},
+			{Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Resources: map[string]int{"rds": 1}},
+		},
+		Problems: virtualService().Problems,
+	}
+	old, none, unborn, idle := virtualService(), virtualService(), virtualService(), virtualService()
+	old.Started, old.Proxies, old.Problems = true, old.Proxies[2:29], nil
+	none = report.Object{Ref: none.Ref, InForce: true}
+	unborn = report.Object{Ref: unborn.Ref, InForce: true, Problems: unborn.Problems}
+	idle.InForce, idle.Kind = false, "AuthorizationPolicy"
+	lost := virtualService()
+	lost.Resources, lost.Proxies = nil, nil
+	front := report.Object{
+		Ref: report.Ref{Kind: "KubernetesGateway", Namespace: "shop", Name: "front"}, Replica: "istiod-0", Found: true, InForce: true, Others: 4,
+		Nobody:  "it is for gateways with the labels gateway.networking.k8s.io/gateway-name=front, and no gateway is connected",
+		Lacking: []string{"spec.servers[0].tls: proxies of the namespace shop get no credential \"web\": there is no Secret shop/web"},
+	}
+	for name, print := range map[string]func(view) error{
+		"status": func(v view) error { return v.table(testMesh()) },
+		"status-all-well": func(v view) error {
+			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{{Name: "a.shop", Types: types()}}}}})
+		},
+		"status-first": func(v view) error {
+			first := report.Proxy{Name: "a.shop", Types: types(report.Type{Name: "lds", State: report.Rejected, Since: ago(time.Minute), Reason: envoysWords})}
+			waits := report.Proxy{Name: "b.shop", Types: types(report.Type{Name: "lds", State: report.NotSent})}
+			return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{first, waits}}}})
+		},
+		"status-denied": func(v view) error {
+			return v.table([]answer[report.Replica]{
+				{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{
+					Version: "3f2a9c", Entries: 3, Serials: 1, Since: ago(time.Minute), Acknowledged: 2, Missing: []string{"a.shop", "b.shop"}, Ignoring: []string{"old.shop"},
+				}}},
+				{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Since: ago(time.Hour), Acknowledged: 1}}},
+				{address: "127.0.0.1:15214", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Problem: "line 1: no"}}},
+			})
+		},
+		"status-nobody":   func(v view) error { return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014"}}) },
+		"status-proxy":    func(v view) error { return v.proxies(testMesh()[:1]) },
+		"status-own":      func(v view) error { return v.proxy(testMesh()[1].value.Proxies[1]) },
+		"explain":         func(v view) error { return v.object(virtualService()) },
+		"explain-well":    func(v view) error { return v.object(old) },
+		"explain-none":    func(v view) error { return v.object(none) },
+		"explain-invalid": func(v view) error { return v.object(unborn) },
+		"explain-inert":   func(v view) error { return v.object(idle) },
+		"explain-nobody":  func(v view) error { return v.object(lost) },
+		"explain-gateway": func(v view) error { return v.object(front) },
+		"explain-proxy":   func(v view) error { return v.decided(decided) },
+	} {
+		var out bytes.Buffer
+		if err := print(view{out: &out, now: now, flags: &askFlags{}}); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", name+".txt")
+		if *update {
+			if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), out.String()); diff != "" {
+			t.Errorf("%s: %s", file, diff)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/stores"
+	"github.com/outrigger-mesh/outrigger/mesh"
+)
+
+const (
+	userAgent = "outrigger"
+	// clusterQPS is how much a command asks of a cluster in a second. The API
+	// server has its own limit, and a person waits.
+	clusterQPS = 1000
+)
+
+// Stores says where the config stores of the user are.
+type Stores struct {
+	Named      string // by OUTRIGGER_STORE
+	Kubeconfig string // KUBECONFIG
+	Home       string // the user's directory
+	InPod      bool   // this process runs in a pod
+}
+
+// Default returns the config store of a user who names none: that of
+// OUTRIGGER_STORE, of the one mesh that runs here, or the cluster.
+func (s Stores) Default() (string, error) {
+	if s.Named != "" {
+		return s.Named, nil
+	}
+	running, err := mesh.Running(os.TempDir())
+	if err != nil {
+		return "", err
+	}
+	switch path, inCluster := s.kubeconfigPath(); {
+	case len(running) == 1:
+		return running[0], nil
+	case len(running) > 1:
+		return "", fmt.Errorf("several meshes run on this machine: choose one with --store %s", strings.Join(running, ", or --store "))
+	case path != "" || inCluster:
+		return "k8s://", nil
+	}
+	return "", errors.New("no config store: no outrigger up with a config directory runs here, and there is no kubeconfig; name one with --store, for example --store fs:///etc/mesh")
+}
+
+// kubeconfigPath returns the kubeconfig of the user, as kubectl finds it.
+func (s Stores) kubeconfigPath() (path string, inCluster bool) {
+	candidates := filepath.SplitList(s.Kubeconfig)
+	if len(candidates) == 0 && s.Home != "" {
+		candidates = []string{filepath.Join(s.Home, ".kube", "config")}
+	}
+	for _, path := range candidates {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, false
+		}
+	}
+	return "", s.InPod
+}
+
+// Open opens a config store. What goes on inside is not logged: a command says
+// what failed.
+func (s Stores) Open(address string, kinds []model.Kind) (config.Store, error) {
+	quiet := slog.New(slog.DiscardHandler)
+	kube.UseLogger(quiet)
+	return config.Open(address, config.OpenConfig{
+		Logger: quiet, Kinds: kinds,
+		Drivers: stores.Drivers(stores.Config{
+			UserAgent: userAgent, QPS: clusterQPS,
+			Cluster: func() (*kube.Client, error) {
+				path, _ := s.kubeconfigPath()
+				return kube.New(kube.Config{Kubeconfig: path, UserAgent: userAgent, QPS: clusterQPS, Burst: clusterQPS, Logger: quiet})
+			},
+		}),
+	})
+}
