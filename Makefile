@@ -101,11 +101,13 @@ e2e: build envoy ## run the end-to-end tests only
 check: lint test race ## lint, test, race: everything before a commit
 
 .PHONY: lint
-lint: ## format, vet, staticcheck, errcheck; changes nothing
+lint: ## format, vet, staticcheck, errcheck, go.mod, spelling; changes nothing
 	@out=$$(go tool gofumpt -d . || true); if [[ -n $$out ]]; then printf '%s\n' "$$out" 'run make fmt' >&2; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
 	go tool errcheck ./...
+	go mod tidy -diff
+	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
 	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/conformance; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
 
 .PHONY: fmt

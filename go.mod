@@ -84,6 +84,7 @@ require (
 	github.com/go-openapi/swag/typeutils v0.26.0 // indirect
 	github.com/go-openapi/swag/yamlutils v0.26.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
+	github.com/golangci/misspell v0.8.0 // indirect
 	github.com/google/gnostic-models v0.7.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
@@ -132,6 +133,7 @@ require (
 )
 
 tool (
+	github.com/golangci/misspell/cmd/misspell
 	github.com/kisielk/errcheck
 	honnef.co/go/tools/cmd/staticcheck
 	mvdan.cc/gofumpt

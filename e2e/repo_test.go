@@ -31,8 +31,9 @@ import (
 //   - the head, the length and the functions of a file (TestFiles, there too);
 //   - each package has its doc.go, and ARCHITECTURE.md names it (TestPackages);
 //   - docs/reference/metrics.md lists every metric (TestMetrics);
-//   - links between documents lead somewhere, and nothing in the README is
-//     left to do (TestDocuments);
+//   - links between documents lead somewhere, and nothing in them is left to do
+//     (TestDocuments); their lines have a width (TestDocumentWidth, docs_links_test.go);
+//   - comments, messages and documents are plain English (TestProse, prose_test.go);
 //   - what stands at the top of the tree (TestTopLevel).
 
 const (
@@ -341,12 +342,10 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s: %s is left", file, word)
 		}
 		for _, m := range markdownLink.FindAllSubmatch(codeBlock.ReplaceAll(text, nil), -1) {
-			target, _, _ := strings.Cut(string(m[1]), "#")
-			if target == "" || scheme.MatchString(target) {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(file), target)); err != nil {
-				t.Errorf("%s: the link to %s leads nowhere", file, m[1])
+			if link := string(m[1]); !scheme.MatchString(link) {
+				if problem := linkProblem(t, file, link); problem != "" {
+					t.Errorf("%s: the link to %s: %s", file, link, problem)
+				}
 			}
 		}
 	}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Comments, messages and documents are plain technical English. TestProse counts
+// phrases that are not, in each package and in the documents of each folder. A count
+// may be as high as testdata/prose.txt allows; that file is only ever lowered, by
+//
+//	go test ./e2e -run TestProse -update
+//
+// The spelling is checked by make lint.
+
+// banned are phrases that have a plain equivalent.
+var banned = []struct{ phrase, instead string }{
+	{`(is|are|was|were|be|been) told`, "receives, is reported, is known"},
+	{`mended`, "fixed, corrected"},
+	{`stands? in`, "is in, contains"},
+	{`whoever`, "a caller that, anyone who"},
+	{`people`, "users, operators"},
+	{`none of these (is|are)`, "any other value is"},
+	{`the asker('s)?`, "the caller"},
+	{`gives (the|a|an|all|each|every|no|what|whether|how|which)`, "returns, reports, sets"},
+	{`is given (the|a|an|its|no|what)`, "receives, has, takes"},
+	{`for ever`, "indefinitely, forever"},
+	{`keepers?`, "the name of what it does: canary, store, cache"},
+	{`circles?`, "canary group"},
+	{`crowds?`, "connection limit"},
+	{`hotline`, "shared memory"},
+	{`spoilt`, "invalid, quarantined"},
+	{`on trial`, "candidate"},
+	{`in sight`, "visible"},
+	{`by (itself|themselves) again`, "automatically"},
+	{`it is looked`, "checks"},
+	{`nothing of (it|this|them)`, "none of its …"},
+	{`the like`, "name what it is"},
+	{`comes? to know`, "learns, receives"},
+}
+
+// startsWithGives finds the doc comment of a function that "gives" its result.
+var startsWithGives = regexp.MustCompile(`^\w+ gives `)
+
+func bannedExpression() *regexp.Regexp {
+	var all []string
+	for _, b := range banned {
+		all = append(all, b.phrase)
+	}
+	return regexp.MustCompile(`(?i)\b(` + strings.Join(all, "|") + `)\b`)
+}
+
+// instead says what to write for a phrase that was found.
+func instead(found string) string {
+	for _, b := range banned {
+		if regexp.MustCompile(`(?i)^(` + b.phrase + `)$`).MatchString(found) {
+			return b.instead
+		}
+	}
+	return "returns"
+}
+
+// passage is text for a reader, with the place where it begins.
+type passage struct {
+	folder, place, text string
+}
+
+// passages returns the comments and strings of Go files and the text of documents,
+// without what is generated and what a reader copies.
+func passages(t *testing.T) []passage {
+	t.Helper()
+	var all []passage
+	for _, s := range sources(t) {
+		if ast.IsGenerated(s.file) || s.path == filepath.Join("e2e", "prose_test.go") {
+			continue
+		}
+		add := func(n ast.Node, text string) {
+			all = append(all, passage{filepath.Dir(s.path), fmt.Sprintf("%s:%d", s.path, s.line(n)), strings.Join(strings.Fields(text), " ")})
+		}
+		for _, group := range s.file.Comments {
+			add(group, group.Text())
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				if text, err := strconv.Unquote(l.Value); err == nil {
+					add(l, text)
+				}
+			}
+			return true
+		})
+	}
+	for _, file := range walk(t, ".md") {
+		text := codeBlock.ReplaceAllString(byHand(document(t, file)), "")
+		all = append(all, passage{filepath.Dir(file) + " (documents)", file, strings.Join(strings.Fields(text), " ")})
+	}
+	return all
+}
+
+func TestProse(t *testing.T) {
+	t.Parallel()
+	expression := bannedExpression()
+	found := map[string][]string{} // by folder
+	for _, p := range passages(t) {
+		for _, phrase := range expression.FindAllString(p.text, -1) {
+			found[p.folder] = append(found[p.folder], fmt.Sprintf("%s: %q: write %s", p.place, phrase, instead(phrase)))
+		}
+		if m := startsWithGives.FindString(p.text); m != "" && !expression.MatchString(p.text) {
+			found[p.folder] = append(found[p.folder], fmt.Sprintf("%s: %q: write returns", p.place, strings.TrimSpace(m)))
+		}
+	}
+	counts := map[string]int{}
+	for folder, places := range found {
+		counts[folder] = len(places)
+	}
+	for _, folder := range allowance(t, "prose.txt").check(t, counts, "phrases that have a plain equivalent") {
+		for _, place := range found[folder] {
+			t.Log(place)
+		}
+	}
+}
+
+// TestBannedPhrases keeps the list itself from becoming empty.
+func TestBannedPhrases(t *testing.T) {
+	t.Parallel()
+	expression := bannedExpression()
+	for text, want := range map[string]string{
+		"who calls is told why":      "is told",
+		"until it is Mended":         "Mended",
+		"recommended":                "",
+		"gives the key":              "gives the",
+		"the config stands in files": "stands in",
+		"returns the key":            "",
+		"outstanding":                "",
+	} {
+		if got := expression.FindString(text); got != want {
+			t.Errorf("%q: found %q, want %q", text, got, want)
+		} else if got != "" && instead(got) == "" {
+			t.Errorf("%q: nothing is proposed instead", got)
+		}
+	}
+}
+
+// allowances are how many violations of a rule each folder or file may still have.
+// What the list does not name may have none, except what moved there from others.
+type allowances struct {
+	path   string
+	counts map[string]int
+}
+
+func allowance(t *testing.T, name string) allowances {
+	t.Helper()
+	a := allowances{filepath.Join("testdata", name), map[string]int{}}
+	b, err := os.ReadFile(a.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || a.counts[name] != 0 {
+			t.Fatalf("%s: line %q: want a number above 0 and a name that is there once", a.path, line)
+		}
+		a.counts[name] = n
+	}
+	return a
+}
+
+// check reports names that have more than they may, and returns them. A renamed package
+// may have what its old name had: names that are not in the list share what the others
+// do not use.
+func (a allowances) check(t *testing.T, counts map[string]int, what string) (over []string) {
+	t.Helper()
+	spare, moved := 0, 0
+	for name, n := range a.counts {
+		spare += max(0, n-counts[name])
+	}
+	for name, n := range counts {
+		switch allowed, listed := a.counts[name]; {
+		case !listed:
+			moved += n
+		case n > allowed:
+			t.Errorf("%s has %d %s, %d are allowed", name, n, what, allowed)
+			over = append(over, name)
+		}
+	}
+	if moved > spare {
+		for name, n := range counts {
+			if a.counts[name] == 0 {
+				t.Errorf("%s has %d %s, and is not in %s", name, n, what, a.path)
+				over = append(over, name)
+			}
+		}
+	}
+	slices.Sort(over)
+	if *update && len(over) == 0 {
+		var b strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			fmt.Fprintf(&b, "%d %s\n", counts[name], name)
+		}
+		if err := os.WriteFile(a.path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return over
+}
