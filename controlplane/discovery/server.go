@@ -221,30 +221,38 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		s.queue.Enqueue(st, change)
+		s.queue.Enqueue(st)
 	}
 }
 
-// Run works off the push queue until ctx ends. A worker generates what its
-// stream needs, which is where the time goes, and wakes the stream, which
-// sends: a proxy that reads slowly holds up nobody.
+// Run serves the push queue until ctx ends. A worker generates the resources of a
+// stream, which is the expensive part, and wakes the stream, which sends them: a
+// proxy that reads slowly delays no other.
 func (s *Server) Run(ctx context.Context) error {
-	return s.queue.Run(ctx, s.workers, func(st *stream, _ model.Change) {
-		if st.objects != nil {
-			st.notify() // objects are the same for all who take them
-			return
+	return s.queue.Run(ctx, s.workers, s.prepare)
+}
+
+// prepare generates the resources of a stream from the newest snapshot and wakes
+// the stream. A panic is counted and logged; other streams are unaffected.
+func (s *Server) prepare(st *stream) {
+	if st.leaving.Load() {
+		return // it gets no newer snapshot
+	}
+	defer st.notify()
+	defer func() {
+		if cause := recover(); cause != nil {
+			_ = s.fault(cause, "other") // the stream itself has not failed yet
 		}
-		if st.leaving.Load() {
-			return // it gets no newer snapshot
-		}
-		mesh, proxy := s.mesh.Load(), st.relabelled()
-		s.metrics.waited.Observe(time.Since(mesh.since).Seconds())
-		s.made(mesh.Mesh, proxy)
-		if st.named.Load() {
-			s.generate(mesh.Mesh, proxy, xds.TypeNameTable)
-		}
-		st.notify()
-	})
+	}()
+	if st.objects != nil {
+		return // all readers share the resources of objects
+	}
+	mesh, proxy := s.mesh.Load(), st.relabelled()
+	s.metrics.waited.Observe(time.Since(mesh.since).Seconds())
+	s.made(mesh.Mesh, proxy)
+	if st.named.Load() {
+		s.generate(mesh.Mesh, proxy, xds.TypeNameTable)
+	}
 }
 
 // Register offers ADS on a gRPC server made with [Codec]. A nil auth takes

@@ -6,9 +6,7 @@
 //
 // A [Debouncer] turns a stream of changes into builds: the first change after
 // a quiet time goes through at once, a burst is gathered. A [Queue] hands the
-// connections that wait for a push to a few workers, first come first served,
-// and merges what arrives for a connection that is waiting or being served.
+// connections that wait for a push to a few workers, first come first served.
 //
-// The package knows no gRPC and no configuration: it moves model.Change
-// values. Goroutines: each Run owns its own and ends them with its context.
+// The package knows no gRPC and no configuration. Goroutines: each Run owns its own and ends them with its context.
 package push

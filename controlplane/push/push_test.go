@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,51 +124,52 @@ func TestDebouncerIgnoresEmptyChange(t *testing.T) {
 	}
 }
 
-func TestQueueMergesWhatWaits(t *testing.T) {
+func TestQueueHoldsAConnectionOnce(t *testing.T) {
 	t.Parallel()
 	q := NewQueue[string]()
-	q.Enqueue("a", model.NewChange(key(1)))
-	q.Enqueue("b", model.NewChange(key(1)))
-	q.Enqueue("a", model.NewChange(key(2)))
+	q.Enqueue("a")
+	q.Enqueue("b")
+	q.Enqueue("a")
 	if q.Len() != 2 {
 		t.Errorf("queue holds %d connections, want 2", q.Len())
 	}
 	var order []string
 	ctx, cancel := context.WithCancel(t.Context())
-	err := q.Run(ctx, 1, func(conn string, c model.Change) {
-		order = append(order, fmt.Sprintf("%s:%d", conn, len(c.Keys)))
+	err := q.Run(ctx, 1, func(conn string) {
+		order = append(order, conn)
 		if len(order) == 2 {
 			cancel()
 		}
 	})
-	if err != nil || fmt.Sprint(order) != "[a:2 b:1]" {
-		t.Errorf("served %v, %v; want a with 2 changes, then b with 1", order, err)
+	if err != nil || fmt.Sprint(order) != "[a b]" {
+		t.Errorf("served %v, %v; want a, then b", order, err)
 	}
 }
 
-func TestQueueMergesWhileServed(t *testing.T) {
+func TestQueueServesOnceMoreWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	q := NewQueue[string]()
-	q.Enqueue("a", model.NewChange(key(1)))
-	serving, proceed := make(chan int), make(chan struct{})
+	q.Enqueue("a")
+	serving, proceed := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- q.Run(ctx, 4, func(_ string, c model.Change) {
-			serving <- len(c.Keys)
+		done <- q.Run(ctx, 4, func(string) {
+			serving <- struct{}{}
 			<-proceed
 		})
 	}()
 	<-serving
-	for i := range 3 { // four workers are free, yet a must not be served twice at a time
-		q.Enqueue("a", model.NewChange(key(i)))
+	for range 3 { // four workers are free, yet a must not be served twice at a time
+		q.Enqueue("a")
 	}
 	if q.Len() != 0 {
 		t.Error("a connection that is being served stands in the queue")
 	}
 	proceed <- struct{}{}
-	if n := <-serving; n != 3 {
-		t.Errorf("second push has %d changes, want the 3 merged", n)
+	<-serving
+	if q.Len() != 0 {
+		t.Error("three requests during one push cause more than one push")
 	}
 	proceed <- struct{}{}
 	cancel()
@@ -179,11 +181,11 @@ func TestQueueMergesWhileServed(t *testing.T) {
 func TestQueueForgetsRemoved(t *testing.T) {
 	t.Parallel()
 	q := NewQueue[string]()
-	q.Enqueue("gone", model.NewChange(key(1)))
-	q.Enqueue("stays", model.NewChange(key(1)))
+	q.Enqueue("gone")
+	q.Enqueue("stays")
 	q.Remove("gone")
 	ctx, cancel := context.WithCancel(t.Context())
-	err := q.Run(ctx, 2, func(conn string, _ model.Change) {
+	err := q.Run(ctx, 2, func(conn string) {
 		if conn != "stays" {
 			t.Errorf("served %s, which was removed", conn)
 		}
@@ -194,37 +196,36 @@ func TestQueueForgetsRemoved(t *testing.T) {
 	}
 }
 
-// Every change for every connection arrives, whatever the interleaving.
+// Each connection is served after its last request, whatever the interleaving.
 func TestQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	const conns, changes = 50, 200
 	q := NewQueue[int]()
 	ctx, cancel := context.WithCancel(t.Context())
+	var newest atomic.Int64
 	var mu sync.Mutex
-	seen := map[int]map[model.Key]bool{}
-	left := conns * changes
+	seen := map[int]int64{}
 	done := make(chan error)
 	go func() {
-		done <- q.Run(ctx, 8, func(conn int, c model.Change) {
+		done <- q.Run(ctx, 8, func(conn int) {
+			version := newest.Load()
 			mu.Lock()
 			defer mu.Unlock()
-			for k := range c.Keys {
-				if seen[conn] == nil {
-					seen[conn] = map[model.Key]bool{}
-				}
-				if !seen[conn][k] {
-					seen[conn][k] = true
-					left--
+			seen[conn] = version
+			for _, version := range seen {
+				if version < changes {
+					return
 				}
 			}
-			if left == 0 {
+			if len(seen) == conns {
 				cancel()
 			}
 		})
 	}()
-	for i := range changes {
+	for range changes {
+		newest.Add(1)
 		for conn := range conns {
-			q.Enqueue(conn, model.NewChange(key(i)))
+			q.Enqueue(conn)
 		}
 	}
 	select {
@@ -237,6 +238,6 @@ func TestQueueLosesNothing(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		t.Errorf("%d changes were lost", left)
+		t.Errorf("connections were last served with the versions %v, want %d for all", seen, changes)
 	}
 }

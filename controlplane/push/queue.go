@@ -8,97 +8,80 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Queue holds the connections that wait for a push. Each stands in it at most
-// once, so its length is bounded by the number of connections; changes for a
-// connection that waits, or is being served, merge.
+// Queue holds the connections that wait for a push. A connection is in the queue
+// at most once, so the number of connections bounds its length. It carries no
+// changes: a worker reads the newest snapshot.
 type Queue[C comparable] struct {
-	// ready has room for one token: a token means that order may be not
-	// empty.
+	// ready has room for one token: a token means that order may not be empty.
 	ready chan struct{}
 
 	mu sync.Mutex // guards what follows
 	// order is first come, first served.
 	order []C
-	// pending is what each connection in order waits for.
-	pending map[C]model.Change
-	// busy are the connections that a worker serves, with what came for
-	// them since.
-	busy map[C]model.Change
+	// waiting are the connections in order that were not removed since.
+	waiting map[C]struct{}
+	// busy are the connections that a worker serves; true means that the
+	// connection was enqueued again since.
+	busy map[C]bool
 }
 
-// NewQueue gives an empty queue.
+// NewQueue returns an empty queue.
 func NewQueue[C comparable]() *Queue[C] {
-	return &Queue[C]{
-		ready:   make(chan struct{}, 1),
-		pending: map[C]model.Change{},
-		busy:    map[C]model.Change{},
-	}
+	return &Queue[C]{ready: make(chan struct{}, 1), waiting: map[C]struct{}{}, busy: map[C]bool{}}
 }
 
-// Enqueue asks for a push to a connection. It never blocks.
-func (q *Queue[C]) Enqueue(conn C, c model.Change) {
+// Enqueue requests a push to a connection. It never blocks.
+func (q *Queue[C]) Enqueue(conn C) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if later, ok := q.busy[conn]; ok {
-		q.busy[conn] = union(later, c)
+	if _, ok := q.busy[conn]; ok {
+		q.busy[conn] = true
 		return
 	}
-	q.add(conn, c)
+	q.add(conn)
 }
 
-// add puts a connection at the end, or merges. The caller holds mu.
-func (q *Queue[C]) add(conn C, c model.Change) {
-	before, waits := q.pending[conn]
-	q.pending[conn] = union(before, c)
-	if !waits {
-		q.order = append(q.order, conn)
-		q.signal()
+// add appends a connection unless it waits already. The caller holds mu.
+func (q *Queue[C]) add(conn C) {
+	if _, ok := q.waiting[conn]; ok {
+		return
 	}
+	q.waiting[conn] = struct{}{}
+	q.order = append(q.order, conn)
+	q.signal()
 }
 
-// union is Merge that shares a change which is alone: one change goes to every
-// connection, and most of them wait for nothing else.
-func union(a, b model.Change) model.Change {
-	if a.Empty() {
-		return b
-	}
-	return a.Merge(b)
-}
-
-// Remove forgets a connection that has ended.
+// Remove removes a connection that has ended.
 func (q *Queue[C]) Remove(conn C) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// Its place in order stays; next skips it.
-	delete(q.pending, conn)
+	delete(q.waiting, conn) // next skips it in order
 	if _, ok := q.busy[conn]; ok {
-		q.busy[conn] = model.Change{}
+		q.busy[conn] = false
 	}
 }
 
-// Len gives how many connections wait.
+// Len returns the number of waiting connections.
 func (q *Queue[C]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.pending)
+	return len(q.waiting)
 }
 
 // Run serves the queue with a number of workers until ctx ends. Serve must
 // not wait for the proxy at the other end: a slow one would hold the worker.
-func (q *Queue[C]) Run(ctx context.Context, workers int, serve func(C, model.Change)) error {
+func (q *Queue[C]) Run(ctx context.Context, workers int, serve func(C)) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
 		g.Go(func() error {
 			for {
-				conn, c, ok := q.next(ctx)
+				conn, ok := q.next(ctx)
 				if !ok {
 					return nil
 				}
-				serve(conn, c)
+				serve(conn)
 				q.done(conn)
 			}
 		})
@@ -106,41 +89,42 @@ func (q *Queue[C]) Run(ctx context.Context, workers int, serve func(C, model.Cha
 	return g.Wait()
 }
 
-// next waits for the connection whose turn it is.
-func (q *Queue[C]) next(ctx context.Context) (conn C, c model.Change, ok bool) {
+// next waits for the next connection; ok is false when ctx is done.
+func (q *Queue[C]) next(ctx context.Context) (conn C, ok bool) {
 	for {
 		select {
 		case <-ctx.Done():
-			return conn, c, false
+			return conn, false
 		case <-q.ready:
 		}
 		q.mu.Lock()
 		for len(q.order) > 0 {
 			conn = q.order[0]
 			q.order = q.order[1:]
-			if c, ok = q.pending[conn]; !ok {
+			if _, ok = q.waiting[conn]; !ok {
 				continue // removed
 			}
-			delete(q.pending, conn)
-			q.busy[conn] = model.Change{}
+			delete(q.waiting, conn)
+			q.busy[conn] = false
 			if len(q.order) > 0 {
 				q.signal() // wake another worker
 			}
 			q.mu.Unlock()
-			return conn, c, true
+			return conn, true
 		}
 		q.mu.Unlock()
 	}
 }
 
-// done puts a connection for which something came meanwhile in line again.
+// done ends the service of a connection, and adds it again if it was enqueued
+// meanwhile.
 func (q *Queue[C]) done(conn C) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	later := q.busy[conn]
+	again := q.busy[conn]
 	delete(q.busy, conn)
-	if !later.Empty() {
-		q.add(conn, later)
+	if again {
+		q.add(conn)
 	}
 }
 

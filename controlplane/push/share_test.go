@@ -39,19 +39,3 @@ func TestBurstIsGatheredInPlace(t *testing.T) {
 		t.Error("one more change took back that everything changed")
 	}
 }
-
-// TestConnectionsShareAChange queues one large change for many connections that
-// wait for nothing else: it is not copied for each.
-func TestConnectionsShareAChange(t *testing.T) {
-	c, q, conn := large(), NewQueue[int](), 0
-	if n := testing.AllocsPerRun(1000, func() {
-		q.Enqueue(conn, c)
-		conn++
-	}); n >= 2 { // the maps of the queue grow
-		t.Errorf("%v allocations for each connection: the change is copied", n)
-	}
-	q.Enqueue(0, model.NewChange(key(10_001)))
-	if len(c.Keys) != 10_000 || len(q.pending[0].Keys) != 10_001 || len(q.pending[1].Keys) != 10_000 {
-		t.Errorf("one connection's change altered that of others: %d, %d, %d keys", len(c.Keys), len(q.pending[0].Keys), len(q.pending[1].Keys))
-	}
-}
