@@ -3,14 +3,18 @@
 
 package generate
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
 
 const (
-	// keepSnapshots is for how many newer snapshots a result that nobody
-	// asked for is kept.
+	// keepSnapshots is the number of newer snapshots after which a result that
+	// nobody requested is dropped.
 	keepSnapshots = 8
-	// maxScopes bounds the results of one kind. When it is reached all are
-	// forgotten; that costs a build for each scope and changes no answer.
+	// maxScopes bounds the results of one kind. A full memo drops the result that
+	// was requested longest ago; it is built again when it is requested.
 	maxScopes = 20_000
 )
 
@@ -18,12 +22,13 @@ const (
 // pointer.
 type sources [7]any
 
-// memo remembers one result for each key and builds it anew when its sources
+// memo remembers one result for each key and rebuilds it when its sources
 // changed. It is safe for concurrent use; concurrent callers of one key wait
 // for one build.
 type memo[K comparable, V any] struct {
-	mu      sync.Mutex // guards all below
-	entries map[K]*memoEntry[V]
+	mu sync.Mutex // guards all below
+	// entries are ordered by the last request; nil before the first.
+	entries *simplelru.LRU[K, *memoEntry[V]]
 	newest  uint64
 }
 
@@ -35,8 +40,8 @@ type memoEntry[V any] struct {
 	used  uint64 // guarded by memo.mu
 }
 
-// get gives the result of a key for the snapshot with this sequence. The build
-// gets the result that it replaces.
+// get returns the result of a key for the snapshot with this sequence. The build
+// receives the result that it replaces.
 func (m *memo[K, V]) get(key K, sequence uint64, from sources, build func(prev V) V) V {
 	e := m.entry(key, sequence)
 	e.mu.Lock()
@@ -54,22 +59,30 @@ func (m *memo[K, V]) get(key K, sequence uint64, from sources, build func(prev V
 func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.entries == nil {
+		m.entries, _ = simplelru.NewLRU[K, *memoEntry[V]](maxScopes, nil) // the size is positive
+	}
 	if sequence > m.newest {
 		m.newest = sequence
-		for k, e := range m.entries {
-			if e.used+keepSnapshots < sequence {
-				delete(m.entries, k)
-			}
-		}
+		m.dropUnused()
 	}
-	e := m.entries[key]
-	if e == nil {
-		if m.entries == nil || len(m.entries) >= maxScopes {
-			m.entries = make(map[K]*memoEntry[V])
-		}
+	e, ok := m.entries.Get(key)
+	if !ok {
 		e = &memoEntry[V]{}
-		m.entries[key] = e
+		m.entries.Add(key, e)
 	}
 	e.used = max(e.used, sequence)
 	return e
+}
+
+// dropUnused drops the results that nobody requested for the last snapshots. The
+// caller holds mu.
+func (m *memo[K, V]) dropUnused() {
+	for {
+		_, e, ok := m.entries.GetOldest()
+		if !ok || e.used+keepSnapshots >= m.newest {
+			return
+		}
+		m.entries.RemoveOldest()
+	}
 }

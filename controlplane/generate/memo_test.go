@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// TestFullMemoKeepsWhatItHas asks a full memo for what it has: nothing is built
-// again before something new has to go in.
-func TestFullMemoKeepsWhatItHas(t *testing.T) {
+// TestFullMemoDropsTheOldest: one result more than a memo holds drops the result
+// that was requested longest ago, and no other is built again.
+func TestFullMemoDropsTheOldest(t *testing.T) {
 	t.Parallel()
 	var m memo[int, int]
 	builds := 0
@@ -23,14 +23,38 @@ func TestFullMemoKeepsWhatItHas(t *testing.T) {
 	for key := range maxScopes {
 		get(key)
 	}
-	for key := range maxScopes {
-		get(key)
+	get(0) // 1 is the oldest now
+	get(maxScopes)
+	if builds != maxScopes+1 || m.entries.Len() != maxScopes {
+		t.Errorf("%d builds and %d results, want %d and %d", builds, m.entries.Len(), maxScopes+1, maxScopes)
 	}
-	if builds != maxScopes {
-		t.Errorf("%d builds of %d results", builds, maxScopes)
+	for key := range maxScopes + 1 {
+		if key != 1 {
+			get(key)
+		}
 	}
-	if get(maxScopes); len(m.entries) != 1 {
-		t.Errorf("%d results kept of more than the memo holds, want those since it was full", len(m.entries))
+	if builds != maxScopes+1 {
+		t.Errorf("%d results are built again, want none but the oldest", builds-maxScopes-1)
+	}
+	if get(1); builds != maxScopes+2 {
+		t.Error("the oldest result is still there")
+	}
+}
+
+// TestMemoDropsWhatNobodyRequests follows results over snapshots.
+func TestMemoDropsWhatNobodyRequests(t *testing.T) {
+	t.Parallel()
+	var m memo[string, int]
+	get := func(key string, sequence uint64) { m.get(key, sequence, sources{}, func(int) int { return 0 }) }
+	get("unused", 1)
+	for sequence := uint64(1); sequence <= keepSnapshots+1; sequence++ {
+		get("used", sequence)
+	}
+	if m.entries.Len() != 2 {
+		t.Errorf("%d results after %d snapshots, want 2", m.entries.Len(), keepSnapshots)
+	}
+	if get("used", keepSnapshots+2); m.entries.Contains("unused") || !m.entries.Contains("used") {
+		t.Error("want the result that is requested, and not the other")
 	}
 }
 

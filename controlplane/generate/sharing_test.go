@@ -241,7 +241,7 @@ func TestUnusedScopesAreForgotten(t *testing.T) {
 	}
 	g.sets.mu.Lock()
 	defer g.sets.mu.Unlock()
-	if n := len(g.sets.entries); n != len(xds.Types) {
+	if n := g.sets.entries.Len(); n != len(xds.Types) {
 		t.Errorf("%d sets remembered, want the %d of the proxy that is left", n, len(xds.Types))
 	}
 }
