@@ -23,12 +23,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 )
 
-// applyFilters sets what a route says to the filters of its listener. Clients
-// without an Envoy have no such filters and refuse a route that speaks of them.
-func (b *Builder) applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error {
-	if b.Proxy.Proxyless {
-		return nil
-	}
+// applyFilters sets the configuration of a route for the filters of its listener.
+func applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error {
 	fault, err := faultOf(in.GetFault())
 	if err != nil {
 		return err

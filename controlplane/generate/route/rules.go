@@ -169,7 +169,7 @@ func (b *Builder) route(h *Host, in *networkingv1alpha3.HTTPRoute, m *networking
 		b.forward(route, h, in)
 	}
 	route.Decorator = &routev3.Decorator{Operation: operation(route, h)}
-	return route, b.applyFilters(route, in)
+	return route, applyFilters(route, in)
 }
 
 // applyHeaders sets the header operations of a route.
