@@ -93,12 +93,16 @@ type Controller struct {
 	// blocked are the entries that cannot be made because of another.
 	blocked    map[model.Key]map[model.Key]bool
 	identities map[identity]*budget
-	signs      map[string]*sign // of replicas, by the name that they have in entries
+	// replicas are those that an item in work names, by their name in entries.
+	replicas map[string]*replicaState
 }
 
-// sign is when a replica was last seen to have taken an entry, and when it was
-// last asked whether it still has one: who lives looks after its own entries.
-type sign struct{ seen, asked time.Time }
+// replicaState says when a replica was last seen to take an entry, when it was
+// last asked whether it still has one, and how many items name it.
+type replicaState struct {
+	seen, asked time.Time
+	items       int
+}
 
 type identity struct{ namespace, account string }
 
@@ -120,6 +124,9 @@ type item struct {
 	// that.
 	state string
 	since time.Time
+	// replica is the one that the entry names, if named.
+	replica string
+	named   bool
 	// told is why there is no entry, as it was logged.
 	told     string
 	failures int
@@ -130,7 +137,7 @@ type item struct {
 
 // connection is one stream of a proxy.
 type connection struct {
-	peer Peer
+	peer model.ConnectedProxy
 	// claimed means that the entry was given to this replica for it once.
 	claimed bool
 }
@@ -153,7 +160,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg: cfg, store: cfg.Store, log: cfg.Logger, index: NewIndex(), wake: make(chan struct{}, 1), started: time.Now(),
 		writes: rate.NewLimiter(writesPerSecond, writesAtOnce),
 		work:   map[model.Key]*item{}, proxies: map[*model.Proxy]model.Key{}, blocked: map[model.Key]map[model.Key]bool{},
-		identities: map[identity]*budget{}, signs: map[string]*sign{},
+		identities: map[identity]*budget{}, replicas: map[string]*replicaState{},
 	}
 	var err error
 	c.metrics, err = newMetrics(cfg.Registerer)
@@ -167,7 +174,7 @@ func (c *Controller) Index() *Index { return c.index }
 // served like any other, and the log says why it is not; but it fails with
 // [ErrNoGroup] if neither the group nor an entry is there, as in Istio. It does
 // not wait for the store.
-func (c *Controller) Connect(p Peer) error {
+func (c *Controller) Connect(p model.ConnectedProxy) error {
 	names := health.RegisteredNames(p.Proxy)
 	if len(names) == 0 {
 		return nil
@@ -206,11 +213,11 @@ func groupOf(p *model.Proxy) model.Key {
 }
 
 // unwelcome says why a proxy can have no entry, whatever the group.
-func (c *Controller) unwelcome(p Peer) string {
+func (c *Controller) unwelcome(p model.ConnectedProxy) string {
 	if !p.Verified {
 		return "nobody has proved on this port who connects: have the agent use the TLS port of the control plane"
 	}
-	return p.addressFault(c.cfg.StrictAddress)
+	return addressFault(p, c.cfg.StrictAddress)
 }
 
 // refuse tells that a proxy is not registered.
@@ -274,8 +281,8 @@ func (c *Controller) Hear(events []config.Event) {
 }
 
 // observe takes what an entry says of its proxy now. How long it says so counts
-// from here: clocks of others do not. What is new is a sign of the replica that
-// has the entry. The caller holds mu.
+// from here: clocks of others do not. A change shows that the replica that
+// has the entry is alive. The caller holds mu.
 func (c *Controller) observe(key model.Key, stored *model.Config) {
 	state := ""
 	if stored != nil {
@@ -287,17 +294,44 @@ func (c *Controller) observe(key model.Key, stored *model.Config) {
 		return
 	}
 	it.state, it.since = state, time.Now()
-	if isRegistered(stored) && stored.Annotations[connectedAnnotation] != "" {
-		c.sign(stored.Annotations[controllerAnnotation]).seen = it.since
+	if !isRegistered(stored) {
+		c.unname(it)
+		return
+	}
+	r := c.name(it, stored.Annotations[controllerAnnotation])
+	if stored.Annotations[connectedAnnotation] != "" {
+		r.seen = it.since
 	}
 }
 
-// sign gives what is known of a replica. The caller holds mu.
-func (c *Controller) sign(instance string) *sign {
-	if c.signs[instance] == nil {
-		c.signs[instance] = &sign{}
+// name records the replica that an entry names, and returns what is known of it.
+// The caller holds mu.
+func (c *Controller) name(it *item, instance string) *replicaState {
+	if it.named && it.replica == instance {
+		return c.replicas[instance]
 	}
-	return c.signs[instance]
+	c.unname(it)
+	it.named, it.replica = true, instance
+	r := c.replicas[instance]
+	if r == nil {
+		r = &replicaState{}
+		c.replicas[instance] = r
+	}
+	r.items++
+	return r
+}
+
+// unname records that an entry names no replica, and drops the replica if no other
+// entry names it. The caller holds mu.
+func (c *Controller) unname(it *item) {
+	if !it.named {
+		return
+	}
+	it.named = false
+	r := c.replicas[it.replica]
+	if r.items--; r.items == 0 {
+		delete(c.replicas, it.replica)
+	}
 }
 
 // newest gives the connection that came last; nil if there is none.

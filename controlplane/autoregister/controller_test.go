@@ -211,6 +211,30 @@ func TestCrash(t *testing.T) {
 	})
 }
 
+// TestReplicasAreForgotten: a replica is remembered while an entry names it, so that
+// names of replicas that are gone do not accumulate.
+func TestReplicasAreForgotten(t *testing.T) {
+	in(t, func(m *mesh) {
+		m.create(group())
+		watcher := m.replica("watcher")
+		for i := range 20 {
+			r := m.replica(fmt.Sprint("pod-", i))
+			leave := r.connect(machine(fmt.Sprintf("10.0.0.%d", i+1)))
+			after(time.Second)
+			leave()
+			after(2 * grace)
+			r.crash()
+		}
+		after(time.Hour)
+		m.wantEntries("all have left")
+		watcher.mu.Lock()
+		defer watcher.mu.Unlock()
+		if n := len(watcher.replicas); n > 0 {
+			t.Errorf("%d replicas are remembered without an entry", n)
+		}
+	})
+}
+
 // A mark that a replica wrote before it crashed counts, but not before proxies
 // could have come back.
 func TestCrashAfterMark(t *testing.T) {
@@ -324,7 +348,7 @@ func TestAddress(t *testing.T) {
 	} {
 		p := machine("10.0.0.1")
 		p.Proxy.IPs, p.Source = []string{test.address}, netip.MustParseAddr(test.source)
-		if why := p.addressFault(test.strict); (why == "") != test.want {
+		if why := addressFault(p, test.strict); (why == "") != test.want {
 			t.Errorf("%+v: %q", test, why)
 		}
 	}

@@ -34,22 +34,8 @@ const (
 // reserved are the annotations that a group cannot give its entries.
 var reserved = []string{groupAnnotation, controllerAnnotation, connectedAnnotation, disconnectedAnnotation, contentAnnotation}
 
-// Peer is a proxy that has connected.
-type Peer struct {
-	Proxy *model.Proxy
-	// Verified is true if it was proved, on an encrypted stream, who it is.
-	Verified bool
-	// Source is the address that its connection comes from; invalid if that is
-	// none of IP.
-	Source netip.Addr
-	// Locality is region/zone/subzone of the machine; empty if it does not know.
-	Locality string
-	// Probed is true if its agent asks the application how it is.
-	Probed bool
-}
-
-// address gives the address under which a proxy is registered: its first.
-func (p Peer) address() netip.Addr {
+// addressOf returns the address under which a proxy is registered: its first.
+func addressOf(p model.ConnectedProxy) netip.Addr {
 	if len(p.Proxy.IPs) == 0 {
 		return netip.Addr{}
 	}
@@ -67,8 +53,8 @@ func parse(address string) netip.Addr {
 
 // addressFault says why a proxy may not have an entry with its address; empty if
 // it may.
-func (p Peer) addressFault(strict bool) string {
-	ip := p.address()
+func addressFault(p model.ConnectedProxy, strict bool) string {
+	ip := addressOf(p)
 	switch {
 	case !ip.IsValid() || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast():
 		return fmt.Sprintf("%v is no address at which others can reach it: set INSTANCE_IP at the agent", p.Proxy.IPs)
@@ -113,7 +99,7 @@ const localityLabel = "istio-locality"
 // Labels decide of which services a workload is an endpoint, so those that the
 // proxy claims have no part in it. Its network and locality count where the group
 // names none.
-func entryOf(key model.Key, p Peer, group *model.Config) *model.Config {
+func entryOf(key model.Key, p model.ConnectedProxy, group *model.Config) *model.Config {
 	g := groupSpec(group)
 	spec := &networkingv1alpha3.WorkloadEntry{}
 	if t := g.GetTemplate(); t != nil {
@@ -125,7 +111,7 @@ func entryOf(key model.Key, p Peer, group *model.Config) *model.Config {
 	locality := strings.ReplaceAll(labels[localityLabel], ".", "/")
 	delete(labels, localityLabel)
 	spec.Labels = labels
-	spec.Address = p.address().String()
+	spec.Address = addressOf(p).String()
 	spec.ServiceAccount = p.Proxy.ServiceAccount
 	spec.Network = cmp.Or(spec.GetNetwork(), p.Proxy.Network)
 	spec.Locality = cmp.Or(spec.GetLocality(), locality, p.Locality)

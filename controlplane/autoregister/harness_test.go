@@ -205,8 +205,8 @@ func (m *mesh) delete(key model.Key) {
 }
 
 // machine gives a new stream of a proxy of the group web.
-func machine(address string) Peer {
-	return Peer{
+func machine(address string) model.ConnectedProxy {
+	return model.ConnectedProxy{
 		Proxy: &model.Proxy{
 			ID: "vm-" + address + ".shop", Role: "sidecar", IPs: []string{address}, Namespace: "shop", ServiceAccount: "web", AutoRegisterGroup: "web",
 		},
@@ -215,7 +215,7 @@ func machine(address string) Peer {
 }
 
 // connect registers a new stream, and gives what ends it.
-func (r *replica) connect(p Peer) (leave func()) {
+func (r *replica) connect(p model.ConnectedProxy) (leave func()) {
 	r.mesh.t.Helper()
 	if err := r.Connect(p); err != nil {
 		r.mesh.t.Fatal(err)

@@ -111,6 +111,7 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 			c.enqueue(key)
 		})
 	case len(it.conns) == 0 && gone && it.claim == "":
+		c.unname(it)
 		delete(c.work, key)
 	}
 }

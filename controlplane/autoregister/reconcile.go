@@ -78,7 +78,7 @@ func (c *Controller) hold(ctx context.Context, s sight) (time.Duration, error) {
 func (s sight) owns() bool {
 	proxy := s.conn.peer.Proxy
 	return s.stored.Annotations[groupAnnotation] == proxy.AutoRegisterGroup && fits(s.stored, proxy) &&
-		parse(entrySpec(s.stored).GetAddress()) == s.conn.peer.address()
+		parse(entrySpec(s.stored).GetAddress()) == addressOf(s.conn.peer)
 }
 
 // describe says for people whose an entry is.
@@ -93,7 +93,7 @@ func describe(c *model.Config) string {
 
 // forbidden says why a proxy may not be in its group; no reason means that it
 // may.
-func forbidden(p Peer, group *model.Config) (kind, why string) {
+func forbidden(p model.ConnectedProxy, group *model.Config) (kind, why string) {
 	g := groupSpec(group)
 	if g == nil {
 		return refusedGroup, "its WorkloadGroup does not exist: create it"
@@ -276,7 +276,10 @@ func (c *Controller) orphanage(s sight) time.Duration {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	it, other := c.work[s.key], c.sign(instance)
+	it, other := c.work[s.key], c.replicas[instance]
+	if other == nil {
+		other = &replicaState{} // the entry has changed since it was read
+	}
 	last := it.since
 	if other.seen.After(last) {
 		last = other.seen

@@ -37,23 +37,23 @@ func logged(b *bytes.Buffer) func(*Config) {
 func TestRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		before *model.Config // another entry; may be nil
-		alter  func(*Peer)
+		alter  func(*model.ConnectedProxy)
 		kind   string
 		says   string // empty means that it is registered
 	}{
-		"nobody proved who it is":           {nil, func(p *Peer) { p.Verified = false }, refusedProxy, "TLS port"},
-		"another service account":           {nil, func(p *Peer) { p.Proxy.ServiceAccount = "db" }, refusedIdentity, "its service account is"},
-		"no address":                        {nil, func(p *Peer) { p.Proxy.IPs = []string{"0.0.0.0"} }, refusedProxy, "no address"},
-		"labels that are none":              {nil, func(p *Peer) { p.Proxy.Labels = map[string]string{"a b": "c"} }, "", ""},
-		"an address of another account":     {entry("shop", "db", "db", "10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/shop/db"},
-		"in another spelling":               {entry("shop", "db", "db", "::ffff:10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/shop/db"},
-		"of another namespace":              {entry("bank", "vault", "", "10.0.0.1"), func(*Peer) {}, refusedAddress, "WorkloadEntry/bank/vault"},
-		"the name of another's":             {entry("shop", "web-10.0.0.1", "web", "10.0.0.9"), func(*Peer) {}, refusedName, "did not come by registration"},
-		"an address of the same account":    {entry("shop", "by-hand", "web", "10.0.0.1"), func(*Peer) {}, "", ""},
-		"an entry that has no account":      {entry("shop", "by-hand", "", "10.0.0.1"), func(*Peer) {}, "", ""},
-		"another address of another":        {entry("bank", "vault", "", "10.0.0.2"), func(*Peer) {}, "", ""},
-		"an address of a name":              {entry("bank", "vault", "", "vm.example.com"), func(*Peer) {}, "", ""},
-		"a group that makes no valid names": {nil, func(p *Peer) { p.Proxy.Network = "Net_1" }, "", ""},
+		"nobody proved who it is":           {nil, func(p *model.ConnectedProxy) { p.Verified = false }, refusedProxy, "TLS port"},
+		"another service account":           {nil, func(p *model.ConnectedProxy) { p.Proxy.ServiceAccount = "db" }, refusedIdentity, "its service account is"},
+		"no address":                        {nil, func(p *model.ConnectedProxy) { p.Proxy.IPs = []string{"0.0.0.0"} }, refusedProxy, "no address"},
+		"labels that are none":              {nil, func(p *model.ConnectedProxy) { p.Proxy.Labels = map[string]string{"a b": "c"} }, "", ""},
+		"an address of another account":     {entry("shop", "db", "db", "10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/shop/db"},
+		"in another spelling":               {entry("shop", "db", "db", "::ffff:10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/shop/db"},
+		"of another namespace":              {entry("bank", "vault", "", "10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/bank/vault"},
+		"the name of another's":             {entry("shop", "web-10.0.0.1", "web", "10.0.0.9"), func(*model.ConnectedProxy) {}, refusedName, "did not come by registration"},
+		"an address of the same account":    {entry("shop", "by-hand", "web", "10.0.0.1"), func(*model.ConnectedProxy) {}, "", ""},
+		"an entry that has no account":      {entry("shop", "by-hand", "", "10.0.0.1"), func(*model.ConnectedProxy) {}, "", ""},
+		"another address of another":        {entry("bank", "vault", "", "10.0.0.2"), func(*model.ConnectedProxy) {}, "", ""},
+		"an address of a name":              {entry("bank", "vault", "", "vm.example.com"), func(*model.ConnectedProxy) {}, "", ""},
+		"a group that makes no valid names": {nil, func(p *model.ConnectedProxy) { p.Proxy.Network = "Net_1" }, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer

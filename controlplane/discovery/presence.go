@@ -21,26 +21,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Presence is a proxy that has connected.
-type Presence struct {
-	Proxy *model.Proxy
-	// Verified is true if it was proved, on an encrypted stream, who it is.
-	Verified bool
-	// Source is the address that its connection comes from; invalid if that is
-	// none of IP.
-	Source netip.Addr
-	// Locality is region/zone/subzone, as its node says; may be empty.
-	Locality string
-	// Probed is true if its agent asks the application how it is.
-	Probed bool
-}
-
 // PresenceConfig is who hears of proxies that come, and knows their labels.
 type PresenceConfig struct {
 	// OnConnect takes a proxy before it is served; an error refuses the stream.
 	// It must not wait. Config.OnGone hears of all proxies that it was called
 	// with. Nil takes all.
-	OnConnect func(Presence) error
+	OnConnect func(model.ConnectedProxy) error
 	// Labels gives the labels that a proxy has now, or nil if only the proxy
 	// knows them. It has to be quick, and is asked again with each snapshot. The
 	// map is the caller's. Nil means that what proxies say at the start holds.
@@ -97,7 +83,7 @@ func (s *Server) presented(ctx context.Context, proxy *model.Proxy, caller *auth
 	if s.presence.OnConnect == nil {
 		return nil
 	}
-	err := s.presence.OnConnect(Presence{
+	err := s.presence.OnConnect(model.ConnectedProxy{
 		Proxy: proxy, Verified: caller != nil && private(ctx), Source: sourceOf(ctx), Locality: localityOf(n), Probed: isProbed(n),
 	})
 	if err == nil {

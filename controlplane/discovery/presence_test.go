@@ -184,13 +184,13 @@ func TestLabelsAreAwaited(t *testing.T) {
 // Who hears of proxies hears what their node says, and may refuse them.
 func TestPresence(t *testing.T) {
 	t.Parallel()
-	came, left := make(chan Presence, 1), make(chan *model.Proxy, 1)
+	came, left := make(chan model.ConnectedProxy, 1), make(chan *model.Proxy, 1)
 	var mu sync.Mutex // guards refuse
 	var refuse error
 	h := &harness{table: &table{}}
 	h.serve(t, Config{
 		Generator: h.table, Workers: 2, OnGone: func(p *model.Proxy) { left <- p },
-		Presence: PresenceConfig{OnConnect: func(p Presence) error {
+		Presence: PresenceConfig{OnConnect: func(p model.ConnectedProxy) error {
 			came <- p
 			mu.Lock()
 			defer mu.Unlock()

@@ -3,6 +3,8 @@
 
 package model
 
+import "net/netip"
+
 // Interception says how traffic reaches a proxy.
 type Interception string
 
@@ -76,4 +78,18 @@ func (p *Proxy) OwnLabels() map[string]string {
 		return p.ClaimedLabels
 	}
 	return p.Labels
+}
+
+// ConnectedProxy is a proxy that has opened a stream.
+type ConnectedProxy struct {
+	Proxy *Proxy
+	// Verified is true if its identity was proven on an encrypted stream.
+	Verified bool
+	// Source is the remote address of the connection; invalid if that is not an
+	// IP address.
+	Source netip.Addr
+	// Locality is region/zone/subzone, as its node says; may be empty.
+	Locality string
+	// Probed is true if its agent probes the application.
+	Probed bool
 }

@@ -55,7 +55,7 @@ func instanceOf(cfg Config, hostname func() (string, error)) (string, error) {
 func (s *Server) presence() discovery.PresenceConfig {
 	p := discovery.PresenceConfig{Labels: s.labelsOf, Registered: s.platform != nil}
 	if s.registers {
-		p.OnConnect = func(p discovery.Presence) error { return s.registration.Connect(autoregister.Peer(p)) }
+		p.OnConnect = s.registration.Connect
 	}
 	return p
 }
