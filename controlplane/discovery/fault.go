@@ -73,7 +73,7 @@ func (s *Server) warn(p model.Problem) {
 // fault notes a panic outside the generator, and gives what the stream ends with.
 func (s *Server) fault(cause any, label string) error {
 	s.metrics.panics.WithLabelValues(label).Inc()
-	s.log.Error("a fault of the program ends a stream", "reason", describePanic(cause))
+	s.log.Error("internal error while serving a proxy", "reason", describePanic(cause))
 	return status.Error(codes.Internal, "a fault of the control plane, see its log")
 }
 

@@ -4,6 +4,7 @@
 package discovery
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -176,6 +178,56 @@ func TestStreamPanics(t *testing.T) {
 	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
 	h.push()
 	other.wantAck("cds a=2")
+}
+
+// A panic in a push worker ends no stream of another proxy, and not the program.
+func TestWorkerPanics(t *testing.T) {
+	t.Parallel()
+	var faulty atomic.Bool
+	h := &harness{table: &table{}}
+	h.serve(t, Config{Generator: h.table, Workers: 1, Presence: PresenceConfig{Labels: func(p *model.Proxy) map[string]string {
+		if strings.HasPrefix(p.ID, "bad") && faulty.Load() {
+			panic("labels")
+		}
+		return map[string]string{}
+	}}}, shopCaller, insecure.NewCredentials(), insecure.NewCredentials())
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	h.push()
+	bad, other := h.connect(t, true), h.connect(t, true)
+	bad.node.Id = "sidecar~127.77.53.2~bad-1.default~default.svc.cluster.local"
+	for _, p := range []*peer{bad, other} {
+		p.subscribe(xds.TypeCluster)
+		p.wantAck("cds a=1")
+	}
+	faulty.Store(true)
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
+	h.push()
+	other.wantAck("cds a=2")
+	for range bad.got { // until it ends
+	}
+	if err, _ := bad.err.Load().(error); status.Code(err) != codes.Internal {
+		t.Errorf("the stream of the faulty proxy ended with %v, want Internal", err)
+	}
+	h.set(xds.TypeCluster, map[string]string{"a": "a=3"})
+	h.push()
+	other.wantAck("cds a=3") // the only worker still works
+}
+
+// A panic in the check of the right to Secrets is a refusal.
+func TestAuthorizePanics(t *testing.T) {
+	t.Parallel()
+	h := startSecrets(t, true, SecretsConfig{Authorize: func(context.Context, *authn.Caller) error { panic("authorize") }})
+	h.secrets.Set("default", "shop", mint(t, "a").pair())
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	h.push()
+	p := h.gateway(t, true)
+	p.subscribe(xds.TypeSecret, "kubernetes://shop")
+	until(t, "it is refused", func() bool {
+		return testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedUnauthorized)) > 0
+	})
+	p.subscribe(xds.TypeCluster)
+	p.wantAck("cds a=1")
+	p.quiet()
 }
 
 // What is logged of a panic says where it was.

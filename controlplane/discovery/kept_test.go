@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -460,5 +461,39 @@ func TestRejectedWithdrawn(t *testing.T) {
 				change(xds.TypeListener, map[string]string{"l": "l=2"}, "lds l=2", "lds l=2")
 			})
 		}
+	}
+}
+
+// A timer of a circle that was removed changes nothing of the circle that has taken
+// its place.
+func TestStaleTimer(t *testing.T) {
+	t.Parallel()
+	h := startCanary(t)
+	k := h.server.kept
+	join := func() *stream {
+		st := &stream{server: h.server, proxy: &model.Proxy{ID: "shop-1.default"}, caller: shopCaller.caller, wake: make(chan struct{}, 1), log: h.server.log}
+		k.join(st, "envoy")
+		return st
+	}
+	first := join()
+	stale := first.place.circle
+	k.leave(first)
+	second := join()
+	now := second.place.circle
+	if now == stale {
+		t.Fatal("the circle was not removed")
+	}
+	it := item{typeCluster, "a"}
+	// What the stale circle still knows is over.
+	stale.variants[resourceKey{it, 1}] = &variant{trial: &trial{state: taken}}
+	epoch := now.epoch.Load()
+	stale.expire()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.circles[now.key] != now || k.programs[now.key.identity] != 1 || now.epoch.Load() != epoch {
+		t.Error("the new circle is gone, or counted wrong")
+	}
+	if stale.timer != nil {
+		t.Error("the timer of the removed circle runs on")
 	}
 }

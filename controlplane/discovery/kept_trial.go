@@ -381,8 +381,17 @@ func (c *circle) arm(due time.Time) {
 // expire ends what took too long, and forgets what was found good.
 func (c *circle) expire() {
 	k := c.keeper
+	defer func() {
+		if cause := recover(); cause != nil { // it must not end the streams
+			k.metrics.panics.WithLabelValues("other").Inc()
+			k.log.Error("internal error in the quarantine", "reason", describePanic(cause))
+		}
+	}()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.circles[c.key] != c {
+		return // it was removed while the timer fired
+	}
 	now, next, decided := time.Now(), time.Time{}, false
 	later := func(due time.Time) {
 		if next.IsZero() || due.Before(next) {

@@ -259,8 +259,9 @@ func (s *stream) tellRefusals(refused map[string]refusal) {
 	}
 }
 
-// ask asks whether the caller may read Secrets, if somebody wants to know. The
-// goroutine ends with the answer, which ctx bounds.
+// ask starts the check whether the caller may read Secrets, if a result is wanted.
+// The goroutine ends with the result, which ctx bounds. A panic counts as an
+// error of the check.
 func (s *stream) ask(ctx context.Context) {
 	a := &s.secrets.access
 	if !a.wanted || a.asking {
@@ -268,7 +269,14 @@ func (s *stream) ask(ctx context.Context) {
 	}
 	a.wanted, a.asking = false, true
 	a.answers = make(chan error, 1)
-	go func(answers chan<- error) { answers <- s.server.secrets.cfg.Authorize(ctx, s.caller) }(a.answers)
+	go func(answers chan<- error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				answers <- s.server.fault(cause, "other")
+			}
+		}()
+		answers <- s.server.secrets.cfg.Authorize(ctx, s.caller)
+	}(a.answers)
 }
 
 // answered takes the answer.
