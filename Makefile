@@ -123,7 +123,7 @@ bench: build envoy ## measure and print the table of sizes and times
 	@go run ./e2e/bench --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" $(BENCHFLAGS)
 
 .PHONY: attack
-attack: build envoy ## attack the programs and write the table of docs/operations/security.md
+attack: build envoy ## attack the programs and write the list in docs/operations/security.md
 	@go run ./e2e/attack --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --write docs/operations/security.md $(ATTACKFLAGS)
 
 .PHONY: vulncheck

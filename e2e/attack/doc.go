@@ -3,7 +3,7 @@
 
 // Command attack attacks the programs of this repository and prints a table:
 // what each attack tries, what is promised, what happened, and whether the
-// promise held. `make attack` builds the programs, runs it and writes the table
+// promise held. `make attack` builds the programs, runs it and writes a list
 // into docs/operations/security.md. It exits with 1 if a promise was broken.
 //
 // It starts the real programs and a real Envoy as processes of their own, on

@@ -44,17 +44,17 @@ func floodAttacks() []attack {
 
 // flood runs an attack against a new control plane while a workload asks for
 // certificates and a probe for readiness, and measures what it costs.
-func (s *suite) flood(ctx context.Context, who string, attack func(context.Context, *plane) error) (outcome, error) {
+func (s *suite) flood(ctx context.Context, attack func(context.Context, *plane) error) (outcome, error) {
 	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
 	if err != nil {
 		return outcome{}, err
 	}
 	defer p.stop()
-	return p.bear(ctx, who, attack)
+	return p.bear(ctx, attack)
 }
 
 // bear runs an attack while a workload is served, and measures what it costs.
-func (p *plane) bear(ctx context.Context, who string, attack func(context.Context, *plane) error) (outcome, error) {
+func (p *plane) bear(ctx context.Context, attack func(context.Context, *plane) error) (outcome, error) {
 	if err := p.served(ctx, "shop", "pay", "10.0.0.1"); err != nil {
 		return outcome{}, err
 	}
@@ -79,8 +79,8 @@ func (p *plane) bear(ctx context.Context, who string, attack func(context.Contex
 	if err != nil {
 		return outcome{}, err
 	}
-	c := &cost{who: who, memory: max(0, after.peak-before.rss), cpu: after.cpu - before.cpu, lines: after.lines - before.lines}
-	return c.within(fmt.Sprintf("others were served; at most %d MB, %d lines", rounded(c.memory/1e6), rounded(int64(c.lines))), after.logged-before.logged, floodMemory)
+	c := costOf(before, after)
+	return c.within("others were served; "+c.String(), after.logged-before.logged, floodMemory)
 }
 
 // within returns the outcome of an attack that made a program log some bytes, and an error
@@ -135,7 +135,7 @@ func many(n int, f func(i int)) {
 }
 
 func halfOpen(ctx context.Context, s *suite) (outcome, error) {
-	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		for _, port := range []string{":15012", ":15010", ":8080", ":15014"} {
 			_, end := crowd(ctx, p.ip+port, s.some(2000, 300))
 			defer end()
@@ -146,7 +146,7 @@ func halfOpen(ctx context.Context, s *suite) (outcome, error) {
 }
 
 func slowHeaders(ctx context.Context, s *suite) (outcome, error) {
-	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		for _, port := range []string{":8080", ":15014"} {
 			conns, end := crowd(ctx, p.ip+port, s.some(600, 150))
 			defer end()
@@ -168,7 +168,7 @@ func slowHeaders(ctx context.Context, s *suite) (outcome, error) {
 // raw returns an attack on both gRPC ports by n connections each.
 func raw(n int, f func(*rawHTTP2, *suite) error) func(context.Context, *suite) (outcome, error) {
 	return func(ctx context.Context, s *suite) (outcome, error) {
-		return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+		return s.flood(ctx, func(ctx context.Context, p *plane) error {
 			var mu sync.Mutex
 			var open []net.Conn
 			many(2*s.some(n*5, n), func(i int) {
@@ -196,7 +196,7 @@ func raw(n int, f func(*rawHTTP2, *suite) error) func(context.Context, *suite) (
 
 // refusedCalls makes calls that are refused.
 func refusedCalls(ctx context.Context, s *suite) (outcome, error) {
-	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		token, err := p.issuer.forge(header(), claimsOf("shop", "pay"), stranger)
 		if err != nil {
 			return err
@@ -227,7 +227,7 @@ func refusedCalls(ctx context.Context, s *suite) (outcome, error) {
 }
 
 func badHandshakes(ctx context.Context, s *suite) (outcome, error) {
-	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		conns, end := crowd(ctx, p.ip+":15012", s.some(2000, 300))
 		defer end()
 		many(len(conns), func(i int) {
@@ -248,7 +248,7 @@ func badHandshakes(ctx context.Context, s *suite) (outcome, error) {
 }
 
 func debugStorm(ctx context.Context, s *suite) (outcome, error) {
-	return s.flood(ctx, "stranger", func(ctx context.Context, p *plane) error {
+	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		paths := []string{"/debug/configz?token=x", "/debug/" + strings.Repeat("x", 4000), "/replicas/load", "/nothing", "/debug/adsz?push=true"}
 		many(s.some(20, 5), func(i int) {
 			client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}

@@ -56,7 +56,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.StringVar(&o.bin, "bin", "bin", "directory of the programs")
 	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs, else on PATH)")
 	fs.StringVar(&o.only, "only", "", "run only the attacks whose area or name contains this text")
-	fs.StringVar(&o.write, "write", "", "write the rows of the attacks that ran into the tables of this document, if every promise held")
+	fs.StringVar(&o.write, "write", "", "write the results of the attacks that ran into the list of this document, if every promise held")
 	fs.BoolVar(&o.short, "short", false, "smaller loads")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	if err := fs.Parse(args); err != nil {
@@ -86,7 +86,7 @@ func (o *options) find() (err error) {
 	return nil
 }
 
-// run runs the attacks and prints the tables.
+// run runs the attacks and prints the table.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	o, err := parse(args, stderr)
 	if err != nil {

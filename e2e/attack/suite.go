@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// attack is one row of the table.
+// attack is one entry of the list in the document.
 type attack struct {
 	area    string
 	try     string // what is tried
@@ -27,15 +27,14 @@ type attack struct {
 // outcome is what an attack observed. An attack whose promise did not hold, or
 // that could not be made, returns an error instead.
 type outcome struct {
-	// seen has no figures that differ from machine to machine.
+	// seen has no figures that differ from machine to machine, other than rounded ones.
 	seen string
-	cost *cost
+	cost *cost // nil if it was not measured
 }
 
 // cost is what an attacker made a program use.
 type cost struct {
-	who    string // stranger, workload or tenant
-	memory int64  // bytes, at most
+	memory int64 // bytes, at most
 	cpu    time.Duration
 	lines  int // of the log
 }
@@ -71,7 +70,7 @@ func (r result) seen() string {
 // errSkipped is wrapped by attacks that cannot be made on this machine.
 var errSkipped = errors.New("not tried")
 
-// attacks returns all attacks, in the order of the table.
+// attacks returns all attacks, in the order of the document.
 func attacks() []attack {
 	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), webhookAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), labAttacks(), fileAttacks(), bootstrapAttacks(), wasmAttacks(), dnsAttacks())
 }

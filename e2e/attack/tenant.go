@@ -68,8 +68,8 @@ func tenant(attack func(dir string, s *suite) error) func(context.Context, *suit
 		if err != nil {
 			return outcome{}, err
 		}
-		c := &cost{who: "tenant", memory: max(0, after.peak-before.rss), cpu: after.cpu - before.cpu, lines: after.lines - before.lines}
-		out := outcome{cost: c, seen: fmt.Sprintf("the change was applied; at most %d MB, %d lines", rounded(c.memory/1e6), rounded(int64(c.lines)))}
+		c := costOf(before, after)
+		out := outcome{cost: c, seen: "the change was applied; " + c.String()}
 		switch {
 		case c.memory > tenantMemory:
 			return out, fmt.Errorf("memory grew by %.1f MB", float64(c.memory)/1e6)

@@ -119,8 +119,8 @@ func floodWebhook(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	c := &cost{who: "stranger", memory: max(0, after.peak-before.rss), cpu: after.cpu - before.cpu, lines: after.lines - before.lines}
-	return c.within(fmt.Sprintf("objects were checked; at most %d MB, %d lines", rounded(c.memory/1e6), rounded(int64(c.lines))), after.logged-before.logged, tenantMemory)
+	c := costOf(before, after)
+	return c.within("objects were checked; "+c.String(), after.logged-before.logged, tenantMemory)
 }
 
 // halfBody sends most of a question, or of its header, and waits for a while.

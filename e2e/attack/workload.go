@@ -39,7 +39,7 @@ type intruder struct {
 // workload returns an attack by shop/web.
 func workload(attack func(context.Context, *intruder) error) func(context.Context, *suite) (outcome, error) {
 	return func(ctx context.Context, s *suite) (outcome, error) {
-		return s.flood(ctx, "workload", func(ctx context.Context, p *plane) error {
+		return s.flood(ctx, func(ctx context.Context, p *plane) error {
 			web, err := p.member(ctx, "shop", "web")
 			if err != nil {
 				return err
