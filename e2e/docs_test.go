@@ -16,7 +16,8 @@ import (
 //
 //   - docs/reference/metrics.md has the tables that the code makes (metrics_test.go);
 //   - make targets that a document names exist, and CONTRIBUTING.md names all;
-//   - docs/reference/mesh-file.md names every field of the mesh file;
+//   - docs/reference/mesh-file.md names every field of the mesh file, and
+//     those of MeshConfig that have an effect;
 //   - ARCHITECTURE.md stays short enough to be read;
 //   - the commands of the pages for users work (docs_run_test.go).
 
@@ -62,7 +63,7 @@ func TestMakeTargets(t *testing.T) {
 
 func TestMeshFileDocument(t *testing.T) {
 	t.Parallel()
-	fields := all(regexp.MustCompile(`(?:\btext\(|\bnumber\(|\{)"([a-zA-Z]+)", `), document(t, "cmd", "outrigger", "up", "decode.go"))
+	fields := all(regexp.MustCompile(`(?:\btext\(|\bnumber\(|\{)"([a-zA-Z]+)", `), document(t, "mesh", "decode.go"))
 	if len(fields) < 15 {
 		t.Fatalf("only the fields %v were found in the code", fields)
 	}
@@ -70,6 +71,16 @@ func TestMeshFileDocument(t *testing.T) {
 	for _, field := range fields {
 		if !strings.Contains(doc, "`"+field+"`") {
 			t.Errorf("docs/reference/mesh-file.md does not name `%s`", field)
+		}
+	}
+	served := regexp.MustCompile(`(?s)var servedFields = .*?\n}`).FindString(document(t, "controlplane", "meshsettings", "fields.go"))
+	settings := all(regexp.MustCompile(`"([a-zA-Z]+)"`), served)
+	if len(settings) < 15 {
+		t.Fatalf("only the fields %v of MeshConfig were found in the code", settings)
+	}
+	for _, field := range settings {
+		if !strings.Contains(doc, "`"+field+"`") && !strings.Contains(doc, "`"+field+".") {
+			t.Errorf("docs/reference/mesh-file.md does not name `%s` of MeshConfig", field)
 		}
 	}
 }
