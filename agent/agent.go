@@ -118,14 +118,11 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // TuneRuntime has the process trade a little CPU for memory: the agent allocates
-// little, and there is one beside every application. A program that honors GOGC,
+// little, and there is one beside every application. Run limits its memory. A program that honors GOGC,
 // GOMAXPROCS and GOMEMLIMIT does not call it when one of them is set.
 func TuneRuntime() {
 	debug.SetGCPercent(50)
 	// One relay and few probes keep one processor busy at most; more of them
 	// cost memory and wake-ups.
 	runtime.GOMAXPROCS(1)
-	// Above this, what a large configuration left behind goes back to the
-	// system at once.
-	debug.SetMemoryLimit(32 << 20)
 }

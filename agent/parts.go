@@ -41,6 +41,7 @@ type parts struct {
 	envoy    *envoy.Process  // nil with DISABLE_ENVOY
 	binary   string
 	hot      bool // a signal asks for a hot restart
+	limited  bool // the process's memory is limited: nobody tuned Go
 }
 
 // run runs the parts. Envoy ends first, whatever the cause: a signal, or a
@@ -102,6 +103,12 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		footprint.GiveBack(helping, giveBackAfter[:]...)
 		return nil
 	})
+	if p.limited {
+		g.Go(func() error { // reads what garbage collections find, feeds the runtime's memory limit
+			footprint.Limit(helping, memoryFloor)
+			return nil
+		})
+	}
 	ended, tooOld := make(chan struct{}), make(chan error, 1)
 	if p.envoy == nil { // the applications speak to the control plane themselves
 		g.Go(func() error {
@@ -172,6 +179,10 @@ func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-
 	}
 	return err
 }
+
+// memoryFloor is how much memory, in bytes, the agent keeps: what a large
+// configuration needed beyond that goes back to the system.
+const memoryFloor = 32 << 20
 
 // When memory goes back to the system: while Envoy starts, and when what the
 // start needed is not needed any more.
