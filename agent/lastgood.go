@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/memkey"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
 )
@@ -21,6 +22,11 @@ const lastGoodFormat = "1"
 // lastGood opens what Envoy had in an earlier life.
 func (b *builder) lastGood() error {
 	e := b.cfg.env.LastGood
+	// It is read in any case, so that Envoy does not inherit it.
+	key, err := supervisorKey(e.KeyFD)
+	if err != nil {
+		b.log.Warn("the identity is not kept for a cold start", "err", err)
+	}
 	if b.cfg.env.Envoy.Disabled {
 		return nil
 	}
@@ -28,7 +34,7 @@ func (b *builder) lastGood() error {
 	if dir == "" {
 		dir = filepath.Join(dataDir, "last-good")
 	}
-	dir, err := filepath.Abs(dir)
+	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("environment variable OUTRIGGER_LAST_GOOD_DIR is %q: %w", e.Dir, err)
 	}
@@ -36,18 +42,33 @@ func (b *builder) lastGood() error {
 		lastgood.Forget(filepath.Join(dir, "data"), b.scope("lastgood"))
 		return nil
 	}
+	b.parts.keeps = e.Identity || key != nil
 	b.parts.lastGood, err = lastgood.Open(lastgood.Config{
 		Dir: filepath.Join(dir, "data"), KeyDir: filepath.Join(dir, "key"),
 		Identity: b.cfg.node.Role + " " + b.cfg.identity.String() + " " + b.cfg.metadata.ClusterID, Version: lastGoodFormat,
-		MaxAge: e.MaxAge, KeepIdentity: e.Identity, Secrets: e.Secrets,
+		MaxAge: e.MaxAge, KeepIdentity: b.parts.keeps, IdentityKey: key, Secrets: e.Secrets,
 		Extensions: b.coldExtensions(), Logger: b.scope("lastgood"), Registerer: b.registry,
 	})
-	b.parts.keeps = err == nil && e.Identity && !b.socks.external
+	b.parts.keeps = b.parts.keeps && err == nil && !b.socks.external
 	return err
 }
 
-// lastGoodOf is what the relay needs of it; nil where nothing is kept.
-func lastGoodOf(store *lastgood.Store) *xdsproxy.LastGood {
+// supervisorKey returns the key that the agent's supervisor keeps in memory; nil
+// without one.
+func supervisorKey(fd int) ([]byte, error) {
+	if fd == 0 {
+		return nil, nil
+	}
+	key, err := memkey.Read(fd)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable OUTRIGGER_LAST_GOOD_KEY_FD: %w", err)
+	}
+	return key, nil
+}
+
+// lastGoodOfRelay is what the relay needs of it; nil where nothing is kept.
+func (b *builder) lastGoodOfRelay() *xdsproxy.LastGood {
+	store, workload := b.parts.lastGood, b.parts.workload
 	if store == nil {
 		return nil
 	}
@@ -55,13 +76,19 @@ func lastGoodOf(store *lastgood.Store) *xdsproxy.LastGood {
 		Record: func(delta bool) xdsproxy.Recording { return store.Record(delta) },
 		Usable: store.Usable,
 		Serve:  store.Serve,
+		Lacks: func() string {
+			if workload == nil || workload.Certificate() != nil {
+				return ""
+			}
+			return "the workload has no certificate: mutual TLS fails until the certificate authority has signed one"
+		},
 	}
 }
 
 // keptIdentity gives the identity that was kept; nil where none may be.
 func (b *builder) keptIdentity() func() (chain, key, roots []byte, err error) {
 	store := b.parts.lastGood
-	if store == nil || !b.cfg.env.LastGood.Identity {
+	if store == nil || !b.parts.keeps {
 		return nil
 	}
 	return func() (chain, key, roots []byte, err error) {

@@ -20,7 +20,7 @@ func (b *builder) relay() (err error) {
 	cfg := b.cfg
 	b.parts.relay, err = xdsproxy.New(xdsproxy.Config{
 		Listener: b.socks.xds, Logger: b.scope("xdsproxy"), Registerer: b.registry,
-		Consumers: b.consumers(), Rewriters: b.rewriters(), Check: b.fileCheck(), LastGood: lastGoodOf(b.parts.lastGood),
+		Consumers: b.consumers(), Rewriters: b.rewriters(), Check: b.fileCheck(), LastGood: b.lastGoodOfRelay(),
 		Rejected: func(pid int, typeURL, reason string) {
 			if b.parts.envoy != nil {
 				b.parts.envoy.Rejected(pid, typeURL, reason)

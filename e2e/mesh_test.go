@@ -4,8 +4,10 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"math"
 	"net"
 	"net/http"
@@ -17,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -36,6 +39,7 @@ const catalog = "http://catalog:8080/"
 //     control plane starts again
 //   - no request fails while the control plane is killed and comes back
 //   - a killed Envoy is reported by its agent and started again
+//   - so is one that is killed while the control plane hangs, and proves itself
 //   - Ctrl-C ends everything within 10 s and leaves nothing
 func TestShop(t *testing.T) {
 	s := startShop(t)
@@ -48,6 +52,7 @@ func TestShop(t *testing.T) {
 	t.Run("broken files", s.brokenFiles)
 	t.Run("control plane killed", s.controlKilled)
 	t.Run("envoy killed", s.envoyKilled)
+	t.Run("envoy killed while the control plane hangs", s.envoyKilledWhileControlHangs)
 	t.Run("ctrl-c", s.ctrlC)
 }
 
@@ -385,6 +390,48 @@ func (s *shop) envoyKilled(t *testing.T) {
 	code, body, _, err := get(t.Context(), throughProxy(t, catalogV1), "http://orders:8080/healthz", nil)
 	if err != nil || code != http.StatusOK {
 		t.Errorf("the new Envoy of catalog-v1 answers %d, %v: %s", code, err, body)
+	}
+}
+
+// envoyKilledWhileControlHangs kills an Envoy, and with it its agent, while the
+// control plane takes connections and answers nothing. The next Envoy serves what
+// was last good, with the identity that was kept.
+func (s *shop) envoyKilledWhileControlHangs(t *testing.T) {
+	control, envoy := s.find("outrigger-control", ""), s.find("envoy", "orders")
+	if err := syscall.Kill(control.pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Kill(control.pid, syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	}()
+	kill(t, envoy)
+	s.waitFor("orders: the agent ended with exit code", 2*time.Minute)
+	// Through it, to an Envoy that wants a certificate.
+	client := throughProxy(t, orders)
+	eventually(t, 2*time.Minute, func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		code, body, _, err := get(ctx, client, catalog, nil)
+		if err != nil || code != http.StatusOK || !strings.Contains(body, "sa/orders") {
+			return fmt.Sprintf("the new Envoy of orders answers %d, %v: %s", code, err, body)
+		}
+		return ""
+	})
+	// The key of the workload is nowhere on disk in the clear.
+	err := filepath.WalkDir(s.stateDir(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || !strings.Contains(path, "/orders/") {
+			return err
+		}
+		doc, err := os.ReadFile(path)
+		if bytes.Contains(doc, []byte("PRIVATE KEY")) {
+			t.Errorf("%s holds a private key", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

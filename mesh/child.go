@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"runtime"
 	"sync"
@@ -26,6 +27,8 @@ type command struct {
 	args []string // without the program's name
 	env  []string
 	dir  string
+	// files are inherited, from descriptor 3 on.
+	files []*os.File
 }
 
 // child is a running process, the leader of its own process group: a signal
@@ -62,7 +65,7 @@ func (e exit) String() string {
 func startChild(c command, out io.Writer) (*child, error) {
 	p := &child{cmd: exec.Command(c.path, c.args...), exited: make(chan struct{})}
 	p.cmd.Env, p.cmd.Dir = c.env, c.dir
-	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = out, out, c.files
 	p.cmd.WaitDelay = pipeDelay
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)

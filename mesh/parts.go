@@ -6,9 +6,12 @@ package mesh
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/memkey"
 )
 
 // Times that processes get to end. All but the control plane end at the same
@@ -47,6 +50,13 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 	if err != nil {
 		return command{}, fmt.Errorf("write the proxy config of %s: %w", w.name, err)
 	}
+	// The agent's private key is on disk only encrypted with a key that exists in
+	// this process and in the agent, so that an agent that is started again can
+	// prove itself while the control plane does not answer.
+	key, err := memkey.New()
+	if err != nil {
+		return command{}, fmt.Errorf("workload %q: %w", w.name, err)
+	}
 	return command{
 		path: filepath.Join(u.cfg.Programs, "outrigger-agent"),
 		args: []string{"proxy", "sidecar", "--domain", w.namespace + ".svc." + clusterDomain},
@@ -62,8 +72,10 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 			variable{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
 			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
 			variable{"OUTRIGGER_BIND_ADDRESS", w.address.String()},
+			variable{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
 		),
-		dir: s.workload(w),
+		dir:   s.workload(w),
+		files: []*os.File{key},
 	}, nil
 }
 

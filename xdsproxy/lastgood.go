@@ -26,6 +26,9 @@ type LastGood struct {
 	// and an error at the end of the stream, send takes responses, which are
 	// not rewritten.
 	Serve func(ctx context.Context, delta bool, recv func() ([]byte, error), send func([]byte) error) error
+	// Lacks returns what Envoy needs beside its configuration and does not have,
+	// for the log; empty: nothing. Optional.
+	Lacks func() string
 }
 
 // Recording is told what passes on one stream, before it is passed on, as the
@@ -179,6 +182,11 @@ func (s *stream) serveLastGood(ctx context.Context, result <-chan opened, cancel
 	p.metrics.lastGood.Inc()
 	p.state.serving(1)
 	p.log.Warn("the control plane cannot be reached, envoy starts with what was last good", "address", p.upstream.cfg.Address, "stream", s.method)
+	if p.lastGood.Lacks != nil {
+		if lack := p.lastGood.Lacks(); lack != "" {
+			p.log.Warn("envoy starts with what was last good, but it is not complete", "reason", lack)
+		}
+	}
 	served := sync.OnceFunc(func() {
 		p.metrics.lastGood.Dec()
 		p.state.serving(-1)

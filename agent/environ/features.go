@@ -44,6 +44,7 @@ func featureVariables() []variable {
 		{"OUTRIGGER_LAST_GOOD_MAX_AGE", kindDuration, "24h", "how old the kept configuration may be that Envoy starts with while no control plane can be reached; 0 keeps none", duration(func(e *Values) *time.Duration { return &e.LastGood.MaxAge })},
 		{"OUTRIGGER_LAST_GOOD_DIR", kindPath, "", "where it is kept, sealed (default: `./var/lib/istio/data/last-good`)", text(func(e *Values) *string { return &e.LastGood.Dir })},
 		{"OUTRIGGER_LAST_GOOD_IDENTITY", kindBool, "false", "keep the private key and certificate of the workload there too, sealed, so that mutual TLS works at once", boolean(func(e *Values) *bool { return &e.LastGood.Identity })},
+		{"OUTRIGGER_LAST_GOOD_KEY_FD", kindNumber, "0", "descriptor of a file in memory that the supervisor of the agent made and hands it, as `outrigger up` does: the identity of the workload is kept, sealed with the key in it, so that an agent that starts anew proves itself at once; 0: none", number(func(e *Values) *int { return &e.LastGood.KeyFD })},
 		{"OUTRIGGER_LAST_GOOD_SECRETS", kindBool, "false", "keep secrets of the control plane, such as the keys of gateways, and resources with private keys there too, sealed; without it they are missing until the control plane is back", boolean(func(e *Values) *bool { return &e.LastGood.Secrets })},
 	}
 }

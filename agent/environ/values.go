@@ -95,6 +95,7 @@ type LastGood struct {
 	MaxAge            time.Duration // 0: nothing is kept
 	Dir               string
 	Identity, Secrets bool
+	KeyFD             int // inherited file with the key of the identity; 0: none
 }
 
 // Probe is how application probes are made, and who may run hooks.

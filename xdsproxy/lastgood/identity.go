@@ -51,6 +51,14 @@ func remove(path string, log *slog.Logger) {
 	}
 }
 
+// identityOwner returns whose key seals the identity.
+func (s *Store) identityOwner() *owner {
+	if s.cfg.IdentityKey == nil {
+		return s.owner
+	}
+	return &owner{key: s.cfg.IdentityKey, identity: s.owner.identity, version: s.owner.version}
+}
+
 // PutIdentity keeps the workload's identity. Without consent it does nothing.
 // One that is kept already gets no younger.
 func (s *Store) PutIdentity(chain, key, roots []byte) error {
@@ -60,7 +68,7 @@ func (s *Store) PutIdentity(chain, key, roots []byte) error {
 	if old, err := s.loadIdentity(); err == nil && bytes.Equal(old.Chain, chain) && bytes.Equal(old.Key, key) && bytes.Equal(old.Roots, roots) {
 		return nil
 	}
-	seal, err := s.owner.newSealer(kindIdentity)
+	seal, err := s.identityOwner().newSealer(kindIdentity)
 	if err != nil {
 		return fmt.Errorf("keep the identity: %w", err)
 	}
@@ -136,7 +144,7 @@ func (s *Store) readIdentity(f *os.File) (*Identity, error) {
 		return nil, refuse(reasonSize, "it has %d bytes, the bound is %d", info.Size(), maxIdentity)
 	}
 	r := bufio.NewReader(f)
-	seal, err := s.owner.readHeader(r, kindIdentity)
+	seal, err := s.identityOwner().readHeader(r, kindIdentity)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ package lastgood
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -312,64 +311,6 @@ func TestConfig(t *testing.T) {
 		if _, err := Open(config(t, tc.change)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.want, err)
 		}
-	}
-}
-
-// TestIdentity keeps the workload's identity, with consent only.
-func TestIdentity(t *testing.T) {
-	t.Parallel()
-	cfg := config(t, func(c *Config) { c.KeepIdentity = true })
-	store := open(t, cfg)
-	if _, err := store.Identity(); err == nil || reasonOf(err) != reasonNone {
-		t.Errorf("before anything was kept: %v", err)
-	}
-	if err := store.PutIdentity([]byte("chain"), []byte("key"), []byte("roots")); err != nil {
-		t.Fatal(err)
-	}
-	id, err := open(t, cfg).Identity()
-	if err != nil || string(id.Chain)+string(id.Key)+string(id.Roots) != "chainkeyroots" || time.Since(id.From) > time.Minute {
-		t.Errorf("%+v, %v", id, err)
-	}
-	path := filepath.Join(cfg.Dir, identityFile)
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for at := range len(b) * 2 {
-		broken := bytes.Clone(b)
-		if at < len(b) {
-			broken[at] ^= 1 << (at % 8)
-		} else {
-			broken = broken[:at-len(b)]
-		}
-		if err := os.WriteFile(path, broken, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if id, err := store.Identity(); err == nil || id != nil || !strings.Contains(err.Error(), path) {
-			t.Fatalf("damaged at %d: %v, %v", at, id, err)
-		}
-	}
-	// The state is no identity, though it is of the same owner.
-	keep(t, cfg, something)
-	if err := os.Rename(filepath.Join(cfg.Dir, stateFile), path); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Identity(); err == nil || reasonOf(err) != reasonDamaged {
-		t.Errorf("another file in its place: %v", err)
-	}
-	cfg.KeepIdentity = false
-	store = open(t, cfg)
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without consent it stays: %v", err)
-	}
-	if err := store.PutIdentity([]byte("chain"), []byte("key"), nil); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without consent it is kept: %v", err)
-	}
-	if _, err := store.Identity(); err == nil || reasonOf(err) != reasonOff {
-		t.Errorf("without consent: %v", err)
 	}
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	Secrets bool
 	// KeepIdentity consents to keep the workload's private key.
 	KeepIdentity bool
+	// IdentityKey seals the workload's identity. nil: the key in KeyDir does.
+	IdentityKey []byte
 	// Extensions gives what Envoy is served in place of extension
 	// configurations, each a serialized google.protobuf.Any: nil for what
 	// cannot be had. Envoy's start waits for it. Optional.
@@ -103,6 +105,8 @@ func Open(cfg Config) (*Store, error) {
 		return nil, errors.New("last good needs an identity")
 	case len(cfg.Version) > maxVersion:
 		return nil, fmt.Errorf("last good: version %q has more than %d bytes", cfg.Version, maxVersion)
+	case cfg.IdentityKey != nil && len(cfg.IdentityKey) != keySize:
+		return nil, fmt.Errorf("last good: the key of the identity has %d bytes, want %d", len(cfg.IdentityKey), keySize)
 	case cfg.MaxAge < 0:
 		return nil, fmt.Errorf("last good: age %s is less than nothing; 0 switches it off", cfg.MaxAge)
 	}
