@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -103,18 +103,18 @@ func goType(rt reflect.Type) (t fieldType) {
 // each message in which it stands, and the metadata.
 func growthCases(t testing.TB) (cases []growthCase) {
 	t.Helper()
-	for _, schema := range config.Schemas() {
+	for _, sch := range schema.All() {
 		base := map[string]any{}
-		if err := yaml.Unmarshal([]byte(growthBases[schema.Kind]), &base); err != nil || len(base) == 0 {
-			t.Fatalf("%s: no base object: %v", schema.Kind, err)
+		if err := yaml.Unmarshal([]byte(growthBases[sch.Kind]), &base); err != nil || len(base) == 0 {
+			t.Fatalf("%s: no base object: %v", sch.Kind, err)
 		}
 		root := fieldType{}
-		if m, ok := schema.NewSpec().(proto.Message); ok {
+		if m, ok := sch.NewSpec().(proto.Message); ok {
 			root = messageType(m.ProtoReflect().Descriptor())
 		} else {
-			root = goType(reflect.TypeOf(schema.NewSpec()))
+			root = goType(reflect.TypeOf(sch.NewSpec()))
 		}
-		w := &walk{schema: schema, base: base, seen: map[string]bool{}}
+		w := &walk{schema: sch, base: base, seen: map[string]bool{}}
 		w.message(root, nil)
 		for _, name := range []string{"labels", "annotations"} {
 			w.add("metadata."+name, fieldType{dict: true}, nil, func(doc map[string]any, value any) {
@@ -128,7 +128,7 @@ func growthCases(t testing.TB) (cases []growthCase) {
 
 // walk visits the fields of one kind.
 type walk struct {
-	schema config.Schema
+	schema schema.Schema
 	base   map[string]any
 	seen   map[string]bool
 	cases  []growthCase

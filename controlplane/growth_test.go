@@ -15,7 +15,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -78,7 +79,7 @@ type pipeline struct {
 
 func newPipeline(t testing.TB) *pipeline {
 	t.Helper()
-	others, problems := config.Decode("world.yaml", []byte(world))
+	others, problems := codec.Decode("world.yaml", []byte(world))
 	for _, p := range problems {
 		if !p.Warning {
 			t.Fatal(p)
@@ -96,7 +97,7 @@ func newPipeline(t testing.TB) *pipeline {
 // run does the work on an object and returns the processor time that it took.
 func (p *pipeline) run(kind model.Kind, text []byte) time.Duration {
 	start := processorTime(p.t)
-	decoded, _ := config.Decode("big.json", text)
+	decoded, _ := codec.Decode("big.json", text)
 	if len(decoded) == 0 && len(text) < 2*growthLarge {
 		decoded = p.unchecked(kind, text)
 	}
@@ -136,16 +137,16 @@ func (p *pipeline) unchecked(kind model.Kind, text []byte) []*model.Config {
 		}
 		Spec json.RawMessage
 	}
-	schema, _ := config.SchemaOf(kind)
+	sch, _ := schema.Of(kind)
 	if json.Unmarshal(text, &doc) != nil {
 		return nil
 	}
-	spec, err := schema.DecodeSpec(doc.Spec)
+	spec, err := sch.DecodeSpec(doc.Spec)
 	if err != nil {
 		return nil
 	}
 	key := model.Key{Kind: kind, Namespace: "default", Name: "big"}
-	if schema.Cluster {
+	if sch.Cluster {
 		key.Namespace = ""
 	}
 	return []*model.Config{{Key: key, APIVersion: doc.APIVersion, Labels: doc.Metadata.Labels, Annotations: doc.Metadata.Annotations, Spec: spec, ResourceVersion: "1", Source: "big.json:1"}}
@@ -217,7 +218,7 @@ func (p *pipeline) budget() time.Duration {
 		runtime.GC()
 		start := processorTime(p.t)
 		for range ordinary / parts {
-			config.Decode("world.yaml", []byte(world))
+			codec.Decode("world.yaml", []byte(world))
 		}
 		least = min(least, processorTime(p.t)-start)
 	}

@@ -22,7 +22,7 @@ import (
 // in runs a test with a store of its own, in a time of its own.
 func in(t *testing.T, test func(m *mesh)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(newMesh(t, memory())) })
+	synctest.Test(t, func(t *testing.T) { test(newMesh(t, newStore())) })
 }
 
 // after lets time pass, and what is due then.

@@ -15,6 +15,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
@@ -270,4 +271,4 @@ func (m *mesh) wantHeld(what, name, instance string) {
 	}
 }
 
-func memory() config.Store { return config.NewMemory(fmt.Sprintf("memory://%p", new(int))) }
+func newStore() config.Store { return memory.New(fmt.Sprintf("memory://%p", new(int))) }

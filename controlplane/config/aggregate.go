@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -77,14 +79,14 @@ func (a *Aggregate) Name() string {
 }
 
 // Schemas lists the kinds that any of the stores serves.
-func (a *Aggregate) Schemas() []Schema {
+func (a *Aggregate) Schemas() []schema.Schema {
 	served := map[model.Kind]bool{}
 	for _, s := range a.stores {
-		for _, schema := range s.Schemas() {
-			served[schema.Kind] = true
+		for _, sch := range s.Schemas() {
+			served[sch.Kind] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(schemas), func(s Schema) bool { return !served[s.Kind] })
+	return slices.DeleteFunc(slices.Clone(schema.All()), func(s schema.Schema) bool { return !served[s.Kind] })
 }
 
 // List gives the objects of all stores.
@@ -262,7 +264,7 @@ func (a *Aggregate) Waiting() []string {
 func (a *Aggregate) Behind() []string {
 	var names []string
 	for _, s := range a.stores {
-		if f, ok := s.(*FileStore); ok && !f.Behind().IsZero() {
+		if f, ok := s.(interface{ Behind() time.Time }); ok && !f.Behind().IsZero() {
 			names = append(names, s.Name())
 		}
 	}
@@ -282,8 +284,8 @@ func (a *Aggregate) Problems() []model.Problem {
 				"; what was read from it stays in force, and changes of it take no effect until the control plane restarts"})
 		}
 		of := s.Problems()
-		for _, schema := range s.Schemas() {
-			for _, c := range s.List(schema.Kind, "") {
+		for _, sch := range s.Schemas() {
+			for _, c := range s.List(sch.Kind, "") {
 				if winner, in := first(a.stores[:i], c.Key); winner != nil {
 					of = append(slices.Clip(of), model.Problem{Object: c.Key, Source: source(c, s), Reason: fmt.Sprintf(
 						"the same object stands in %s, which comes first: remove one of them", source(winner, in))})

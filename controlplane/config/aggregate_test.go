@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -16,17 +17,44 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
+
+// directories opens file stores on directories of their own.
+type directories struct{ of sync.Map }
+
+func (d *directories) open(t *testing.T) config.Store { return d.openDir(t, t.TempDir()) }
+
+func (d *directories) openDir(t *testing.T, dir string) config.Store {
+	t.Helper()
+	s, err := file.New(file.Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.of.Store(s, dir)
+	return s
+}
+
+func (d *directories) dir(s config.Store) string {
+	dir, _ := d.of.Load(s)
+	return dir.(string)
+}
+
+func (d *directories) reopen(t *testing.T, s config.Store) config.Store {
+	t.Helper()
+	return d.openDir(t, d.dir(s))
+}
 
 func TestAggregateStore(t *testing.T) {
 	t.Parallel()
 	t.Run("WriterLast", func(t *testing.T) {
 		t.Parallel()
 		storetest.Run(t, func(t *testing.T) config.Store {
-			writer := config.NewMemory("memory://writer")
-			return config.NewAggregate(writer, (&directories{}).open(t), config.NewMemory("memory://"), writer)
+			writer := memory.New("memory://writer")
+			return config.NewAggregate(writer, (&directories{}).open(t), memory.New("memory://"), writer)
 		}, storetest.Options{})
 	})
 	t.Run("WriterFirst", func(t *testing.T) {
@@ -34,7 +62,7 @@ func TestAggregateStore(t *testing.T) {
 		d := &directories{}
 		aggregate := func(t *testing.T, dir string) config.Store {
 			writer := d.openDir(t, dir)
-			a := config.NewAggregate(writer, writer, config.NewMemory("memory://"))
+			a := config.NewAggregate(writer, writer, memory.New("memory://"))
 			d.of.Store(config.Store(a), dir)
 			return a
 		}
@@ -46,22 +74,22 @@ func TestAggregateStore(t *testing.T) {
 		t.Parallel()
 		var sources sync.Map
 		storetest.Run(t, func(*testing.T) config.Store {
-			a, b := config.NewMemory("memory://a"), config.NewMemory("memory://b")
+			a, b := memory.New("memory://a"), memory.New("memory://b")
 			s := config.NewAggregate(nil, a, b)
-			sources.Store(config.Store(s), [2]*config.Memory{a, b})
+			sources.Store(config.Store(s), [2]*memory.Store{a, b})
 			return s
 		}, storetest.Options{Fill: func(t *testing.T, s config.Store, objects ...*model.Config) {
 			of, _ := sources.Load(s)
-			fill(t, of.([2]*config.Memory), objects)
+			fill(t, of.([2]*memory.Store), objects)
 		}})
 	})
 }
 
 // fill makes objects all that two stores hold. Each has its store: what hides
 // what is another test.
-func fill(t *testing.T, stores [2]*config.Memory, objects []*model.Config) {
+func fill(t *testing.T, stores [2]*memory.Store, objects []*model.Config) {
 	t.Helper()
-	there := map[model.Key]*config.Memory{}
+	there := map[model.Key]*memory.Store{}
 	for _, c := range objects {
 		m := stores[(len(c.Kind)+int(c.Name[len(c.Name)-1]))%2]
 		there[c.Key] = m
@@ -112,7 +140,7 @@ func running(t *testing.T, s config.Store) {
 // counts.
 func TestAggregateHides(t *testing.T) {
 	t.Parallel()
-	first, second := config.NewMemory("memory://first"), config.NewMemory("memory://second")
+	first, second := memory.New("memory://first"), memory.New("memory://second")
 	a := config.NewAggregate(second, first, second)
 	told := make(chan string, 100)
 	a.RegisterEventHandler(func(events []config.Event) {
@@ -139,7 +167,7 @@ func TestAggregateHides(t *testing.T) {
 			got = append(got, <-told)
 		}
 	}
-	create := func(m *config.Memory, name, address string) func() error {
+	create := func(m *memory.Store, name, address string) func() error {
 		return func() error { _, err := m.Create(ctx, entry(name, address)); return err }
 	}
 	key := entry("a", "").Key
@@ -166,7 +194,7 @@ func TestAggregateHides(t *testing.T) {
 
 // failing is a store whose source is lost after a while.
 type failing struct {
-	*config.Memory
+	*memory.Store
 	fail chan error
 }
 
@@ -174,7 +202,7 @@ func (f *failing) Run(ctx context.Context) error {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- f.Memory.Run(inner) }()
+	go func() { done <- f.Store.Run(inner) }()
 	select {
 	case err := <-f.fail:
 		cancel()
@@ -186,8 +214,8 @@ func (f *failing) Run(ctx context.Context) error {
 
 func TestAggregateOutlivesAStore(t *testing.T) {
 	t.Parallel()
-	good := config.NewMemory("memory://good")
-	bad := &failing{config.NewMemory("memory://bad"), make(chan error, 1)}
+	good := memory.New("memory://good")
+	bad := &failing{memory.New("memory://bad"), make(chan error, 1)}
 	a := config.NewAggregate(good, good, bad)
 	errs, told := make(chan error, 10), make(chan []config.Event, 10)
 	a.SetWatchErrorHandler(func(err error) { errs <- err })
@@ -221,7 +249,7 @@ func TestAggregateOutlivesAStore(t *testing.T) {
 // when all have ended, Run says why.
 func TestAggregateWaits(t *testing.T) {
 	t.Parallel()
-	good, bad := &failing{config.NewMemory("memory://good"), make(chan error, 1)}, &unreachable{config.NewMemory("memory://bad"), make(chan struct{})}
+	good, bad := &failing{memory.New("memory://good"), make(chan error, 1)}, &unreachable{memory.New("memory://bad"), make(chan struct{})}
 	a := config.NewAggregate(nil, bad, good)
 	told := make(chan []config.Event, 10)
 	a.RegisterEventHandler(func(e []config.Event) { told <- e })
@@ -252,7 +280,7 @@ func TestAggregateWaits(t *testing.T) {
 
 // unreachable is a store that never loads.
 type unreachable struct {
-	*config.Memory
+	*memory.Store
 	gone chan struct{}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -78,7 +79,7 @@ type listKey struct {
 }
 
 // NewCache gives an empty cache for some kinds.
-func NewCache(kinds []Schema) *Cache {
+func NewCache(kinds []schema.Schema) *Cache {
 	c := &Cache{
 		synced:  make(chan struct{}),
 		wake:    make(chan struct{}, 1),
@@ -93,8 +94,8 @@ func NewCache(kinds []Schema) *Cache {
 }
 
 // Schemas lists the kinds of the cache.
-func (c *Cache) Schemas() []Schema {
-	return slices.DeleteFunc(slices.Clone(schemas), func(s Schema) bool { return !c.Serves(s.Kind) })
+func (c *Cache) Schemas() []schema.Schema {
+	return slices.DeleteFunc(slices.Clone(schema.All()), func(s schema.Schema) bool { return !c.Serves(s.Kind) })
 }
 
 // Serves reports whether the cache holds objects of a kind.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -50,26 +51,10 @@ func StatusCode(err error) int {
 	return http.StatusInternalServerError
 }
 
-// FieldError is what is wrong with one field.
-type FieldError struct {
-	// Path is the field, for example "spec.http[0].route"; empty for the
-	// object as a whole.
-	Path string
-	// Text continues the sentence: the value and the cure.
-	Text string
-}
-
-func (e FieldError) Error() string {
-	if e.Path == "" {
-		return e.Text
-	}
-	return e.Path + " " + e.Text
-}
-
 // InvalidError holds all that is wrong with one object.
 type InvalidError struct {
 	Key    model.Key
-	Faults []FieldError
+	Faults []field.Error
 }
 
 func (e *InvalidError) Error() string {

@@ -54,7 +54,7 @@ func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
 	counts, behind := map[string]int{}, map[string]float64{}
 	for _, s := range stores {
 		counts[s.Name()] += model.CountProblems(s.Problems())
-		if f, ok := s.(*FileStore); ok {
+		if f, ok := s.(interface{ Behind() time.Time }); ok {
 			behind[s.Name()] += 0
 			if since := f.Behind(); !since.IsZero() {
 				behind[s.Name()] = max(behind[s.Name()], time.Since(since).Seconds())

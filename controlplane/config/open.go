@@ -5,8 +5,6 @@ package config
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,14 +14,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/internal/filetree"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // OpenConfig holds what stores need.
 type OpenConfig struct {
+	// Name is the URL without its password. [Open] sets it for the drivers.
+	Name   string
 	Logger *slog.Logger
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
@@ -34,8 +32,7 @@ type OpenConfig struct {
 	// Kinds are all that the caller wants; empty means every kind. A store
 	// that is quicker for it serves no others.
 	Kinds []model.Kind
-	// Drivers opens the schemes that this package does not know, for example
-	// "etcd", with the URL as it was written.
+	// Drivers opens the stores of each scheme, for example "etcd".
 	Drivers map[string]Driver
 }
 
@@ -54,8 +51,7 @@ var examples = map[string]string{
 	"xds":    "xds://host:15012?ca=/path",
 }
 
-// Open gives the store of a URL: fs:///directory, memory://, or one of the
-// drivers.
+// Open returns the store of a URL, which the driver of its scheme opens.
 func Open(address string, cfg OpenConfig) (Store, error) {
 	s, err := cfg.open(address)
 	if err != nil {
@@ -80,18 +76,14 @@ func (cfg OpenConfig) open(address string) (Store, error) {
 	if u.User != nil {
 		shown = u.Redacted()
 	}
-	switch u.Scheme {
-	case "fs":
-		return openFiles(u, shown, cfg)
-	case "memory":
-		return NewMemory(address), nil
-	case "":
+	if u.Scheme == "" {
 		path, err := filepath.Abs(u.Path)
 		if err != nil {
 			path = "/" + u.Path
 		}
 		return nil, fmt.Errorf("config source %q has no scheme: write fs://%s", shown, path)
 	}
+	cfg.Name = shown
 	if open := cfg.Drivers[u.Scheme]; open != nil {
 		return open(u, cfg)
 	}
@@ -111,30 +103,14 @@ func withoutPassword(address string) string {
 
 // forms lists how the URLs of the known schemes are written.
 func (cfg OpenConfig) forms() string {
-	schemes := append(slices.Collect(maps.Keys(cfg.Drivers)), "fs", "memory")
+	schemes := slices.Collect(maps.Keys(cfg.Drivers))
 	slices.Sort(schemes)
 	for i, s := range schemes {
 		schemes[i] = cmp.Or(examples[s], s+"://")
 	}
 	last := len(schemes) - 1
+	if last <= 0 {
+		return strings.Join(schemes, "")
+	}
 	return strings.Join(schemes[:last], ", ") + " or " + schemes[last]
-}
-
-func openFiles(u *url.URL, address string, cfg OpenConfig) (Store, error) {
-	if u.Host != "" {
-		return nil, fmt.Errorf("config source %q names the host %q: write three slashes, fs:///%s%s", address, u.Host, u.Host, u.Path)
-	}
-	if u.Path == "" {
-		return nil, fmt.Errorf("config source %q names no directory: write fs:///directory", address)
-	}
-	links, err := filetree.Links(u.Query())
-	if err != nil {
-		return nil, fmt.Errorf("config source %q: %w", address, err)
-	}
-	lastGood := cfg.LastGood
-	if lastGood != "" {
-		sum := sha256.Sum256([]byte(u.Path))
-		lastGood = filepath.Join(lastGood, hex.EncodeToString(sum[:8]))
-	}
-	return NewFileStore(FileConfig{Dir: u.Path, Links: links, Name: address, LastGood: lastGood, Logger: cfg.Logger})
 }

@@ -6,6 +6,7 @@ package config
 import (
 	"context"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -18,7 +19,7 @@ type Store interface {
 	Name() string
 	// Schemas lists the kinds that the store serves. Other kinds are never
 	// there; writing them fails with [ErrNoKind].
-	Schemas() []Schema
+	Schemas() []schema.Schema
 	// Get gives one object, nil when there is none.
 	Get(key model.Key) *model.Config
 	// List gives the objects of a kind in canonical order ([model.Older]);

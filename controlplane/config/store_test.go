@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package config
+package config_test
 
 import (
 	"context"
@@ -10,6 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -17,12 +22,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+var drivers = map[string]config.Driver{"fs": file.Open, "memory": memory.Open}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func workload(name, address string) string {
+	return "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: " + name + "}\nspec: {address: " + address + "}\n---\n"
+}
+
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	reg := prometheus.NewRegistry()
 	for range 2 { // stores share their metrics
-		if _, err := Open("fs://"+dir, OpenConfig{Registerer: reg}); err != nil {
+		if _, err := config.Open("fs://"+dir, config.OpenConfig{Drivers: drivers, Registerer: reg}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,23 +53,23 @@ func TestOpen(t *testing.T) {
 		"fs:///does/not":     "open config directory: stat /does/not: no such file or directory",
 		"::":                 `config source "::" is no URL`,
 	} {
-		_, err := Open(address, OpenConfig{})
+		_, err := config.Open(address, config.OpenConfig{Drivers: drivers})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Open(%s): %v, want %s", address, err, want)
 		}
 	}
 }
 
-// Every store that Open gives says how many problems it has; stores of one name
+// Every store that config.Open gives says how many problems it has; stores of one name
 // are told together.
 func TestOpenCountsProblems(t *testing.T) {
 	t.Parallel()
 	reg, dir := prometheus.NewRegistry(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "no address!")), 0o600))
-	_, err := Open("memory://a", OpenConfig{Registerer: reg})
+	_, err := config.Open("memory://a", config.OpenConfig{Drivers: drivers, Registerer: reg})
 	must(t, err)
 	for range 2 {
-		s, err := Open("fs://"+dir, OpenConfig{Registerer: reg})
+		s, err := config.Open("fs://"+dir, config.OpenConfig{Drivers: drivers, Registerer: reg})
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -67,13 +85,13 @@ func TestOpenCountsProblems(t *testing.T) {
 	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "outrigger_control_config_problems"))
 }
 
-// Every store that Open gives counts its events.
+// Every store that config.Open gives counts its events.
 func TestOpenCountsEvents(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	s, err := Open("memory://a", OpenConfig{Registerer: reg})
+	s, err := config.Open("memory://a", config.OpenConfig{Drivers: drivers, Registerer: reg})
 	must(t, err)
-	objects, _ := Decode("", []byte(workload("a", "10.0.0.1")))
+	objects, _ := codec.Decode("", []byte(workload("a", "10.0.0.1")))
 	_, err = s.Create(t.Context(), objects[0])
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -93,7 +111,7 @@ func TestOpenCountsEvents(t *testing.T) {
 
 func TestAggregate(t *testing.T) {
 	t.Parallel()
-	var stores []Store
+	var stores []config.Store
 	var dirs []string
 	for _, content := range []string{
 		workload("both", "10.0.0.1") + workload("z-first", "10.0.0.2"),
@@ -101,13 +119,13 @@ func TestAggregate(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(dir, "x.yaml"), []byte(content), 0o600))
-		s, err := NewFileStore(FileConfig{Dir: dir})
+		s, err := file.New(file.Config{Dir: dir})
 		must(t, err)
 		stores, dirs = append(stores, s), append(dirs, dir)
 	}
-	a := NewAggregate(nil, stores...)
+	a := config.NewAggregate(nil, stores...)
 	changes := make(chan model.Change, 10)
-	a.RegisterEventHandler(func(e []Event) { changes <- Change(e) })
+	a.RegisterEventHandler(func(e []config.Event) { changes <- config.Change(e) })
 	if a.HasSynced() {
 		t.Error("synced before Run")
 	}
@@ -145,7 +163,7 @@ func TestOpenTellsNoPassword(t *testing.T) {
 	for _, address := range []string{
 		"etcd://me:secret@host:23\x7f79/", "etcd://me:secret@[::1/", "what://me:secret@host/", "://me:secret@host", "fs://me:secret@host/x",
 	} {
-		_, err := Open(address, OpenConfig{})
+		_, err := config.Open(address, config.OpenConfig{Drivers: drivers})
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Open(%q): %v", address, err)
 		}

@@ -15,6 +15,9 @@ import (
 	kubenetworkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -30,65 +33,66 @@ const (
 // CheckWrite gives a copy of an object as it may be written to a store, with the
 // defaults of its kind, or the reason why not: a kind that the store does not serve, or an object that is
 // not valid.
-func CheckWrite(verb string, s interface{ Schemas() []Schema }, c *model.Config) (*model.Config, error) {
+func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (*model.Config, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
 	}
 	if _, err := servedSchema(verb, s, c.Key); err != nil {
 		return nil, err
 	}
-	if errs, _ := Validate(c); len(errs) > 0 {
+	if errs, _ := validate.Object(c); len(errs) > 0 {
 		return nil, fmt.Errorf("%s: %w", verb, &InvalidError{Key: c.Key, Faults: errs})
 	}
 	c = c.Clone()
-	ApplyDefaults(c.Spec)
+	validate.ApplyDefaults(c.Spec)
 	return c, nil
 }
 
 // CheckStatus gives a copy of the status of an object, as it may be written to
 // a store, or the reason why not: a kind that the store does not serve, or a
 // status that is not of the kind's type. Nil removes a status.
-func CheckStatus(verb string, s interface{ Schemas() []Schema }, c *model.Config) (any, error) {
+func CheckStatus(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (any, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
 	}
-	schema, err := servedSchema(verb, s, c.Key)
+	sch, err := servedSchema(verb, s, c.Key)
 	if err != nil {
 		return nil, err
 	}
 	if c.Status == nil {
 		return nil, nil
 	}
-	if empty := schema.NewStatus(); reflect.TypeOf(c.Status) != reflect.TypeOf(empty) {
+	if empty := sch.NewStatus(); reflect.TypeOf(c.Status) != reflect.TypeOf(empty) {
 		text := fmt.Sprintf("is a %T: it has to be a %T", c.Status, empty)
 		if empty == nil {
-			text = "is there: a " + schema.Name + " has none"
+			text = "is there: a " + sch.Name + " has none"
 		}
-		return nil, fmt.Errorf("%s: %w", verb, &InvalidError{Key: c.Key, Faults: []FieldError{{Path: "status", Text: text}}})
+		return nil, fmt.Errorf("%s: %w", verb, &InvalidError{Key: c.Key, Faults: []field.Error{{Path: "status", Text: text}}})
 	}
 	return model.CloneSpec(c.Status), nil
 }
 
-func servedSchema(verb string, s interface{ Schemas() []Schema }, key model.Key) (Schema, error) {
-	for _, schema := range s.Schemas() {
-		if schema.Kind == key.Kind {
-			return schema, nil
+func servedSchema(verb string, s interface{ Schemas() []schema.Schema }, key model.Key) (schema.Schema, error) {
+	for _, sch := range s.Schemas() {
+		if sch.Kind == key.Kind {
+			return sch, nil
 		}
 	}
-	return Schema{}, keyError(verb, key, ErrNoKind)
+	return schema.Schema{}, keyError(verb, key, ErrNoKind)
 }
 
 // CheckVersion is the rule of optimistic concurrency: an object has to be
 // there, and its resource version has to be the one that was read, unless that
 // is empty.
 func CheckVersion(verb string, key model.Key, stored *model.Config, resourceVersion string) error {
-	if err := checkVersion(stored, resourceVersion); err != nil {
+	if err := CompareVersion(stored, resourceVersion); err != nil {
 		return keyError(verb, key, err)
 	}
 	return nil
 }
 
-func checkVersion(stored *model.Config, resourceVersion string) error {
+// CompareVersion is [CheckVersion] without the object in its error.
+func CompareVersion(stored *model.Config, resourceVersion string) error {
 	switch {
 	case stored == nil:
 		return ErrNotFound
@@ -103,8 +107,8 @@ func checkVersion(stored *model.Config, resourceVersion string) error {
 // changes a field that can only be chosen once.
 func Successor(stored, next *model.Config) (*model.Config, error) {
 	if path, was, is := chosenOnce(stored.Spec, next.Spec); was != is {
-		return nil, &InvalidError{Key: next.Key, Faults: []FieldError{{Path: path, Text: fmt.Sprintf(
-			"is %s and was %s: it can never change; delete the object and create it anew", quote(is), quote(was))}}}
+		return nil, &InvalidError{Key: next.Key, Faults: []field.Error{{Path: path, Text: fmt.Sprintf(
+			"is %s and was %s: it can never change; delete the object and create it anew", field.Quote(is), field.Quote(was))}}}
 	}
 	out := next.Clone()
 	out.UID, out.Created, out.Generation, out.Source = stored.UID, stored.Created, stored.Generation, stored.Source

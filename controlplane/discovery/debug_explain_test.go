@@ -18,7 +18,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -28,7 +28,7 @@ import (
 // shelf are objects of a store.
 type shelf []*model.Config
 
-func (s shelf) Schemas() []config.Schema { return config.Schemas() }
+func (s shelf) Schemas() []schema.Schema { return schema.All() }
 
 func (s shelf) Get(key model.Key) *model.Config {
 	if i := slices.IndexFunc(s, func(c *model.Config) bool { return c.Key == key }); i >= 0 {

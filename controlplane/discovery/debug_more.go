@@ -12,7 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	configcodec "github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -151,13 +152,13 @@ func (d debugger) configz() (answerOf, error) {
 		return answerOf{json: list}, nil
 	}
 	known := kind == ""
-	for _, schema := range objects.Schemas() {
-		if kind != "" && string(schema.Kind) != kind {
+	for _, sch := range objects.Schemas() {
+		if kind != "" && string(sch.Kind) != kind {
 			continue
 		}
 		known = true
-		for _, c := range objects.List(schema.Kind, "") {
-			raw, err := config.EncodeJSON(c)
+		for _, c := range objects.List(sch.Kind, "") {
+			raw, err := configcodec.EncodeJSON(c)
 			if err != nil {
 				return answerOf{}, fmt.Errorf("write %s: %w", c.Key, err)
 			}
@@ -196,11 +197,11 @@ func (d debugger) distribution() (answerOf, error) {
 		return answerOf{}, errors.New("name an object, as in ?resource=VirtualService/shop/catalog")
 	}
 	cfg := d.config()
-	schema, ok := config.SchemaNamed(parts[0])
+	sch, ok := schema.Named(parts[0])
 	if !ok {
 		return answerOf{}, fmt.Errorf("%w: there is no kind %q", errUnknown, parts[0])
 	}
-	key := model.Key{Kind: schema.Kind, Namespace: parts[1], Name: parts[2]}
+	key := model.Key{Kind: sch.Kind, Namespace: parts[1], Name: parts[2]}
 	c := cfg.object(key)
 	if c == nil || cfg.Changed == nil {
 		return answerOf{}, fmt.Errorf("%w: there is no %s", errUnknown, key)

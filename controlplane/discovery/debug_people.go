@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -49,7 +49,7 @@ type DebugConfig struct {
 
 // StoredObjects are the objects of the stores.
 type StoredObjects interface {
-	Schemas() []config.Schema
+	Schemas() []schema.Schema
 	Get(key model.Key) *model.Config
 	List(kind model.Kind, namespace string) []*model.Config
 }

@@ -38,7 +38,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	configcodec "github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -233,7 +233,7 @@ func (w *edgeWorld) apply(t *testing.T, text string) {
 		text = strings.ReplaceAll(text, name, w.ports[name])
 	}
 	text = strings.ReplaceAll(text, "ADDRESS", w.ip)
-	objects, problems := config.Decode("objects.yaml", []byte(text))
+	objects, problems := configcodec.Decode("objects.yaml", []byte(text))
 	for _, p := range problems {
 		if !p.Warning {
 			t.Fatal(p)

@@ -24,8 +24,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/mcp"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -42,7 +43,7 @@ const (
 // mcpHarness is a server over TLS with a store of objects.
 type mcpHarness struct {
 	*harness
-	store   *config.Memory
+	store   *memory.Store
 	mesh    *snapshot.Mesh
 	objects *mcpserver.Server
 }
@@ -50,7 +51,7 @@ type mcpHarness struct {
 func startMCP(t *testing.T, caller *authn.Caller, encrypted bool, readers ...string) *mcpHarness {
 	t.Helper()
 	h := &mcpHarness{
-		harness: &harness{table: &table{}}, store: config.NewMemory("memory://"),
+		harness: &harness{table: &table{}}, store: memory.New("memory://"),
 		mesh: &snapshot.Mesh{Config: &meshv1alpha1.MeshConfig{RootNamespace: "one"}},
 	}
 	server, client := insecure.NewCredentials(), insecure.NewCredentials()
@@ -184,8 +185,8 @@ func TestMCPPushes(t *testing.T) {
 		p.quiet()
 		// A status is told to nobody.
 		c := mcpEntry("a", "10.0.0.3")
-		schema, _ := config.SchemaOf(c.Kind)
-		c.Status = schema.NewStatus()
+		sch, _ := schema.Of(c.Kind)
+		c.Status = sch.NewStatus()
 		if _, err := h.store.UpdateStatus(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 	grpcxds "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	configcodec "github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -47,7 +47,7 @@ func everyObject(t *testing.T) map[string]map[model.Key]proto.Message {
 				version = "security.istio.io/v1"
 			}
 			// What users are not let write is no matter of this test.
-			found, _ := config.Decode(file, append([]byte("apiVersion: "+version+"\n"), doc...))
+			found, _ := configcodec.Decode(file, append([]byte("apiVersion: "+version+"\n"), doc...))
 			for _, o := range found {
 				spec, ok := o.Spec.(proto.Message)
 				if !ok {

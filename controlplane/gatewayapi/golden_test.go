@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // the first is the oldest.
 func objects(t testing.TB, text string) map[model.Kind][]*model.Config {
 	t.Helper()
-	list, problems := config.Decode("in.yaml", []byte(text))
+	list, problems := codec.Decode("in.yaml", []byte(text))
 	for _, p := range problems {
 		if !p.Warning {
 			t.Fatal(p)
@@ -46,7 +46,7 @@ func objects(t testing.TB, text string) map[model.Kind][]*model.Config {
 
 // readable reads any text; false means that nothing of it can be converted.
 func readable(text []byte) (map[model.Kind][]*model.Config, bool) {
-	list, _ := config.Decode("in.yaml", text)
+	list, _ := codec.Decode("in.yaml", text)
 	out := map[model.Kind][]*model.Config{}
 	for _, o := range list {
 		out[o.Kind] = append(out[o.Kind], o)
@@ -91,7 +91,7 @@ func show(t testing.TB, r *Result) string {
 		for _, o := range r.Objects[kind] {
 			plain := o.Clone()
 			plain.Created, plain.Generation, plain.Source = time.Time{}, 0, ""
-			text, err := config.EncodeYAML(plain)
+			text, err := codec.EncodeYAML(plain)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func show(t testing.TB, r *Result) string {
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(r.Status), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) }) {
-		text, err := config.EncodeSpec(r.Status[key])
+		text, err := codec.EncodeSpec(r.Status[key])
 		if err != nil {
 			t.Fatal(err)
 		}

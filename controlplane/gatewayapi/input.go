@@ -11,7 +11,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -152,7 +152,7 @@ func specs[T any](c *converter, kind model.Kind) []object[T] {
 	var out []object[T]
 	for _, o := range c.in.List(kind) {
 		if spec, ok := model.CloneSpec(o.Spec).(*T); ok {
-			config.ApplyDefaults(spec)
+			validate.ApplyDefaults(spec)
 			out = append(out, object[T]{o, spec})
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	kubenetworkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -73,11 +73,11 @@ func TestRandomObjects(t *testing.T) {
 		}
 		for i := range 14 {
 			kind := Kinds()[1+rnd.IntN(len(Kinds())-1)]
-			schema, ok := config.SchemaOf(kind)
+			sch, ok := schema.Of(kind)
 			if !ok {
 				t.Fatalf("%s is not known", kind)
 			}
-			spec := schema.NewSpec()
+			spec := sch.NewSpec()
 			fill(rnd, reflect.ValueOf(spec).Elem(), 0)
 			switch s := spec.(type) {
 			case *gatewayv1.GatewaySpec:

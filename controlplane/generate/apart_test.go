@@ -21,7 +21,7 @@ func apart(t *testing.T, objects string) *xds.Set {
 	mesh := snapshot.Build(nil, inputOf(decode(t, objects), meshconfig.Default()), model.Change{All: true})
 	proxy := proxyAt("10.0.0.9")
 	proxy.Interception = model.InterceptionRedirect
-	validate(t, envoyBinary(t), mesh, proxy)
+	validateWithEnvoy(t, envoyBinary(t), mesh, proxy)
 	return New(Config{}).Generate(mesh, proxy, xds.TypeListener)
 }
 

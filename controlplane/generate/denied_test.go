@@ -174,7 +174,7 @@ func TestDenied(t *testing.T) {
 					t.Errorf("an empty list changes %s", xds.Types[i])
 				}
 			}
-			validate(t, binary, mesh, c.proxy)
+			validateWithEnvoy(t, binary, mesh, c.proxy)
 		})
 	}
 	if guarded < 10 {

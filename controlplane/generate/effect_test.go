@@ -16,7 +16,8 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -172,8 +173,8 @@ func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 			default:
 				at.Set(fd, anyScalar(fd))
 			}
-			_, warnings := config.Validate(&model.Config{Key: model.Key{Kind: kind, Namespace: "default", Name: "x"}, Spec: spec})
-			effective := !slices.ContainsFunc(warnings, func(w config.FieldError) bool {
+			_, warnings := validate.Object(&model.Config{Key: model.Key{Kind: kind, Namespace: "default", Name: "x"}, Spec: spec})
+			effective := !slices.ContainsFunc(warnings, func(w field.Error) bool {
 				return plain(w.Path) == where && slices.Contains(withoutEffect, w.Text)
 			})
 			claimed[fieldName(fd)] = effective || claimed[fieldName(fd)]

@@ -53,7 +53,7 @@ func TestEnvoyAccepts(t *testing.T) {
 	for _, c := range testCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			validate(t, binary, c.build(), c.proxy)
+			validateWithEnvoy(t, binary, c.build(), c.proxy)
 		})
 	}
 }
@@ -69,9 +69,9 @@ var newFields = []struct {
 	{39, regexp.MustCompile(`"budgetInterval":"[0-9.]+s",?`)},
 }
 
-// validate fails unless Envoy takes the resources of a proxy without a word
+// validateWithEnvoy fails unless Envoy takes the resources of a proxy without a word
 // about deprecation.
-func validate(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
+func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
 	t.Helper()
 	config := staticBootstrap(t, mesh, proxy)
 	for _, f := range newFields {

@@ -251,7 +251,7 @@ func TestEnvoyAcceptsGateways(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			mesh := snapshot.Build(nil, inputOf(gatewayChaos(t, 1000+seed), meshconfig.Default()), model.Change{All: true})
-			validate(t, binary, mesh, &edgeProxy)
+			validateWithEnvoy(t, binary, mesh, &edgeProxy)
 		})
 	}
 }

@@ -105,7 +105,7 @@ func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 			mesh := snapshot.Build(nil, w.input(), model.Change{All: true})
 			proxy := w.proxy()
 			proxy.Proxyless, proxy.VHDS = false, false // what one static configuration can show
-			validate(t, binary, mesh, proxy)
+			validateWithEnvoy(t, binary, mesh, proxy)
 		})
 	}
 }

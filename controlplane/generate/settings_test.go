@@ -55,7 +55,7 @@ func TestEnvoyAcceptsSettings(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.proxy.Settings = everySetting().Keyed()
-			validate(t, binary, c.build(), c.proxy)
+			validateWithEnvoy(t, binary, c.build(), c.proxy)
 		})
 	}
 }

@@ -84,7 +84,7 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 			} else if got := routes[0].GetDirectResponse().GetStatus(); got != tc.status {
 				t.Errorf("the route answers %d, want %d", got, tc.status)
 			}
-			validate(t, envoyBinary(t), w.mesh, proxyAt("127.1.0.2"))
+			validateWithEnvoy(t, envoyBinary(t), w.mesh, proxyAt("127.1.0.2"))
 		})
 	}
 }

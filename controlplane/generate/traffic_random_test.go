@@ -179,7 +179,7 @@ spec: {host: shop, trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderNam
 			if served < objects/2 || refused == 0 || refused > served*3/4 {
 				t.Errorf("%d routes, %d of them refused: the objects say nothing", served, refused)
 			}
-			validate(t, envoyBinary(t), mesh, proxy)
+			validateWithEnvoy(t, envoyBinary(t), mesh, proxy)
 		})
 	}
 }

@@ -14,12 +14,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -90,9 +91,9 @@ func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	schemas := slices.Clone(config.Schemas())
+	schemas := slices.Clone(schema.All())
 	if len(cfg.Kinds) > 0 {
-		schemas = slices.DeleteFunc(schemas, func(s config.Schema) bool { return !slices.Contains(cfg.Kinds, s.Kind) })
+		schemas = slices.DeleteFunc(schemas, func(s schema.Schema) bool { return !slices.Contains(cfg.Kinds, s.Kind) })
 	}
 	return &ConfigStore{
 		Cache: config.NewCache(schemas), cfg: cfg, log: cfg.Logger,
@@ -145,7 +146,7 @@ func (s *ConfigStore) followBuiltIn(ctx context.Context, running *sync.WaitGroup
 }
 
 // follow starts the reflectors of a kind.
-func (s *ConfigStore) follow(ctx context.Context, running *sync.WaitGroup, k config.Schema, version string) {
+func (s *ConfigStore) follow(ctx context.Context, running *sync.WaitGroup, k schema.Schema, version string) {
 	ctx, cancel := context.WithCancel(ctx)
 	namespaces := s.cfg.Namespaces
 	if k.Cluster {
@@ -158,7 +159,7 @@ func (s *ConfigStore) follow(ctx context.Context, running *sync.WaitGroup, k con
 	s.mu.Lock()
 	s.kinds[k.Kind] = f
 	s.mu.Unlock()
-	resource := s.cfg.Client.objects.Resource(schema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Plural})
+	resource := s.cfg.Client.objects.Resource(kubeschema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Plural})
 	for _, namespace := range namespaces {
 		sink := &kindSink{store: s, schema: k, version: version, namespace: namespace, followed: f}
 		lw := observed(resource.Namespace(namespace), func(err error) { s.fault(k, f, err) })
@@ -189,7 +190,7 @@ func (s *ConfigStore) unfollow(kind model.Kind) {
 
 // fault takes what a reflector of the kind last failed with; nil means that it
 // works.
-func (s *ConfigStore) fault(k config.Schema, f *followed, err error) {
+func (s *ConfigStore) fault(k schema.Schema, f *followed, err error) {
 	s.mu.Lock()
 	if s.kinds[k.Kind] != f {
 		s.mu.Unlock()

@@ -11,20 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // revisionLabel says which revision of the control plane an object is for.
 const revisionLabel = "istio.io/rev"
 
-func keyOf(k config.Schema, u *unstructured.Unstructured) model.Key {
+func keyOf(k schema.Schema, u *unstructured.Unstructured) model.Key {
 	return model.Key{Kind: k.Kind, Namespace: u.GetNamespace(), Name: u.GetName()}
 }
 
 // read gives the state of an object that others may see: nil for one of another
 // revision, and the last good one when it is not valid. The caller holds mu.
-func (s *ConfigStore) read(k config.Schema, u *unstructured.Unstructured) *model.Config {
+func (s *ConfigStore) read(k schema.Schema, u *unstructured.Unstructured) *model.Config {
 	key := keyOf(k, u)
 	if rev := u.GetLabels()[revisionLabel]; rev != "" && rev != s.cfg.Revision {
 		delete(s.problems, key)
@@ -76,12 +77,12 @@ func sentences(list []model.Problem) string {
 // convert reads an object as the API server gives it, by the rules for what
 // people write; nil when it is not valid. A field that only a newer definition
 // knows is no more than a problem.
-func convert(k config.Schema, u *unstructured.Unstructured, source string) (*model.Config, []model.Problem) {
+func convert(k schema.Schema, u *unstructured.Unstructured, source string) (*model.Config, []model.Problem) {
 	raw, err := u.MarshalJSON()
 	if err != nil {
 		return nil, []model.Problem{{Reason: fmt.Sprintf("the object cannot be read: %v", err)}}
 	}
-	objects, problems := config.DecodeForeign(source, raw)
+	objects, problems := codec.DecodeForeign(source, raw)
 	if len(objects) != 1 {
 		return nil, problems
 	}
@@ -93,7 +94,7 @@ func convert(k config.Schema, u *unstructured.Unstructured, source string) (*mod
 
 // stored reads an object that may not be valid, to mend it: what cannot be read
 // of it is left out.
-func stored(k config.Schema, u *unstructured.Unstructured) (*model.Config, error) {
+func stored(k schema.Schema, u *unstructured.Unstructured) (*model.Config, error) {
 	c := &model.Config{
 		Key: keyOf(k, u), APIVersion: u.GetAPIVersion(), Labels: u.GetLabels(), Annotations: u.GetAnnotations(),
 		ResourceVersion: u.GetResourceVersion(), Created: u.GetCreationTimestamp().UTC(), Spec: k.NewSpec(),
@@ -111,7 +112,7 @@ func stored(k config.Schema, u *unstructured.Unstructured) (*model.Config, error
 }
 
 // complete adds what only the API server knows.
-func complete(k config.Schema, u *unstructured.Unstructured, c *model.Config) {
+func complete(k schema.Schema, u *unstructured.Unstructured, c *model.Config) {
 	c.Generation, c.UID = u.GetGeneration(), string(u.GetUID())
 	if status := u.Object["status"]; status != nil && k.NewStatus() != nil {
 		// A status that somebody else wrote and that cannot be read is none.
@@ -126,7 +127,7 @@ func complete(k config.Schema, u *unstructured.Unstructured, c *model.Config) {
 // put writes labels, annotations and spec of an object over what the API server
 // has; everything else of that stays.
 func put(u *unstructured.Unstructured, c *model.Config) error {
-	raw, err := config.EncodeSpec(c.Spec)
+	raw, err := codec.EncodeSpec(c.Spec)
 	if err != nil {
 		return err
 	}

@@ -16,11 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -28,7 +28,7 @@ import (
 const builtInGroup = "networking.k8s.io"
 
 // definitions are what the API server knows custom resources by.
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var definitions = kubeschema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 type (
 	runtimeObject  = runtime.Object
@@ -50,7 +50,7 @@ func compareKeys(a, b model.Key) int {
 
 // followDefinitions follows the custom resource definitions until ctx is done.
 func (s *ConfigStore) followDefinitions(ctx context.Context, running *sync.WaitGroup) {
-	sink := &definitionSink{store: s, versions: map[string]string{}, follow: func(k config.Schema, version string) {
+	sink := &definitionSink{store: s, versions: map[string]string{}, follow: func(k schema.Schema, version string) {
 		s.follow(ctx, running, k, version)
 	}}
 	said := "" // one reflector calls what follows, one call at a time
@@ -74,7 +74,7 @@ func (s *ConfigStore) followDefinitions(ctx context.Context, running *sync.WaitG
 // definitionSink takes the definitions. One reflector calls it.
 type definitionSink struct {
 	store  *ConfigStore
-	follow func(config.Schema, string)
+	follow func(schema.Schema, string)
 	// versions holds what is followed, by the name of the definition.
 	versions map[string]string
 }
@@ -89,31 +89,31 @@ func (d *definitionSink) set(o any) error {
 	if !ok {
 		return fmt.Errorf("a definition came as %T", o)
 	}
-	schema, ok := schemaNamed(crd.GetName())
-	if !ok || !d.store.Serves(schema.Kind) {
+	sch, ok := schemaNamed(crd.GetName())
+	if !ok || !d.store.Serves(sch.Kind) {
 		return nil
 	}
-	version := servedVersion(crd, schema)
+	version := servedVersion(crd, sch)
 	before := d.versions[crd.GetName()]
 	switch {
 	case version == before:
 	case version == "":
-		d.drop(crd.GetName(), "its definition serves none of the versions "+strings.Join(schema.Versions, ", "))
+		d.drop(crd.GetName(), "its definition serves none of the versions "+strings.Join(sch.Versions, ", "))
 	default:
 		if before != "" {
 			d.store.mu.Lock()
-			d.store.kinds[schema.Kind].stop()
+			d.store.kinds[sch.Kind].stop()
 			d.store.mu.Unlock()
 		}
 		d.versions[crd.GetName()] = version
-		d.follow(schema, version)
+		d.follow(sch, version)
 	}
 	return nil
 }
 
 // servedVersion gives the first of the kind's versions that the API server
 // serves now.
-func servedVersion(crd *unstructured.Unstructured, k config.Schema) string {
+func servedVersion(crd *unstructured.Unstructured, k schema.Schema) string {
 	if crd.GetDeletionTimestamp() != nil || !established(crd) {
 		return ""
 	}
@@ -160,9 +160,9 @@ func (d *definitionSink) drop(name, why string) {
 		return
 	}
 	delete(d.versions, name)
-	if schema, ok := schemaNamed(name); ok {
-		d.store.log.Info("a kind is not served any more", "kind", schema.Kind, "source", d.store.cfg.Name, "reason", why)
-		d.store.unfollow(schema.Kind)
+	if sch, ok := schemaNamed(name); ok {
+		d.store.log.Info("a kind is not served any more", "kind", sch.Kind, "source", d.store.cfg.Name, "reason", why)
+		d.store.unfollow(sch.Kind)
 	}
 }
 
@@ -189,20 +189,20 @@ func (d *definitionSink) Replace(list []any, _ string) error {
 }
 
 // schemaNamed gives the kind of a definition's name, plural.group.
-func schemaNamed(name string) (config.Schema, bool) {
-	for _, s := range config.Schemas() {
+func schemaNamed(name string) (schema.Schema, bool) {
+	for _, s := range schema.All() {
 		if s.Plural+"."+s.Group == name {
 			return s, true
 		}
 	}
-	return config.Schema{}, false
+	return schema.Schema{}, false
 }
 
 // kindSink takes the objects of one kind in one namespace, or in all. One
 // reflector calls it.
 type kindSink struct {
 	store     *ConfigStore
-	schema    config.Schema
+	schema    schema.Schema
 	version   string
 	namespace string
 	followed  *followed

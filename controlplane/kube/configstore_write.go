@@ -12,10 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -27,8 +30,8 @@ const fieldManager = "outrigger"
 
 // resource gives the client and the schema of an object. Before the definitions
 // were read it takes the recommended version.
-func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInterface, config.Schema, error) {
-	k, ok := config.SchemaOf(key.Kind)
+func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInterface, schema.Schema, error) {
+	k, ok := schema.Of(key.Kind)
 	if !ok || !s.Serves(key.Kind) {
 		return nil, k, fmt.Errorf("%s %s: %w", verb, key, config.ErrNoKind)
 	}
@@ -42,7 +45,7 @@ func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInte
 	case listed:
 		return nil, k, fmt.Errorf("%s %s: the cluster has no definition %s.%s, install it: %w", verb, key, k.Plural, k.Group, config.ErrNoKind)
 	}
-	client := s.cfg.Client.objects.Resource(schema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Plural})
+	client := s.cfg.Client.objects.Resource(kubeschema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Plural})
 	if k.Cluster {
 		return client, k, nil
 	}
@@ -106,7 +109,7 @@ func (s *ConfigStore) UpdateStatus(ctx context.Context, c *model.Config) (string
 	raw := []byte("null")
 	if c.Status != nil {
 		var err error
-		if raw, err = config.EncodeSpec(c.Status); err != nil {
+		if raw, err = codec.EncodeSpec(c.Status); err != nil {
 			return "", fmt.Errorf("update the status of %s: %w", c.Key, err)
 		}
 	}
@@ -226,7 +229,7 @@ func apiFault(verb string, key model.Key, err error) error {
 		return meaning(config.ErrConflict)
 	case apierrors.IsBadRequest(err) && strings.Contains(err.Error(), strictly):
 		_, fields, _ := strings.Cut(err.Error(), strictly)
-		return fmt.Errorf("%s: %w", verb, &config.InvalidError{Key: key, Faults: []config.FieldError{{Text: fmt.Sprintf(
+		return fmt.Errorf("%s: %w", verb, &config.InvalidError{Key: key, Faults: []field.Error{{Text: fmt.Sprintf(
 			"the cluster's definition does not have all of its fields, and would drop them: %s; install a newer definition, or remove the fields", fields)}}})
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return fmt.Errorf("%s: %w", verb, &config.InvalidError{Key: key, Faults: causes(err)})
@@ -235,15 +238,15 @@ func apiFault(verb string, key model.Key, err error) error {
 }
 
 // causes gives the fields that the API server complains of.
-func causes(err error) []config.FieldError {
-	var list []config.FieldError
+func causes(err error) []field.Error {
+	var list []field.Error
 	if status, ok := err.(apierrors.APIStatus); ok && status.Status().Details != nil {
 		for _, c := range status.Status().Details.Causes {
-			list = append(list, config.FieldError{Path: c.Field, Text: c.Message})
+			list = append(list, field.Error{Path: c.Field, Text: c.Message})
 		}
 	}
 	if len(list) == 0 {
-		list = []config.FieldError{{Text: err.Error()}}
+		list = []field.Error{{Text: err.Error()}}
 	}
 	return list
 }

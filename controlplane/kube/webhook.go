@@ -14,15 +14,14 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
 )
 
 const (
@@ -177,7 +176,7 @@ func (w *Webhook) open(c *admissionv1.ValidatingWebhookConfiguration) bool {
 // kinds.
 func ownRules(rules []admissionv1.RuleWithOperations) bool {
 	own := map[string]bool{}
-	for _, s := range config.Schemas() {
+	for _, s := range schema.All() {
 		own[s.Group+"/"+s.Plural] = true
 		if strings.HasSuffix(s.Group, ".istio.io") {
 			own[s.Group+"/*"] = true
@@ -214,7 +213,7 @@ func (w *Webhook) refuses(ctx context.Context) error {
 	gateway.SetName(rejectedGateway)
 	gateway.SetNamespace(w.cfg.Namespace)
 	gateway.SetLabels(map[string]string{revisionLabel: w.cfg.Revision})
-	gateways := w.cfg.Client.objects.Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "gateways"})
+	gateways := w.cfg.Client.objects.Resource(kubeschema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "gateways"})
 	_, err := gateways.Namespace(w.cfg.Namespace).Create(ctx, gateway, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
 	switch {
 	case err == nil:

@@ -19,7 +19,7 @@ import (
 	metav1alpha1 "istio.io/api/meta/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // store is a store in memory whose writes of status are counted, and fail or are
 // overtaken when a test says so.
 type store struct {
-	*config.Memory
+	*memory.Store
 	// late makes the answer to a write come after its event.
 	late     bool
 	writes   atomic.Int64
@@ -39,7 +39,7 @@ type store struct {
 	problems []model.Problem
 }
 
-func newStore() *store { return &store{Memory: config.NewMemory("memory://")} }
+func newStore() *store { return &store{Store: memory.New("memory://")} }
 
 func (s *store) UpdateStatus(ctx context.Context, c *model.Config) (string, error) {
 	n := s.writes.Add(1)
@@ -51,7 +51,7 @@ func (s *store) UpdateStatus(ctx context.Context, c *model.Config) (string, erro
 			return "", err
 		}
 	}
-	version, err := s.Memory.UpdateStatus(ctx, c)
+	version, err := s.Store.UpdateStatus(ctx, c)
 	if s.late {
 		time.Sleep(time.Millisecond)
 	}

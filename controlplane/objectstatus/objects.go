@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -46,8 +47,8 @@ type object struct {
 
 // hasStatus reports whether the status of a kind is Istio's.
 func hasStatus(kind model.Kind) bool {
-	schema, ok := config.SchemaOf(kind)
-	return ok && statusOf(&model.Config{Status: schema.NewStatus()}) != nil
+	sch, ok := schema.Of(kind)
+	return ok && statusOf(&model.Config{Status: sch.NewStatus()}) != nil
 }
 
 // Effective reports whether an event can change what proxies get. One that

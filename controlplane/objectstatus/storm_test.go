@@ -91,7 +91,7 @@ func TestNeverValid(t *testing.T) {
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
 		key := s.create(t, rule("a", "1"))
-		if _, err := s.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: foreignStatus()}); err != nil {
+		if _, err := s.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: foreignStatus()}); err != nil {
 			t.Fatal(err)
 		}
 		empty := newStore() // its events are heard

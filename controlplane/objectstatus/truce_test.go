@@ -28,7 +28,7 @@ func TestVerdictsGiveWay(t *testing.T) {
 				if c := e.Current(); c.Status != nil && s.classMessage() != "theirs" {
 					theirs := c.Clone()
 					theirs.ResourceVersion, theirs.Status = "", classSays("theirs")
-					go func() { _, _ = s.Memory.UpdateStatus(ctx, theirs) }() // what it overtakes is written again
+					go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // what it overtakes is written again
 				}
 			}
 		}, model.GatewayClass)

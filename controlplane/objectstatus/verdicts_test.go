@@ -93,7 +93,7 @@ func TestVerdictsWriteOnce(t *testing.T) {
 		want("two", 2)
 		other := s.Get(verdictClass).Clone()
 		other.Status = classSays("somebody else")
-		if _, err := s.Memory.UpdateStatus(t.Context(), other); err != nil {
+		if _, err := s.Store.UpdateStatus(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
 		want("two", 3)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -126,7 +127,7 @@ func New(cfg Config) (*Writer, error) {
 		kinds:   map[model.Kind]bool{}, wake: make(chan struct{}, 1),
 		objects: map[model.Key]*object{}, open: map[model.Key]*object{}, dirty: map[model.Key]bool{},
 	}
-	for _, s := range config.Schemas() {
+	for _, s := range schema.All() {
 		if hasStatus(s.Kind) {
 			w.kinds[s.Kind] = true
 		}

@@ -142,7 +142,7 @@ func TestOthersStay(t *testing.T) {
 				return nil
 			}
 			// Past the counter, so that the writer's state is an old one.
-			_, err := s.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: status})
+			_, err := s.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: status})
 			return err
 		})
 		run(s.Run, r.Run)
@@ -208,7 +208,7 @@ func TestRestart(t *testing.T) {
 			// The store is read anew.
 			again := newStore()
 			again.create(t, rule("a", "1"))
-			if _, err := again.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: s.Get(key).Status}); err != nil {
+			if _, err := again.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: s.Get(key).Status}); err != nil {
 				t.Fatal(err)
 			}
 			r := newReplica(t, again)
@@ -274,7 +274,7 @@ func TestReplicaGone(t *testing.T) {
 		a.publish()
 		status := content{distribution: verdict{isFalse, reasonRejected, "somebody else's words"}}
 		said, _ := status.apply(s.Get(key), time.Now())
-		if _, err := s.Memory.UpdateStatus(t.Context(), &model.Config{Key: key, Status: said}); err != nil {
+		if _, err := s.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: said}); err != nil {
 			t.Fatal(err)
 		}
 		a.at(had(3, 1)...)

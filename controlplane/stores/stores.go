@@ -10,7 +10,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/etcd"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/mcp"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 )
 
@@ -30,13 +32,14 @@ type Config struct {
 	Namespace string
 }
 
-// Drivers gives the drivers of etcd, Kubernetes and MCP over xDS, for
-// [config.OpenConfig].
+// Drivers returns the driver of every kind of store, for [config.OpenConfig].
 func Drivers(cfg Config) map[string]config.Driver {
 	return map[string]config.Driver{
-		"etcd": etcd.Open,
-		"k8s":  cfg.kubernetes,
-		"xds":  mcp.Driver(mcp.Config{Revision: cfg.Revision, Namespace: cfg.Namespace}),
+		"etcd":   etcd.Open,
+		"fs":     file.Open,
+		"k8s":    cfg.kubernetes,
+		"memory": memory.Open,
+		"xds":    mcp.Driver(mcp.Config{Revision: cfg.Revision, Namespace: cfg.Namespace}),
 	}
 }
 

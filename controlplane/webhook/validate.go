@@ -22,7 +22,8 @@ import (
 	admissionv1beta1 "k8s.io/api/admission/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -231,15 +232,15 @@ func parse(body []byte) (in review, err error) {
 
 // answer checks one object. It fails if ctx is done before.
 func (v *Validator) answer(ctx context.Context, r *admissionv1.AdmissionRequest) (*admissionv1.AdmissionResponse, error) {
-	schema, known := config.SchemaFor(r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind)
+	sch, known := schema.For(r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind)
 	written := r.Operation == admissionv1.Create || r.Operation == admissionv1.Update
-	if !written || r.SubResource != "" || !known || schema.Group != r.Kind.Group {
+	if !written || r.SubResource != "" || !known || sch.Group != r.Kind.Group {
 		return &admissionv1.AdmissionResponse{Allowed: true}, nil
 	}
 	if leaving(r.Object.Raw) {
 		return &admissionv1.AdmissionResponse{Allowed: true}, nil
 	}
-	_, problems, err := config.DecodeWritten(ctx, "object", r.Object.Raw, r.Namespace)
+	_, problems, err := codec.DecodeWritten(ctx, "object", r.Object.Raw, r.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("check the object: %w", err)
 	}
@@ -264,8 +265,8 @@ func (v *Validator) answer(ctx context.Context, r *admissionv1.AdmissionRequest)
 	out.Allowed = false
 	out.Result = &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
-		Message: schema.Name + " is not valid: " + strings.Join(texts, "; "),
-		Details: &metav1.StatusDetails{Group: schema.Group, Kind: schema.Name, Name: r.Name, Causes: causes},
+		Message: sch.Name + " is not valid: " + strings.Join(texts, "; "),
+		Details: &metav1.StatusDetails{Group: sch.Group, Kind: sch.Name, Name: r.Name, Causes: causes},
 	}
 	return out, nil
 }

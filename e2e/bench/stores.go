@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
 )
 
 const (
@@ -114,7 +115,7 @@ spec:
 func loadAll(ctx context.Context, dir string) (config.Store, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	start := time.Now()
-	store, err := config.Open("fs://"+dir, config.OpenConfig{})
+	store, err := file.New(file.Config{Dir: dir})
 	if err != nil {
 		cancel()
 		return nil, 0, err

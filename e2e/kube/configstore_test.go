@@ -21,10 +21,11 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -127,8 +128,8 @@ func untyped(t *testing.T, c *Cluster) dynamic.Interface {
 func empty(t *testing.T, c *Cluster) {
 	t.Helper()
 	client := untyped(t, c)
-	err := each(config.Schemas(), func(k config.Schema) error {
-		resource := client.Resource(schema.GroupVersionResource{Group: k.Group, Version: k.Versions[0], Resource: k.Plural})
+	err := each(schema.All(), func(k schema.Schema) error {
+		resource := client.Resource(kubeschema.GroupVersionResource{Group: k.Group, Version: k.Versions[0], Resource: k.Plural})
 		all, err := resource.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("list %s: %w", k.Plural, err)
@@ -200,7 +201,7 @@ func TestConfigStoreFollowsDefinitions(t *testing.T) {
 	})
 	eventually(t, ctx, "the object of the new kind is there", func() bool { return s.Get(key) != nil })
 
-	definitions := untyped(t, c).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := untyped(t, c).Resource(kubeschema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	// v1 is served no more: the store goes on with an older version.
 	crd, err := definitions.Get(ctx, "workloadentries.networking.istio.io", metav1.GetOptions{})
 	if err != nil {
@@ -306,7 +307,7 @@ func TestConfigStoreLeavesOut(t *testing.T) {
 		t.Error("the object of another revision is there")
 	}
 	// Past the rules of this control plane, as long as its webhook is not there.
-	entries := untyped(t, c).Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "workloadentries"}).Namespace("default")
+	entries := untyped(t, c).Resource(kubeschema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "workloadentries"}).Namespace("default")
 	bad, err := entries.Get(ctx, "plain", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

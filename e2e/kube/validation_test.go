@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -31,7 +31,7 @@ import (
 //     of Istio
 //
 // Decode may refuse what the API server accepts, as Istio's webhook does; the
-// files of testdata/validation say where. It never accepts what the API server
+// files of validate/testdata say where. It never accepts what the API server
 // refuses.
 func TestValidationLikeAPIServer(t *testing.T) {
 	t.Parallel()
@@ -80,11 +80,11 @@ func moduleFolder(t *testing.T, module, folder string) string {
 	return filepath.Join(strings.TrimSpace(string(out)), folder)
 }
 
-// manifests reads the objects that the tests of package config have.
+// manifests reads the objects that the tests of the packages codec and validate have.
 func manifests(t *testing.T) (list []manifest) {
 	t.Helper()
-	for _, pattern := range []string{"*.yaml", "validation/good/*.yaml", "validation/bad/*.yaml"} {
-		files, err := filepath.Glob(filepath.Join("../../controlplane/config/testdata", pattern))
+	for _, pattern := range []string{"codec/testdata/*.yaml", "validate/testdata/good/*.yaml", "validate/testdata/bad/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join("../../controlplane/config", pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no files %s: %v", pattern, err)
 		}
@@ -100,7 +100,7 @@ func manifests(t *testing.T) (list []manifest) {
 				}
 				list = append(list, manifest{
 					place: fmt.Sprintf("%s document %d", filepath.Base(file), i+1), text: text, object: objects[0],
-					annotated: strings.HasPrefix(pattern, "validation/"),
+					annotated: strings.HasPrefix(pattern, "validate/"),
 				})
 			}
 		}
@@ -157,7 +157,7 @@ func compareVerdicts(t *testing.T, wanted func(manifest) bool, definitions ...st
 }
 
 func decodeProblems(m manifest) []model.Problem {
-	_, problems := config.Decode("", m.text)
+	_, problems := codec.Decode("", m.text)
 	return problems
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -62,8 +62,8 @@ func candidates(args []string, namespace string) ([]report.Ref, error) {
 		kind, name, _ = strings.Cut(args[0], "/")
 	}
 	ref, cluster := report.Ref{Name: name}, false
-	if schema, ok := config.SchemaNamed(kind); ok {
-		ref.Kind, cluster = string(schema.Kind), schema.Cluster
+	if sch, ok := schema.Named(kind); ok {
+		ref.Kind, cluster = string(sch.Kind), sch.Cluster
 	} else if slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind)) {
 		ref.Kind = string(model.KubernetesService)
 	} else {
@@ -75,7 +75,7 @@ func candidates(args []string, namespace string) ([]report.Ref, error) {
 	if cluster {
 		return []report.Ref{ref}, nil
 	}
-	ref.Namespace = cmp.Or(namespace, config.DefaultNamespace)
+	ref.Namespace = cmp.Or(namespace, schema.DefaultNamespace)
 	out := []report.Ref{ref}
 	if i := strings.LastIndex(name, "."); namespace == "" && i > 0 && i < len(name)-1 {
 		out = []report.Ref{{Kind: ref.Kind, Namespace: name[i+1:], Name: name[:i]}, ref}
@@ -191,22 +191,22 @@ func named(r report.Ref) string {
 // kindNamed names a kind as the command line takes it: with its group where the
 // name alone means another one.
 func kindNamed(kind string) string {
-	schema, ok := config.SchemaOf(model.Kind(kind))
+	sch, ok := schema.Of(model.Kind(kind))
 	if !ok {
 		return strings.ToLower(kind)
 	}
-	name := strings.ToLower(schema.Name)
-	if first, ok := config.SchemaNamed(name); ok && first.Kind == schema.Kind {
+	name := strings.ToLower(sch.Name)
+	if first, ok := schema.Named(name); ok && first.Kind == sch.Kind {
 		return name
 	}
-	return name + "." + schema.Group
+	return name + "." + sch.Group
 }
 
 // titled names an object in a sentence.
 func titled(r report.Ref) string {
 	title := r.Kind
-	if schema, ok := config.SchemaOf(model.Kind(r.Kind)); ok && schema.Name != r.Kind {
-		title = schema.Name + " (" + schema.Group + ")"
+	if sch, ok := schema.Of(model.Kind(r.Kind)); ok && sch.Name != r.Kind {
+		title = sch.Name + " (" + sch.Group + ")"
 	}
 	if title += " " + r.Name; r.Namespace != "" {
 		title += " in namespace " + r.Namespace

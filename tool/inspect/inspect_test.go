@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -38,7 +38,7 @@ const testHost = "127.77.51.20"
 // shelf are the objects of a store.
 type shelf []*model.Config
 
-func (s shelf) Schemas() []config.Schema { return config.Schemas() }
+func (s shelf) Schemas() []schema.Schema { return schema.All() }
 
 func (s shelf) Get(key model.Key) *model.Config {
 	for _, c := range s {

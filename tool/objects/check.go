@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -112,5 +113,5 @@ func difference(stored, next *model.Config) (string, error) {
 
 // written gives what a person writes of an object, without what stores add.
 func written(c *model.Config) ([]byte, error) {
-	return config.EncodeYAML(&model.Config{Key: c.Key, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
+	return codec.EncodeYAML(&model.Config{Key: c.Key, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
 }

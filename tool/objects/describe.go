@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -101,7 +103,7 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 	// What a store says of an object holds its warnings; one that says nothing
 	// has checked the object when it was written.
 	if len(problems) == 0 {
-		_, warnings := config.Validate(c)
+		_, warnings := validate.Object(c)
 		for _, w := range warnings {
 			problems = append(problems, model.Problem{Reason: w.Error(), Warning: true})
 		}
@@ -131,7 +133,7 @@ func pairs(m map[string]string) string {
 }
 
 func section(b *strings.Builder, title string, part any) error {
-	raw, err := config.EncodeSpec(part)
+	raw, err := codec.EncodeSpec(part)
 	if err != nil {
 		return err
 	}

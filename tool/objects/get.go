@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -119,18 +121,18 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 
 // named names an object as get and delete take it.
 func named(key model.Key) string {
-	schema, ok := config.SchemaOf(key.Kind)
+	sch, ok := schema.Of(key.Kind)
 	if !ok {
 		return key.String()
 	}
-	return short(schema, key)
+	return short(sch, key)
 }
 
 // list gives one object, or a List of Kubernetes.
 func list(objects []*model.Config, alone bool) ([]byte, error) {
 	items := make([]json.RawMessage, len(objects))
 	for i, c := range objects {
-		raw, err := config.EncodeJSON(c)
+		raw, err := codec.EncodeJSON(c)
 		if err != nil {
 			return nil, err
 		}

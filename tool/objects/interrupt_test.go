@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -65,7 +66,7 @@ func TestInterruptedWrite(t *testing.T) {
 	}
 	cfg := Config{
 		Open: func(string, []model.Kind) (config.Store, error) {
-			return &stopper{Store: config.NewMemory("memory://"), after: 3, stop: cancel}, nil
+			return &stopper{Store: memory.New("memory://"), after: 3, stop: cancel}, nil
 		},
 		Default: func() (string, error) { return "memory://", nil },
 		In:      strings.NewReader(text.String()),

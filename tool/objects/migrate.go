@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -59,11 +60,11 @@ func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from, to confi
 	r := &report{out: cmd.ErrOrStderr()}
 	counts := map[string]int{}
 	all := 0
-	for _, schema := range from.Schemas() {
-		all += len(from.List(schema.Kind, ""))
+	for _, sch := range from.Schemas() {
+		all += len(from.List(sch.Kind, ""))
 	}
-	for _, schema := range from.Schemas() {
-		for _, c := range from.List(schema.Kind, "") {
+	for _, sch := range from.Schemas() {
+		for _, c := range from.List(sch.Kind, "") {
 			if err := r.interrupted(ctx, all); err != nil {
 				return err
 			}
@@ -124,21 +125,21 @@ func withoutKubectl(c *model.Config) *model.Config {
 
 // display names an object as a person writes it: kind/name.
 func display(key model.Key) string {
-	schema, ok := config.SchemaOf(key.Kind)
+	sch, ok := schema.Of(key.Kind)
 	if !ok {
 		return key.String()
 	}
-	if key.Namespace == "" || key.Namespace == config.DefaultNamespace {
-		return short(schema, key)
+	if key.Namespace == "" || key.Namespace == schema.DefaultNamespace {
+		return short(sch, key)
 	}
-	return short(schema, key) + " in " + key.Namespace
+	return short(sch, key) + " in " + key.Namespace
 }
 
 // short is display without the namespace, as the command line takes it.
-func short(schema config.Schema, key model.Key) string {
-	name := strings.ToLower(schema.Name)
-	if string(schema.Kind) != schema.Name {
-		name = schema.Plural + "." + schema.Group
+func short(sch schema.Schema, key model.Key) string {
+	name := strings.ToLower(sch.Name)
+	if string(sch.Kind) != sch.Name {
+		name = sch.Plural + "." + sch.Group
 	}
 	return name + "/" + key.Name
 }

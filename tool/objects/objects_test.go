@@ -18,24 +18,26 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // shell runs commands on stores in memory, as a person does.
 type shell struct {
 	t      *testing.T
-	stores map[string]*config.Memory
+	stores map[string]*memory.Store
 	dir    string
 	in     string
 }
 
 func newShell(t *testing.T) *shell {
-	return &shell{t: t, stores: map[string]*config.Memory{}, dir: t.TempDir()}
+	return &shell{t: t, stores: map[string]*memory.Store{}, dir: t.TempDir()}
 }
 
-func (s *shell) store(address string) *config.Memory {
+func (s *shell) store(address string) *memory.Store {
 	if s.stores[address] == nil {
-		s.stores[address] = config.NewMemory(address)
+		s.stores[address] = memory.New(address)
 	}
 	return s.stores[address]
 }
@@ -313,22 +315,22 @@ func TestWrongCommandLines(t *testing.T) {
 // Gateway is told from that of the Gateway API.
 func TestKindNames(t *testing.T) {
 	t.Parallel()
-	for _, schema := range config.Schemas() {
-		names := []string{schema.Plural + "." + schema.Group, strings.ToLower(schema.Name) + "." + schema.Group}
-		if schema.Short != "" {
-			names = append(names, schema.Short)
+	for _, sch := range schema.All() {
+		names := []string{sch.Plural + "." + sch.Group, strings.ToLower(sch.Name) + "." + sch.Group}
+		if sch.Short != "" {
+			names = append(names, sch.Short)
 		}
-		if string(schema.Kind) == schema.Name {
-			names = append(names, schema.Name, schema.Plural)
+		if string(sch.Kind) == sch.Name {
+			names = append(names, sch.Name, sch.Plural)
 		}
 		for _, name := range names {
 			list, err := kinds(name)
-			if err != nil || len(list) != 1 || list[0].Kind != schema.Kind {
-				t.Errorf("%s gives %v, %v, want %s", name, list, err, schema.Kind)
+			if err != nil || len(list) != 1 || list[0].Kind != sch.Kind {
+				t.Errorf("%s gives %v, %v, want %s", name, list, err, sch.Kind)
 			}
 		}
 	}
-	if list, err := kinds("all"); err != nil || len(list) != len(config.Schemas()) {
+	if list, err := kinds("all"); err != nil || len(list) != len(schema.All()) {
 		t.Errorf("all gives %d kinds, %v", len(list), err)
 	}
 }

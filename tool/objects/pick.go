@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -30,17 +31,17 @@ func (p *picker) add(cmd *cobra.Command) {
 
 // kinds gives the kinds of the first argument: one, several with commas
 // between, or all.
-func kinds(text string) ([]config.Schema, error) {
+func kinds(text string) ([]schema.Schema, error) {
 	if text == "all" {
-		return config.Schemas(), nil
+		return schema.All(), nil
 	}
-	var list []config.Schema
+	var list []schema.Schema
 	for name := range strings.SplitSeq(text, ",") {
-		schema, ok := config.SchemaNamed(name)
+		sch, ok := schema.Named(name)
 		if !ok {
 			return nil, &ExitError{exitUsage, fmt.Errorf("kind %q is not known: write one of %s", name, kindsForPeople())}
 		}
-		list = append(list, schema)
+		list = append(list, sch)
 	}
 	return list, nil
 }
@@ -78,7 +79,7 @@ func kindsIn(objects []*model.Config) []model.Kind {
 
 func kindsForPeople() string {
 	var names []string
-	for _, s := range config.Schemas() {
+	for _, s := range schema.All() {
 		name := strings.ToLower(s.Name)
 		if string(s.Kind) != s.Name {
 			name = s.Plural + "." + s.Group
@@ -115,21 +116,21 @@ func (p *picker) find(s config.Store, args []string) (found []*model.Config, mis
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, schema := range schemas {
-		namespace := p.where(schema)
+	for _, sch := range schemas {
+		namespace := p.where(sch)
 		if len(args) == 1 {
-			for _, c := range s.List(schema.Kind, namespace) {
+			for _, c := range s.List(sch.Kind, namespace) {
 				if selector.Matches(labels.Set(c.Labels)) {
 					found = append(found, c)
 				}
 			}
 			continue
 		}
-		if p.all && !schema.Cluster {
+		if p.all && !sch.Cluster {
 			return nil, nil, &ExitError{exitUsage, fmt.Errorf("-A and names exclude each other: name the namespace with -n")}
 		}
 		for _, name := range args[1:] {
-			key := model.Key{Kind: schema.Kind, Namespace: namespace, Name: name}
+			key := model.Key{Kind: sch.Kind, Namespace: namespace, Name: name}
 			if c := s.Get(key); c != nil {
 				found = append(found, c)
 			} else {
@@ -141,12 +142,12 @@ func (p *picker) find(s config.Store, args []string) (found []*model.Config, mis
 }
 
 // where gives the namespace that is looked at; empty means all.
-func (p *picker) where(schema config.Schema) string {
+func (p *picker) where(sch schema.Schema) string {
 	switch {
-	case schema.Cluster, p.all:
+	case sch.Cluster, p.all:
 		return ""
 	case p.namespace == "":
-		return config.DefaultNamespace
+		return schema.DefaultNamespace
 	}
 	return p.namespace
 }

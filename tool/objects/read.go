@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -101,7 +101,7 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 			done <- result{err: err}
 			return
 		}
-		data, err := io.ReadAll(io.LimitReader(in, config.MaxFileSize+1))
+		data, err := io.ReadAll(io.LimitReader(in, codec.MaxFileSize+1))
 		_ = in.Close() // it was only read
 		done <- result{data, err}
 	}()
@@ -115,7 +115,7 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 
 // take adds what a file holds. It ends between two objects when ctx is done.
 func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) error {
-	o, p, err := config.DecodeWritten(ctx, source, data, f.namespace)
+	o, p, err := codec.DecodeWritten(ctx, source, data, f.namespace)
 	if err != nil {
 		return errInterrupted
 	}

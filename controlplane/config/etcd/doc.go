@@ -5,7 +5,7 @@
 //
 // One object is one key, <prefix>/<group>/<plural>/<namespace>/<name>, with
 // "-" for the namespace of objects that have none; its value is the JSON of
-// [config.EncodeJSON], its resource version the revision of the key's last
+// [codec.EncodeJSON], its resource version the revision of the key's last
 // change. Writes are transactions that compare this revision. [Open] makes
 // the store of a URL; outrigger-control gives it to [config.Open].
 //

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -18,15 +19,15 @@ const noNamespace = "-"
 // pathOf gives the key in etcd of an object, behind the prefix. It fails for
 // what no object can be called.
 func pathOf(key model.Key) (string, error) {
-	schema, ok := config.SchemaOf(key.Kind)
+	sch, ok := schema.Of(key.Kind)
 	if !ok {
 		return "", config.ErrNoKind
 	}
 	namespace := key.Namespace
-	if schema.Cluster {
+	if sch.Cluster {
 		namespace = noNamespace
 	}
-	path := strings.Join([]string{schema.Group, schema.Plural, namespace, key.Name}, "/")
+	path := strings.Join([]string{sch.Group, sch.Plural, namespace, key.Name}, "/")
 	if back, err := keyOf(path); err != nil || back != key {
 		return "", config.ErrNotFound
 	}
@@ -39,16 +40,16 @@ func keyOf(path string) (model.Key, error) {
 	if len(parts) != 4 || parts[2] == "" || parts[3] == "" {
 		return model.Key{}, fmt.Errorf("the key is none of an object: the form is group/plural/namespace/name; remove it")
 	}
-	schema, ok := config.SchemaNamed(parts[1] + "." + parts[0])
+	sch, ok := schema.Named(parts[1] + "." + parts[0])
 	switch {
-	case !ok || schema.Group != parts[0] || schema.Plural != parts[1]:
+	case !ok || sch.Group != parts[0] || sch.Plural != parts[1]:
 		return model.Key{}, errUnknownKind{parts[1] + "." + parts[0]}
-	case schema.Cluster != (parts[2] == noNamespace):
+	case sch.Cluster != (parts[2] == noNamespace):
 		return model.Key{}, fmt.Errorf("the key has the namespace %q: objects of a kind without namespace have %q there, and no others; remove it", parts[2], noNamespace)
-	case schema.Cluster:
-		return model.Key{Kind: schema.Kind, Name: parts[3]}, nil
+	case sch.Cluster:
+		return model.Key{Kind: sch.Kind, Name: parts[3]}, nil
 	}
-	return model.Key{Kind: schema.Kind, Namespace: parts[2], Name: parts[3]}, nil
+	return model.Key{Kind: sch.Kind, Namespace: parts[2], Name: parts[3]}, nil
 }
 
 // errUnknownKind is what a newer version left, or nothing of ours.

@@ -12,7 +12,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -44,7 +45,7 @@ func (s *Store) read(path string, kv *mvccpb.KeyValue) observed {
 		return o
 	}
 	o.object.Source = s.conn.place(path)
-	if errs, _ := config.Validate(o.object); len(errs) > 0 {
+	if errs, _ := validate.Object(o.object); len(errs) > 0 {
 		// Somebody wrote past the rules: what takes snapshots relies on them.
 		texts := make([]string, len(errs))
 		for i, e := range errs {
@@ -58,7 +59,7 @@ func (s *Store) read(path string, kv *mvccpb.KeyValue) observed {
 
 // decode reads the object of a key.
 func (s *Store) decode(key model.Key, kv *mvccpb.KeyValue) (*model.Config, error) {
-	object, err := config.DecodeStored(kv.Value)
+	object, err := codec.DecodeStored(kv.Value)
 	if err != nil {
 		return nil, err
 	}

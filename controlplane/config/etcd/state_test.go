@@ -20,6 +20,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
@@ -29,9 +30,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	seen := map[string]model.Key{}
-	for _, schema := range config.Schemas() {
-		key := model.Key{Kind: schema.Kind, Namespace: "shop", Name: "a.b"}
-		if schema.Cluster {
+	for _, sch := range schema.All() {
+		key := model.Key{Kind: sch.Kind, Namespace: "shop", Name: "a.b"}
+		if sch.Cluster {
 			key.Namespace = ""
 		}
 		path, err := pathOf(key)
@@ -77,7 +78,7 @@ func FuzzKeyOf(f *testing.F) {
 // testStore gives a store that asks nobody.
 func testStore() *Store {
 	return &Store{
-		Cache: config.NewCache(config.Schemas()), conn: newConnection(options{hosts: []string{"a:1"}, prefix: "/m/"}),
+		Cache: config.NewCache(schema.All()), conn: newConnection(options{hosts: []string{"a:1"}, prefix: "/m/"}),
 		log: slog.New(slog.DiscardHandler), entries: map[string]entry{},
 	}
 }

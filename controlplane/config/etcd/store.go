@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -90,7 +91,7 @@ func Open(u *url.URL, cfg config.OpenConfig) (config.Store, error) {
 		}
 	}
 	s := &Store{
-		Cache: config.NewCache(config.Schemas()), conn: newConnection(o),
+		Cache: config.NewCache(schema.All()), conn: newConnection(o),
 		log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), entries: map[string]entry{},
 	}
 	if o.user != "" && !o.tls {

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -208,7 +210,7 @@ func (s *Store) put(ctx context.Context, path string, stored entry, next *model.
 	})
 	switch {
 	case next != nil && tooLarge(err):
-		return "", nil, &config.InvalidError{Key: next.Key, Faults: []config.FieldError{{Text: fmt.Sprintf(
+		return "", nil, &config.InvalidError{Key: next.Key, Faults: []field.Error{{Text: fmt.Sprintf(
 			"it has %d bytes, more than etcd takes at once (1572864, unless etcd runs with --max-request-bytes): split it into several objects", len(value))}}}
 	case err != nil:
 		return "", nil, err
@@ -233,10 +235,10 @@ func (s *Store) put(ctx context.Context, path string, stored entry, next *model.
 func (s *Store) encode(c *model.Config) ([]byte, error) {
 	stripped := *c
 	stripped.ResourceVersion, stripped.UID = "", ""
-	value, err := config.EncodeJSON(&stripped)
+	value, err := codec.EncodeJSON(&stripped)
 	if err == nil {
 		// What cannot be read again must not get into etcd.
-		_, err = config.DecodeStored(value)
+		_, err = codec.DecodeStored(value)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrInvalid, err)

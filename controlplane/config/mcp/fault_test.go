@@ -21,7 +21,7 @@ import (
 	mcpv1alpha1 "istio.io/api/mcp/v1alpha1"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -35,7 +35,7 @@ type script struct {
 }
 
 func (s *script) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	for range len(config.Schemas()) + 1 {
+	for range len(schema.All()) + 1 {
 		q, err := g.Recv()
 		if err != nil {
 			return err

@@ -10,18 +10,20 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // FuzzDecode wants a valid object or an error of whatever a server sends, and
 // that an object means the same when it is sent on.
 func FuzzDecode(f *testing.F) {
-	for i, schema := range config.Schemas() {
-		c := &model.Config{Key: model.Key{Kind: schema.Kind, Namespace: "a", Name: "b"}, Labels: map[string]string{"a": "b"}, Spec: schema.NewSpec()}
-		if schema.Cluster {
+	for i, sch := range schema.All() {
+		c := &model.Config{Key: model.Key{Kind: sch.Kind, Namespace: "a", Name: "b"}, Labels: map[string]string{"a": "b"}, Spec: sch.NewSpec()}
+		if sch.Cluster {
 			c.Namespace = ""
 		}
-		if schema.Kind == model.WorkloadEntry {
+		if sch.Kind == model.WorkloadEntry {
 			c = workload("a", "10.0.0.1")
 		}
 		m, err := Encode(c)
@@ -36,16 +38,16 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(uint8(0), []byte{0xff})
 	f.Fuzz(func(t *testing.T, kind uint8, raw []byte) {
-		all := config.Schemas()
-		schema := all[int(kind)%len(all)]
-		c, key, err := decode(schema, "", &anypb.Any{TypeUrl: resourceType, Value: raw})
-		if (c == nil) == (err == nil) || key.Kind != schema.Kind {
+		all := schema.All()
+		sch := all[int(kind)%len(all)]
+		c, key, err := decode(sch, "", &anypb.Any{TypeUrl: resourceType, Value: raw})
+		if (c == nil) == (err == nil) || key.Kind != sch.Kind {
 			t.Fatalf("%v, %v, %v", c, key, err)
 		}
 		if err != nil {
 			return
 		}
-		if errs, _ := config.Validate(c); len(errs) > 0 || c.Key != key {
+		if errs, _ := validate.Object(c); len(errs) > 0 || c.Key != key {
 			t.Fatalf("%v: %v", c.Key, errs)
 		}
 		m, err := Encode(c)
@@ -56,7 +58,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, _, err := decode(schema, "", &anypb.Any{TypeUrl: resourceType, Value: again})
+		d, _, err := decode(sch, "", &anypb.Any{TypeUrl: resourceType, Value: again})
 		if err != nil || !config.SameContent(c, d) || !c.Created.Equal(d.Created) || c.ResourceVersion != d.ResourceVersion {
 			t.Fatalf("%v became %v, %v", c, d, err)
 		}

@@ -27,6 +27,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
@@ -66,7 +67,7 @@ func newPlane(t *testing.T, delta bool, opts ...grpc.ServerOption) *plane {
 		}
 	}
 	add(MeshConfigType)
-	for _, s := range config.Schemas() {
+	for _, s := range schema.All() {
 		add(typeURL(s, false))
 	}
 	return p
@@ -190,16 +191,16 @@ func (p *plane) Fetch(context.Context, *discoveryv3.DiscoveryRequest) (cachev3.R
 func (p *plane) fill(objects ...*model.Config) {
 	p.t.Helper()
 	all := map[string]map[string]types.Resource{}
-	for _, s := range config.Schemas() {
+	for _, s := range schema.All() {
 		all[typeURL(s, false)] = map[string]types.Resource{}
 	}
 	for _, c := range objects {
-		schema, _ := config.SchemaOf(c.Kind)
+		sch, _ := schema.Of(c.Kind)
 		m, err := Encode(c)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		all[typeURL(schema, false)][m.GetMetadata().GetName()] = m
+		all[typeURL(sch, false)][m.GetMetadata().GetName()] = m
 	}
 	for typeURL, resources := range all {
 		p.caches[typeURL].SetResources(resources)

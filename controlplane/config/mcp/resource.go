@@ -17,7 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	mcpv1alpha1 "istio.io/api/mcp/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -32,21 +33,21 @@ const (
 // SchemaOf gives the kind that a type URL such as
 // "networking.istio.io/v1alpha3/VirtualService" stands for. Every version of a
 // kind does.
-func SchemaOf(typeURL string) (config.Schema, bool) {
+func SchemaOf(typeURL string) (schema.Schema, bool) {
 	i := strings.LastIndexByte(typeURL, '/')
 	if i < 0 {
-		return config.Schema{}, false
+		return schema.Schema{}, false
 	}
 	apiVersion, name := typeURL[:i], typeURL[i+1:]
-	schema, ok := config.SchemaFor(apiVersion, name)
-	return schema, ok && schema.Accepts(apiVersion)
+	sch, ok := schema.For(apiVersion, name)
+	return sch, ok && sch.Accepts(apiVersion)
 }
 
 // typeURL gives the type that is asked for: in the version in which Istio 1.18
 // keeps a kind, because its server knows no other, which is the oldest of those
 // that are accepted. Later ones keep Istio's own kinds in the newest, and know
 // no other either.
-func typeURL(s config.Schema, newest bool) string {
+func typeURL(s schema.Schema, newest bool) string {
 	version := s.Versions[len(s.Versions)-1]
 	if newest && strings.HasSuffix(s.Group, ".istio.io") {
 		version = s.Versions[0]
@@ -85,8 +86,8 @@ func Encode(c *model.Config) (*mcpv1alpha1.Resource, error) {
 
 // decode reads one resource of a kind. What it gives is valid; its resource
 // version is the server's. With an error the key is as far as it could be read.
-func decode(schema config.Schema, responseType string, resource *anypb.Any) (*model.Config, model.Key, error) {
-	key := model.Key{Kind: schema.Kind}
+func decode(sch schema.Schema, responseType string, resource *anypb.Any) (*model.Config, model.Key, error) {
+	key := model.Key{Kind: sch.Kind}
 	m := &mcpv1alpha1.Resource{}
 	// Servers that know no type but that of the response write that one.
 	if want := string(proto.MessageName(m)); messageName(resource) != want && resource.GetTypeUrl() != responseType {
@@ -110,10 +111,10 @@ func decode(schema config.Schema, responseType string, resource *anypb.Any) (*mo
 		c.Created = created.AsTime()
 	}
 	var err error
-	if c.Spec, err = decodeBody(schema, m.Body); err != nil {
+	if c.Spec, err = decodeBody(sch, m.Body); err != nil {
 		return nil, key, err
 	}
-	if errs, _ := config.Validate(c); len(errs) > 0 {
+	if errs, _ := validate.Object(c); len(errs) > 0 {
 		texts := make([]string, len(errs))
 		for i, e := range errs {
 			texts[i] = e.Error()
@@ -124,11 +125,11 @@ func decode(schema config.Schema, responseType string, resource *anypb.Any) (*mo
 }
 
 // decodeBody reads a spec.
-func decodeBody(schema config.Schema, body *anypb.Any) (any, error) {
+func decodeBody(sch schema.Schema, body *anypb.Any) (any, error) {
 	if body == nil {
 		return nil, errors.New("body is missing: it has to be the spec")
 	}
-	spec := schema.NewSpec()
+	spec := sch.NewSpec()
 	if message, ok := spec.(proto.Message); ok {
 		if !sameKind(messageName(body), string(proto.MessageName(message))) {
 			return nil, fmt.Errorf("body is a %s: it has to be a %s", quote(body.TypeUrl), proto.MessageName(message))
@@ -149,10 +150,10 @@ func decodeBody(schema config.Schema, body *anypb.Any) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("body cannot be read: %s", parseFault(err))
 	}
-	if spec, err = schema.DecodeSpec(raw); err != nil {
-		return nil, fmt.Errorf("body is not the spec of a %s: %w", schema.Name, err)
+	if spec, err = sch.DecodeSpec(raw); err != nil {
+		return nil, fmt.Errorf("body is not the spec of a %s: %w", sch.Name, err)
 	}
-	config.ApplyDefaults(spec)
+	validate.ApplyDefaults(spec)
 	return spec, nil
 }
 

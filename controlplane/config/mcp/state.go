@@ -15,6 +15,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -22,7 +23,7 @@ import (
 type watch struct {
 	typeURL string
 	// schema is that of the type; the type of the mesh config has none.
-	schema config.Schema
+	schema schema.Schema
 	// answered is true when the type was answered once, even with nothing.
 	answered bool
 	// entries are the resources by name, strays those whose name cannot be

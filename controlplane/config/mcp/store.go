@@ -16,6 +16,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -87,13 +88,13 @@ func Driver(cfg Config) config.Driver {
 
 func newStore(o options, cfg Config, log *slog.Logger) *Store {
 	s := &Store{
-		Cache: config.NewCache(config.Schemas()), options: o, revision: cmp.Or(cfg.Revision, "default"),
+		Cache: config.NewCache(schema.All()), options: o, revision: cmp.Or(cfg.Revision, "default"),
 		log: cmp.Or(log, slog.New(slog.DiscardHandler)), watches: map[string]*watch{}, lasting: keepAlive,
 		node: newNode(cmp.Or(cfg.Name, "outrigger-control"), cmp.Or(cfg.Namespace, "istio-system"), cmp.Or(cfg.Revision, "default")),
 	}
 	s.watch(&watch{typeURL: MeshConfigType})
-	for _, schema := range s.Schemas() {
-		s.watch(&watch{typeURL: typeURL(schema, o.newest), schema: schema})
+	for _, sch := range s.Schemas() {
+		s.watch(&watch{typeURL: typeURL(sch, o.newest), schema: sch})
 	}
 	return s
 }

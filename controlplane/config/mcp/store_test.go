@@ -18,7 +18,9 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -252,7 +254,7 @@ func TestWaiting(t *testing.T) {
 			t.Cleanup(p.stop)
 			p.set(workloadType, "shop/a", encoded(t, workload("a", "10.0.0.1")))
 			s := openStore(t, p.address+query, Config{}, nil)
-			if n := len(s.Waiting()); n != len(config.Schemas())+1 {
+			if n := len(s.Waiting()); n != len(schema.All())+1 {
 				t.Errorf("it waits for %d types", n)
 			}
 			run(t, s)
@@ -314,17 +316,17 @@ func TestReadOnly(t *testing.T) {
 // Every kind survives the way over the wire.
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
-	for _, schema := range config.Schemas() {
-		for _, version := range schema.Versions {
-			url := schema.Group + "/" + version + "/" + schema.Name
-			if got, ok := SchemaOf(url); !ok || got.Kind != schema.Kind {
+	for _, sch := range schema.All() {
+		for _, version := range sch.Versions {
+			url := sch.Group + "/" + version + "/" + sch.Name
+			if got, ok := SchemaOf(url); !ok || got.Kind != sch.Kind {
 				t.Errorf("%s is %v, %v", url, got.Kind, ok)
 			}
 		}
-		if got, ok := SchemaOf(typeURL(schema, true)); !ok || got.Kind != schema.Kind {
-			t.Errorf("%s is %v, %v", typeURL(schema, true), got.Kind, ok)
+		if got, ok := SchemaOf(typeURL(sch, true)); !ok || got.Kind != sch.Kind {
+			t.Errorf("%s is %v, %v", typeURL(sch, true), got.Kind, ok)
 		}
-		c := &model.Config{Key: model.Key{Kind: schema.Kind, Namespace: "a", Name: "b"}, Spec: schema.NewSpec()}
+		c := &model.Config{Key: model.Key{Kind: sch.Kind, Namespace: "a", Name: "b"}, Spec: sch.NewSpec()}
 		m := encoded(t, c)
 		raw, err := proto.Marshal(m)
 		if err != nil {
@@ -334,9 +336,9 @@ func TestEveryKind(t *testing.T) {
 		if err := proto.Unmarshal(raw, again); err != nil {
 			t.Fatal(err)
 		}
-		config.ApplyDefaults(c.Spec)
-		if spec, err := decodeBody(schema, again.GetBody()); err != nil || !model.SameSpec(spec, c.Spec) {
-			t.Errorf("%s: %v, %v", schema.Kind, spec, err)
+		validate.ApplyDefaults(c.Spec)
+		if spec, err := decodeBody(sch, again.GetBody()); err != nil || !model.SameSpec(spec, c.Spec) {
+			t.Errorf("%s: %v, %v", sch.Kind, spec, err)
 		}
 	}
 	for _, bad := range []string{"", "x", "/", "a/b/c", "networking.istio.io/v9/Sidecar", "networking.istio.io/v1/sidecar", "v1/Sidecar"} {
@@ -356,8 +358,8 @@ func TestEveryKind(t *testing.T) {
 		model.KubernetesGateway:   {"gateway.networking.k8s.io/v1beta1/Gateway", "gateway.networking.k8s.io/v1beta1/Gateway"},
 		model.TCPRoute:            {"gateway.networking.k8s.io/v1alpha2/TCPRoute", "gateway.networking.k8s.io/v1alpha2/TCPRoute"},
 	} {
-		schema, _ := config.SchemaOf(kind)
-		if got := [2]string{typeURL(schema, false), typeURL(schema, true)}; got != want {
+		sch, _ := schema.Of(kind)
+		if got := [2]string{typeURL(sch, false), typeURL(sch, true)}; got != want {
 			t.Errorf("%s: %v, want %v", kind, got, want)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -93,7 +93,7 @@ func httpRoute(namespace, name string, hostnames ...gatewayv1.Hostname) *model.C
 // defaulted gives an object as a store keeps it.
 func defaulted(c *model.Config) *model.Config {
 	c = c.Clone()
-	config.ApplyDefaults(c.Spec)
+	validate.ApplyDefaults(c.Spec)
 	return c
 }
 

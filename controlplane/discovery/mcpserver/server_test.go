@@ -8,7 +8,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -70,7 +70,7 @@ func TestSyntheticEntriesAreValid(t *testing.T) {
 	if len(list) != 1 || list[0].Name != "synthetic-web" {
 		t.Fatalf("entries %v, want synthetic-web alone", list)
 	}
-	if errs, _ := config.Validate(list[0]); len(errs) > 0 {
+	if errs, _ := validate.Object(list[0]); len(errs) > 0 {
 		t.Errorf("%s is not valid: %v", list[0].Key, errs)
 	}
 }

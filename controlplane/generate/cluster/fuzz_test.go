@@ -14,7 +14,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -106,7 +106,7 @@ func testRule(t *testing.T, seed uint64) (valid bool) {
 		s.Name = fmt.Sprintf("s%d", i)
 	}
 	obj := &model.Config{Key: model.Key{Kind: model.DestinationRule, Namespace: "default", Name: "web"}, Spec: spec}
-	faults, _ := config.Validate(obj)
+	faults, _ := validate.Object(obj)
 	rule := &snapshot.DestinationRule{Host: spec.GetHost(), Policy: spec.GetTrafficPolicy(), Subsets: spec.GetSubsets(), From: []*model.Config{obj}}
 	for _, protocol := range []model.Protocol{model.ProtocolHTTP, model.ProtocolGRPC, model.ProtocolTCP, model.ProtocolUnsupported} {
 		for _, subset := range []string{"", "s0"} {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package codec
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestDecodedObject(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, problems := Decode("good.yaml", data)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	se, vs := objects[0], objects[3]
+	if se.Labels["team"] != "shop" || se.Namespace != "default" || !se.Created.IsZero() {
+		t.Errorf("the metadata is %+v", se)
+	}
+	if vs.Created.Year() != 2030 {
+		t.Errorf("created %v", vs.Created)
+	}
+	spec := vs.Spec.(*networkingv1alpha3.VirtualService)
+	if got := spec.GetHttp()[0].GetTimeout().AsDuration().Milliseconds(); got != 250 {
+		t.Errorf("timeout %d ms", got)
+	}
+	if got := objects[2].Spec.(*networkingv1alpha3.DestinationRule).GetTrafficPolicy().GetConnectionPool().
+		GetTcp().GetConnectTimeout().AsDuration().Minutes(); got != 1 {
+		t.Errorf("connectTimeout %v min", got)
+	}
+	for _, c := range objects {
+		if errs, warnings := validate.Object(c); len(errs)+len(warnings) > 0 {
+			t.Errorf("%s: %v, %v", c.Key, errs, warnings)
+		}
+	}
+}
+
+func TestResourceVersion(t *testing.T) {
+	t.Parallel()
+	decode := func(text string) *model.Config {
+		objects, problems := Decode("x", []byte(text))
+		if len(objects) != 1 {
+			t.Fatal(problems)
+		}
+		return objects[0]
+	}
+	const base = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\n"
+	a := decode(base + "metadata: {name: a, labels: {x: y, z: w}}\nspec: {address: 10.0.0.1}")
+	same := decode("# moved\n" + base + "spec:\n  address: \"10.0.0.1\"\nmetadata: {labels: {z: w, x: y}, name: a}")
+	if a.ResourceVersion != same.ResourceVersion {
+		t.Error("equal content has different versions")
+	}
+	seen := map[string]bool{a.ResourceVersion: true}
+	for _, text := range []string{
+		"metadata: {name: a, labels: {x: y, z: v}}\nspec: {address: 10.0.0.1}",
+		"metadata: {name: a, annotations: {x: y, z: w}}\nspec: {address: 10.0.0.1}",
+		"metadata: {name: a, labels: {x: y, z: w}}\nspec: {address: 10.0.0.2}",
+		"metadata: {name: a, labels: {x: y, z: w}, creationTimestamp: 2030-01-01T00:00:00Z}\nspec: {address: 10.0.0.1}",
+	} {
+		if v := decode(base + text).ResourceVersion; seen[v] {
+			t.Errorf("other content has the same version: %s", text)
+		} else {
+			seen[v] = true
+		}
+	}
+}
+
+// Secrets may share the directory; package credentials reads them.
+func TestSecretsAreLeftToOthers(t *testing.T) {
+	t.Parallel()
+	objects, problems := Decode("a.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {tls.key: hunter2}\n"))
+	if len(objects) != 0 || len(problems) != 0 {
+		t.Errorf("got %v, %v", objects, problems)
+	}
+	if _, problems := Decode("a.yaml", []byte("apiVersion: v2\nkind: Secret\n")); len(problems) != 1 {
+		t.Errorf("of another version: %v", problems)
+	}
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package codec
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestDecodeGolden decodes testdata/*.yaml and compares the objects and
+// problems, as a person reads them, with the .want file beside it.
+func TestDecodeGolden(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("golden files: %v, %v", paths, err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects, problems := Decode(filepath.Base(path), data)
+			var b strings.Builder
+			for _, c := range objects {
+				fmt.Fprintf(&b, "%s: %s\n", c.Source, c.Key)
+			}
+			for _, p := range problems {
+				if p.Warning {
+					b.WriteString("warning: ")
+				}
+				fmt.Fprintln(&b, p)
+			}
+			want := strings.TrimSuffix(path, ".yaml") + ".want"
+			if *update {
+				if err := os.WriteFile(want, []byte(b.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			golden, err := os.ReadFile(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(golden), b.String()); diff != "" {
+				t.Errorf("decoding gave something else (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package codec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const virtualServiceOf = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: big}\nspec:\n  hosts: %s\n" +
+	"  http: [{route: [{destination: {host: a}}]}]\n"
+
+// TestListedProblems decodes objects and files with many mistakes: the first
+// ones are listed and the rest is counted.
+func TestListedProblems(t *testing.T) {
+	t.Parallel()
+	equal := fmt.Sprintf(virtualServiceOf, "["+strings.Repeat("catalog.example.com, ", 1500)+"]")
+	const ok = "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: ok}\nspec: {address: 10.0.0.1}\n"
+	unknown := strings.Builder{}
+	for i := range 1000 {
+		fmt.Fprintf(&unknown, "  field%d: 1\n", i)
+	}
+	tests := []struct {
+		name, text string
+		last       string
+	}{
+		{"equal hosts", equal, "1479 more errors are not listed: correct the others first"},
+		{"documents without kind", strings.Repeat("--- {}\n", 5000), "4980 more problems are not listed: correct the others first"},
+		{"unknown fields", fmt.Sprintf(virtualServiceOf, "[a]") + unknown.String(), "980 more errors are not listed: correct the others first"},
+		{"one error too many", fmt.Sprintf(virtualServiceOf, "["+strings.Repeat("'', ", 21)+"]"), "21 more errors are not listed: correct the others first"},
+		{"duplicate keys", fmt.Sprintf(virtualServiceOf, "[a]") + strings.Repeat("  exportTo: []\n", 100), "79 more problems are not listed: correct the others first"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			objects, problems := Decode("f", []byte(test.text+ok))
+			if len(problems) != field.MaxListed+1 {
+				t.Errorf("%d problems, want %d", len(problems), field.MaxListed+1)
+			}
+			if !slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Reason == test.last }) {
+				t.Errorf("no problem is %q; the last one: %v", test.last, problems[len(problems)-1])
+			}
+			if len(objects) != 1 || objects[0].Name != "ok" {
+				t.Errorf("%d objects, want the good one", len(objects))
+			}
+		})
+	}
+}
+
+// TestObjectSize refuses an object that is larger than the API server takes,
+// also one that aliases make so large.
+func TestObjectSize(t *testing.T) {
+	t.Parallel()
+	big := strings.Repeat("x", 100_000)
+	for name, text := range map[string]string{
+		"text":    "metadata: {name: big, annotations: {a: " + strings.Repeat("x", MaxObjectSize) + "}}",
+		"aliases": "metadata: {name: big, annotations: {a: &a " + big + aliases(60) + "}}",
+	} {
+		_, problems := Decode("f", []byte("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1}\n"+text+"\n---\n"))
+		const want = "f:1: WorkloadEntry/default/big: the object holds more than 4 MiB of text, the most that one object may have: split it into several objects"
+		if len(problems) != 1 || problems[0].String() != want {
+			t.Errorf("%s: %d problems, the first: %.300v", name, len(problems), problems)
+		}
+	}
+}
+
+func aliases(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, ", b%d: *a", i)
+	}
+	return b.String()
+}
+
+// TestDecodeEnds ends the work on a file when nobody wants it any more.
+func TestDecodeEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("gone")
+	cancel(gone)
+	objects, _, err := DecodeContext(ctx, "f", []byte(fmt.Sprintf(virtualServiceOf, "[a]")))
+	if len(objects) > 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d objects, %v", len(objects), err)
+	}
+}
+
+// TestProblemsOfFile lists one problem at least of each bad object of a file.
+func TestProblemsOfFile(t *testing.T) {
+	t.Parallel()
+	const n = 1500
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, virtualServiceOf+"  x: 1\n  y: 1\n---\n", "['', '']")
+		text.WriteString(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w%d}\nspec: {address: bad address}\n---\n", i))
+	}
+	_, problems := Decode("f", []byte(text.String()))
+	bad := map[model.Key]int{}
+	for _, p := range problems {
+		bad[p.Object]++
+	}
+	last := problems[len(problems)-1]
+	if len(bad) != n+2 || len(problems) > maxOfFile+n+2 || last.Unlisted == 0 || last.Warning || last.Object.Name != "" {
+		t.Errorf("%d problems with %d objects, the last one %+v", len(problems), len(bad), last)
+	}
+}
+
+// TestItemsOfFile refuses a list and a document with too many items.
+func TestItemsOfFile(t *testing.T) {
+	t.Parallel()
+	item := "{}, "
+	for name, text := range map[string]string{
+		"f:1: the lists of the file have 10001 items up to here": "{kind: List, items: [" + strings.Repeat(item, MaxDocuments+1) + "]}",
+		"f:1: the document has more than 1000000 items":          "[" + strings.Repeat("[],", maxMarks) + "]",
+	} {
+		if _, problems := Decode("f", []byte(text)); len(problems) != 1 || !strings.HasPrefix(problems[0].String(), name) {
+			t.Errorf("want %s; %d problems: %.300v", name, len(problems), problems)
+		}
+	}
+}

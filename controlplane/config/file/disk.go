@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package file
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
+)
+
+const (
+	// tempPrefix begins the names of files that are not in place yet. The dot
+	// keeps them from being read. A process that is killed leaves at most one,
+	// which the next that writes removes.
+	tempPrefix = ".outrigger-new-"
+	// Others may read what people and this store write.
+	fileMode = 0o644
+	dirMode  = 0o755
+	// longestName is what file systems take.
+	longestName = 255
+)
+
+// errChanged means that a file is not what it was when it was read.
+var errChanged = errors.New("the file was changed meanwhile")
+
+func isReadOnly(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)
+}
+
+// fileName joins words to the name of a file. Words that are too long for a
+// file system end in a hash instead.
+func fileName(end, separator string, words ...string) string {
+	name := strings.Join(words, separator)
+	if len(name)+len(end) > longestName {
+		sum := sha256.Sum256([]byte(name))
+		hash := "-" + hex.EncodeToString(sum[:16])
+		name = name[:longestName-len(end)-len(hash)] + hash
+	}
+	return name + end
+}
+
+// lockRetry is how often a lock is tried that another process holds.
+const lockRetry = 5 * time.Millisecond
+
+// lockFile takes the lock that keeps out other processes, and gives what
+// releases it. The end of the process releases it too.
+func lockFile(ctx context.Context, root string) (release func(), err error) {
+	dir := filepath.Join(root, ownDir)
+	if err := makeDirs(root, dir); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, fileMode)
+	if err != nil {
+		return nil, err
+	}
+	ticker := time.NewTicker(lockRetry)
+	defer ticker.Stop()
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil // closing releases
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			_ = f.Close() // the first error is what matters
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close() // it was not locked
+			return nil, fmt.Errorf("lock %s, which another process holds: %w", f.Name(), ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// makeDirs makes the directories from root, which exists, down to dir, so that
+// they outlive a loss of power.
+func makeDirs(root, dir string) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	if dir == root {
+		return &fs.PathError{Op: "open", Path: root, Err: fs.ErrNotExist}
+	}
+	parent := filepath.Dir(dir)
+	if err := makeDirs(root, parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// writeTemp writes a durable file that is not in place yet, with the mode and
+// the owner of another one if that is not nil.
+func writeTemp(dir string, data []byte, like fs.FileInfo) (path string, err error) {
+	f, err := os.CreateTemp(dir, tempPrefix+"*")
+	if err != nil {
+		return "", err
+	}
+	mode := fs.FileMode(fileMode)
+	if like != nil {
+		mode = like.Mode().Perm()
+		if stat, ok := like.Sys().(*syscall.Stat_t); ok && (int(stat.Uid) != os.Geteuid() || int(stat.Gid) != os.Getegid()) {
+			_ = f.Chown(int(stat.Uid), int(stat.Gid)) // only root may, and the file is of use without
+		}
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error is what matters
+		return "", err
+	}
+	return f.Name(), nil
+}
+
+// replaceFile makes a file hold other data, if it holds what is expected: nil
+// means that there is none. New data that is nil removes it. Whoever reads it
+// finds the old or the new data whole; when replaceFile returns nil, the new
+// data is durable. What somebody else wrote meanwhile stays, and the error is
+// errChanged.
+func replaceFile(path string, expected, data []byte) error {
+	dir := filepath.Dir(path)
+	var err error
+	switch {
+	case data == nil:
+		err = removeFile(path, expected)
+	case expected == nil:
+		err = createFile(path, data)
+	default:
+		err = overwriteFile(path, expected, data)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// createFile writes a file that must not exist.
+func createFile(path string, data []byte) error {
+	temp, err := writeTemp(filepath.Dir(path), data, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp) }() // it has its name, or is of no use
+	err = os.Link(temp, path)              // never replaces a file, as rename does
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return errChanged
+	case err == nil:
+		return nil
+	}
+	// A file system without links.
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return errChanged
+	}
+	return os.Rename(temp, path)
+}
+
+// overwriteFile writes a file in the place of another one.
+func overwriteFile(path string, expected, data []byte) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errChanged
+	}
+	if err != nil {
+		return err
+	}
+	temp, err := writeTemp(filepath.Dir(path), data, info)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(temp) }() // it is in place, or of no use
+	if !holds(path, expected) {
+		return errChanged
+	}
+	err = exchange(temp, path)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOSYS):
+		return os.Rename(temp, path)
+	case errors.Is(err, fs.ErrNotExist):
+		return errChanged
+	case err != nil:
+		return err
+	}
+	// What stood there is now under the other name: it may be newer than
+	// what was expected.
+	if holds(temp, expected) {
+		return nil
+	}
+	if err := exchange(temp, path); err == nil && !holds(temp, data) {
+		_ = exchange(temp, path) // it was changed once more, and the newest stays
+	}
+	return errChanged
+}
+
+// removeFile removes a file that holds what is expected.
+func removeFile(path string, expected []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	temp := f.Name()
+	defer func() { _ = os.Remove(temp) }() // it is meant to go
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if !holds(path, expected) {
+		return errChanged
+	}
+	if err := os.Rename(path, temp); err != nil {
+		return err
+	}
+	if !holds(temp, expected) {
+		_ = os.Link(temp, path) // if there is none again, which would be newer
+		return errChanged
+	}
+	return nil
+}
+
+// sweep removes what writers left that were killed. The caller holds the lock of
+// the root, so that no writer lives whose file it could be.
+func sweep(ctx context.Context, root string) {
+	none := func(string) bool { return false }
+	clean := func(dir string) bool {
+		if _, err := os.Stat(filepath.Join(dir, ownDir)); dir != root && err == nil {
+			return false // another store's has another lock
+		}
+		entries, err := os.ReadDir(dir)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), tempPrefix) && e.Type().IsRegular() {
+				_ = os.Remove(filepath.Join(dir, e.Name())) // it harms nobody, and the next writer tries again
+			}
+		}
+		return err == nil
+	}
+	// Who reads the directory tells of trouble with it.
+	_, _ = filetree.Walk{Scope: filetree.Scope{Root: root}, Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx)
+}
+
+func holds(path string, data []byte) bool {
+	got, err := readFile(path)
+	return err == nil && bytes.Equal(got, data)
+}

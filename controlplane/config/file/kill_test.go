@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package file
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const (
+	// killedWriterDir tells a process of the test that it is the writer.
+	killedWriterDir = "OUTRIGGER_TEST_KILLED_WRITER"
+	killedWrites    = 5000
+	killedObjects   = 1000
+	// inOneFile of the objects stand in a file that a person wrote.
+	inOneFile = 50
+	countKey  = "outrigger.example/count"
+)
+
+func killedKey(i int) model.Key {
+	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: fmt.Sprintf("w%d", i)}
+}
+
+// TestKilledWriter kills a process in the middle of 5,000 writes: every write
+// that it acknowledged is there, and no file is torn.
+func TestKilledWriter(t *testing.T) {
+	if dir := os.Getenv(killedWriterDir); dir != "" {
+		writeUntilKilled(t, dir)
+		return
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	var people strings.Builder
+	for i := range inOneFile {
+		fmt.Fprintf(&people, "# comment %d\n%s", i, workload(fmt.Sprintf("w%d", i), "10.0.0.1"))
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "people.yaml"), []byte(people.String()), 0o600))
+
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWriter$") //nolint:gosec // this binary
+	child.Env = append(os.Environ(), killedWriterDir+"="+dir)
+	out, err := child.StdoutPipe()
+	must(t, err, child.Start())
+	killAt := killedWrites/10 + rand.IntN(killedWrites*8/10)
+	acknowledged, n, start := map[int]int{}, 0, time.Now()
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		i, count, ok := strings.Cut(lines.Text(), " ")
+		if !ok {
+			t.Fatalf("the writer says %q", lines.Text())
+		}
+		index, err := strconv.Atoi(i)
+		must(t, err)
+		acknowledged[index], err = strconv.Atoi(count)
+		must(t, err)
+		if n++; n == killAt {
+			t.Logf("killed after %d writes in %v: %.0f/s", n, time.Since(start), float64(n)/time.Since(start).Seconds())
+			must(t, child.Process.Kill())
+		}
+	}
+	if err := child.Wait(); err == nil || n < killAt {
+		t.Fatalf("the writer ended by itself after %d writes: %v", n, err)
+	}
+
+	// Wherever it was in its work.
+	must(t, os.WriteFile(filepath.Join(dir, killedKey(0).Namespace, tempPrefix+"1"), []byte("half"), 0o600))
+	s := loadOnce(t, dir, "")
+	if p := s.Problems(); len(p) > 0 {
+		t.Errorf("problems: %v", p)
+	}
+	for i, count := range acknowledged {
+		c := s.Get(killedKey(i))
+		if c == nil {
+			t.Errorf("%s is lost", killedKey(i))
+		} else if got, _ := strconv.Atoi(c.Annotations[countKey]); got < count {
+			t.Errorf("%s: write %d is lost, it holds %d", c.Key, count, got)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "people.yaml"))
+	must(t, err)
+	if got := strings.Count(string(text), "# comment "); got != inOneFile {
+		t.Errorf("%d comments of %d are left", got, inOneFile)
+	}
+	// The lock went with the process.
+	if _, err := s.Patch(t.Context(), killedKey(0), func(c *model.Config) error { c.Labels = map[string]string{"after": "all"}; return nil }); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*", tempPrefix+"*")); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v are left", left, err)
+	}
+}
+
+// writeUntilKilled creates objects and updates them, and says so.
+func writeUntilKilled(t *testing.T, dir string) {
+	t.Helper()
+	s, err := New(Config{Dir: dir})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	<-s.Synced()
+	for i := range killedWrites {
+		c := s.Get(killedKey(i % killedObjects)).Clone()
+		if c == nil {
+			objects, _ := codec.Decode("", []byte(workload(killedKey(i%killedObjects).Name, "10.0.0.1")))
+			c = objects[0]
+			c.ResourceVersion = ""
+		}
+		write := s.Update
+		if c.ResourceVersion == "" {
+			write = s.Create
+		}
+		c.Annotations = map[string]string{countKey: strconv.Itoa(i)}
+		_, err := write(t.Context(), c)
+		must(t, err)
+		_, err = fmt.Fprintf(os.Stdout, "%d %d\n", i%killedObjects, i)
+		must(t, err)
+	}
+	cancel()
+	must(t, <-done)
+}

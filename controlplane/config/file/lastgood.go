@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package file
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// lastGood keeps on disk the objects that stay in force although their file
+// went bad, so that a restart does not lose them: one file for each bad file,
+// gone when that is mended. What cannot be written is logged and costs no more
+// than what a restart loses.
+type lastGood struct {
+	dir string // empty turns it off
+	log *slog.Logger
+}
+
+// place gives where the objects of a file are kept.
+func (l lastGood) place(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join(l.dir, hex.EncodeToString(sum[:12])+".yaml")
+}
+
+// save writes what a file keeps, or removes what it does not keep any more.
+func (l lastGood) save(f *file) {
+	if l.dir == "" {
+		return
+	}
+	if err := l.write(l.place(f.path), f.path, f.kept); err != nil {
+		l.log.Warn("the last good version of objects cannot be kept on disk", "path", f.path, "err", err)
+	}
+}
+
+func (l lastGood) write(place, path string, objects []*model.Config) error {
+	if len(objects) == 0 {
+		if err := os.Remove(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# The last good objects of %s, which has become bad.\n", path)
+	for _, c := range objects {
+		doc, err := codec.EncodeJSON(c)
+		if err != nil {
+			return err
+		}
+		b.WriteString("---\n")
+		b.Write(doc)
+		b.WriteString("\n")
+	}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		return err
+	}
+	temp, err := writeTemp(l.dir, b.Bytes(), nil)
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(temp, place); err != nil {
+		_ = os.Remove(temp) // the first error is what matters
+	}
+	return err
+}
+
+// load gives the objects that were kept for a file. Those that are not valid
+// any more are left out: another version may have written them.
+func (l lastGood) load(path string) []*model.Config {
+	if l.dir == "" {
+		return nil
+	}
+	data, err := readFile(l.place(path))
+	if err != nil {
+		return nil // there are none, as for most files
+	}
+	objects, problems := codec.Decode(path, data)
+	for _, p := range problems {
+		l.log.Warn("a last good version that was kept on disk is not good", "source", l.place(path), "reason", p.Reason)
+	}
+	for _, c := range objects {
+		c.Source = path // not the line of the copy
+	}
+	return objects
+}
+
+// prune removes what was kept for files that are gone.
+func (l lastGood) prune(files map[string]*file) {
+	if l.dir == "" {
+		return
+	}
+	places := map[string]bool{}
+	for path := range files {
+		places[l.place(path)] = true
+	}
+	kept, err := filepath.Glob(filepath.Join(l.dir, "*.yaml"))
+	if err != nil {
+		return
+	}
+	for _, place := range kept {
+		if !places[place] {
+			_ = os.Remove(place) // it harms nobody
+		}
+	}
+}

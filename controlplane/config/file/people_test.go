@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	metav1alpha1 "istio.io/api/meta/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func (r *running) read(name string) string {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, name))
+	must(r.t, err)
+	return string(text)
+}
+
+func (r *running) edited(name string) *model.Config {
+	r.t.Helper()
+	key := model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}
+	r.eventually(name+" is there", func() bool { return r.Get(key) != nil })
+	c := r.Get(key).Clone()
+	c.Labels = map[string]string{"edited": "yes"}
+	return c
+}
+
+// Objects in files of people are edited where they stand.
+func TestFileStoreEditsInPlace(t *testing.T) {
+	t.Parallel()
+	const head, bad = "# head\n", "# bad\nkind: [\n---\n"
+	a, b, c := workload("a", "10.0.0.1"), "# b\n"+workload("b", "10.0.0.2"), "# c\n"+workload("c", "10.0.0.3")
+	r := follow(t, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(head+a+b+bad+c), 0o640))
+	})
+	version, err := r.Update(t.Context(), r.edited("b"))
+	must(t, err)
+	if got := r.Get(defaultKey("b")); got.ResourceVersion != version || got.Labels["edited"] != "yes" {
+		t.Errorf("the own write is not shown: %v", got)
+	}
+	text := r.read("all.yaml")
+	if !strings.HasPrefix(text, head+a+"# b\n") || !strings.HasSuffix(text, "---\n"+bad+c) || !strings.Contains(text, "edited: ") {
+		t.Errorf("the file is now:\n%s", text)
+	}
+	if info, err := os.Stat(filepath.Join(r.dir, "all.yaml")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("its mode is now %v, %v", info.Mode(), err)
+	}
+	must(t, r.Delete(t.Context(), defaultKey("b"), version), r.Delete(t.Context(), defaultKey("a"), ""))
+	if text := r.read("all.yaml"); text != "---\n"+bad+c {
+		t.Errorf("the file is now:\n%s", text)
+	}
+	r.write("alone.yaml", workload("alone", "10.0.0.4"))
+	must(t, r.Delete(t.Context(), r.edited("alone").Key, ""))
+	if _, err := os.Stat(filepath.Join(r.dir, "alone.yaml")); err == nil {
+		t.Error("an empty file is left")
+	}
+	if r.Get(defaultKey("alone")) != nil {
+		t.Error("a deleted object is still shown")
+	}
+}
+
+// An object that is removed from a file with a broken document is gone, also if
+// the store reads the file before the writer tells it what was written.
+func TestFileStoreReadsBeforeTheWriterAdopts(t *testing.T) {
+	t.Parallel()
+	const bad = "# bad\nkind: [\n---\n"
+	a, b := workload("a", "10.0.0.1"), workload("b", "10.0.0.2")
+	r := follow(t, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(a+bad+b), 0o640))
+	})
+	path, left := filepath.Join(r.dir, "all.yaml"), []byte("---\n"+bad+b)
+	must(t, os.WriteFile(path, left, 0o640))
+	r.lookAtAll()
+	r.refresh(t.Context())
+	if r.Get(defaultKey("a")) == nil {
+		t.Error("what nobody can read may be the object, and it does not stay")
+	}
+	if version := r.adopt(t.Context(), path, decodeContent(t.Context(), path, left), defaultKey("a")); version != "" || r.Get(defaultKey("a")) != nil || r.Get(defaultKey("b")) == nil {
+		t.Errorf("after its end it has version %q: %v", version, r.Get(defaultKey("a")))
+	}
+}
+
+func defaultKey(name string) model.Key {
+	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}
+}
+
+// What a person broke is not overwritten by who has not seen it.
+func TestFileStoreSparesBrokenDocuments(t *testing.T) {
+	t.Parallel()
+	r := follow(t, nil)
+	r.write("a.yaml", workload("a", "10.0.0.1"))
+	c := r.edited("a")
+	r.write("a.yaml", workload("a", "half an address"))
+	_, err := r.Update(t.Context(), c)
+	if !errors.Is(err, config.ErrMalformed) || config.StatusCode(err) != 409 || !strings.Contains(err.Error(), "a.yaml:4: ") && !strings.Contains(err.Error(), "half an address") {
+		t.Errorf("update: %v", err)
+	}
+	if text := r.read("a.yaml"); text != workload("a", "half an address") {
+		t.Errorf("the file is now %s", text)
+	}
+	r.write("new.yaml", workload("new", "half an address"))
+	r.wantProblem("default/new")
+	next := c.Clone()
+	next.Name, next.ResourceVersion = "new", ""
+	if _, err := r.Create(t.Context(), next); !errors.Is(err, config.ErrMalformed) {
+		t.Errorf("create: %v", err)
+	}
+	c.ResourceVersion = "" // whatever it is
+	_, err = r.Update(t.Context(), c)
+	must(t, err)
+	r.eventually("only the other problem is left", func() bool { return len(r.Problems()) == 1 })
+}
+
+// A person edits a file while a writer changes another object in it: no edit of
+// the person is lost. The person's editor writes a new file and renames it, so
+// that it may undo the writer; not the other way round.
+func TestFileStoreSparesEditsOfPeople(t *testing.T) {
+	t.Parallel()
+	const edits = 200
+	r := follow(t, nil)
+	r.write("all.yaml", workload("counted", "10.0.0.1")+workload("person", "10.0.1.0"))
+	key := r.edited("counted").Key
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	var writes atomic.Int64
+	all.Go(func() {
+		for ; !closed(stop); writes.Add(1) {
+			_, err := r.Patch(t.Context(), key, func(c *model.Config) error {
+				c.Annotations = map[string]string{countKey: strconv.FormatInt(writes.Load(), 10)}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("write %d: %v", writes.Load(), err)
+				return
+			}
+		}
+	})
+	for i := range edits {
+		last := writes.Load()
+		r.eventually("the writer goes on", func() bool { return writes.Load() > last })
+		text := ""
+		r.eventually(fmt.Sprintf("edit %d of the person is there", i), func() bool {
+			text = r.read("all.yaml")
+			return strings.Contains(text, fmt.Sprintf("address: 10.0.1.%d}", i))
+		})
+		r.write("all.yaml~", strings.Replace(text, fmt.Sprintf("10.0.1.%d}", i), fmt.Sprintf("10.0.1.%d}", i+1), 1))
+		r.rename("all.yaml~", "all.yaml")
+	}
+	close(stop)
+	all.Wait()
+	r.wantAddress("person", fmt.Sprintf("10.0.1.%d", edits))
+	t.Logf("%d writes between %d edits", writes.Load(), edits)
+}
+
+// A directory that takes no writes, such as a ConfigMap, is read all the same,
+// and status is kept in memory.
+func TestFileStoreReadOnlyDirectory(t *testing.T) {
+	t.Parallel()
+	r := follow(t, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o644),
+			os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755), os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o555))
+	})
+	if os.Geteuid() == 0 {
+		// Another user for the file system, on this thread alone.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		must(t, unix.Setfsuid(65534))
+		defer func() { must(t, unix.Setfsuid(0)) }()
+	}
+	c := r.edited("a")
+	_, err := r.Update(t.Context(), c)
+	if !errors.Is(err, config.ErrReadOnly) || config.StatusCode(err) != 405 {
+		t.Errorf("update: %v", err)
+	}
+	if err := r.Delete(t.Context(), c.Key, ""); !errors.Is(err, config.ErrReadOnly) {
+		t.Errorf("delete: %v", err)
+	}
+	other := c.Clone()
+	other.Name, other.ResourceVersion = "b", ""
+	if _, err := r.Create(t.Context(), other); !errors.Is(err, config.ErrReadOnly) {
+		t.Errorf("create: %v", err)
+	}
+	for _, reason := range []string{"one", "two"} {
+		c.Status = &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{{Type: "x", Reason: reason}}}
+		version, err := r.UpdateStatus(t.Context(), c)
+		must(t, err)
+		c = r.Get(c.Key).Clone()
+		if c.ResourceVersion != version || c.Status.(*metav1alpha1.IstioStatus).GetConditions()[0].GetReason() != reason {
+			t.Errorf("the status is %v", c.Status)
+		}
+	}
+	if n := strings.Count(r.log.String(), "kept in memory only"); n != 1 {
+		t.Errorf("it was said %d times", n)
+	}
+}
+
+// A link to a file elsewhere stays a link.
+func TestFileStoreWritesThroughLinks(t *testing.T) {
+	t.Parallel()
+	target := filepath.Join(t.TempDir(), "shared.yaml")
+	must(t, os.WriteFile(target, []byte(workload("a", "10.0.0.1")), 0o600))
+	dir := t.TempDir()
+	must(t, os.Symlink(target, filepath.Join(dir, "link.yaml")))
+	r := followWith(t, Config{Dir: dir, Links: []string{filepath.Dir(target)}})
+	_, err := r.Update(t.Context(), r.edited("a"))
+	must(t, err)
+	text, err := os.ReadFile(target)
+	must(t, err)
+	if info, err := os.Lstat(filepath.Join(r.dir, "link.yaml")); err != nil || info.Mode()&os.ModeSymlink == 0 || !strings.Contains(string(text), "edited") {
+		t.Errorf("the link is %v, %v; its file holds %s", info.Mode(), err, text)
+	}
+}
+
+// Files of people that have the name of a new object's file stay.
+func TestFileStoreFindsAFreeName(t *testing.T) {
+	t.Parallel()
+	r := follow(t, func(dir string) { must(t, os.Mkdir(filepath.Join(dir, "default"), 0o700)) })
+	r.write("default/workloadentry-a.yaml", workload("other", "10.0.0.1"))
+	c := r.edited("other")
+	c.Name, c.ResourceVersion = "a", ""
+	_, err := r.Create(t.Context(), c)
+	must(t, err)
+	long := c.Clone()
+	long.Name = strings.Repeat(strings.Repeat("x", 60)+".", 4) + "xx"
+	_, err = r.Create(t.Context(), long)
+	must(t, err)
+	if r.Get(long.Key) == nil || !strings.Contains(r.read("default/workloadentry-a-2.yaml"), "name: a") ||
+		r.read("default/workloadentry-a.yaml") != workload("other", "10.0.0.1") {
+		t.Error("a file was not written, or one of a person was")
+	}
+	must(t, r.Delete(t.Context(), long.Key, ""), r.Delete(t.Context(), c.Key, ""))
+	if left, err := os.ReadDir(filepath.Join(r.dir, "default")); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v are left", left, err)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package file
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/edit"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// errHeld means that a file is gone or empty for the moment, perhaps because an
+// editor is about to write it anew.
+var errHeld = errors.New("its file is gone for the moment")
+
+// maxLooked bounds the files that a write looks at again because they hold its
+// object. More than one of them counts for nothing but a problem.
+const maxLooked = 16
+
+// locked runs a write while nobody else writes, and repeats it when a file
+// changed under it. ReadOnly means that the directory takes no writes.
+func (s *Store) locked(ctx context.Context, verb string, key model.Key, write func(readOnly bool) error) error {
+	select {
+	case s.writing <- struct{}{}:
+		defer func() { <-s.writing }()
+	case <-ctx.Done():
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%s %s: %w", verb, key, err)
+		}
+		release, err := lockFile(ctx, s.cfg.Dir)
+		switch {
+		case isReadOnly(err):
+			err = write(true)
+		case err != nil:
+			return fmt.Errorf("%s %s: %w", verb, key, err)
+		default:
+			if !s.swept { // in the turn that writing gives
+				sweep(ctx, s.cfg.Dir)
+				s.swept = true
+			}
+			err = write(false)
+			release()
+		}
+		switch {
+		case errors.Is(err, errChanged):
+		case errors.Is(err, errHeld):
+			settled := time.NewTimer(s.cfg.Settle)
+			select {
+			case <-settled.C:
+			case <-ctx.Done():
+				settled.Stop()
+			}
+		case isReadOnly(err):
+			return fmt.Errorf("%s %s: %w (%w)", verb, key, config.ErrReadOnly, err)
+		case err != nil:
+			return fmt.Errorf("%s %s: %w", verb, key, err)
+		default:
+			return nil
+		}
+	}
+}
+
+// standing is an object as it is on disk now.
+type standing struct {
+	object *model.Config // with its status; nil when there is none
+	file   *file         // that it stands in
+	// fault is what is wrong with its document; empty when nothing is.
+	fault model.Problem
+}
+
+// malformed tells of the fault.
+func malformed(p model.Problem) error {
+	return fmt.Errorf("%w (%s: %s)", config.ErrMalformed, p.Source, p.Reason)
+}
+
+// fresh looks again at the files that hold an object, or would.
+func (s *Store) fresh(ctx context.Context, key model.Key) (standing, error) {
+	ctx = context.WithoutCancel(ctx) // half a look says wrong things
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tree
+	t.now, t.whole = time.Now(), true
+	defer func() { t.whole = false }()
+	if !t.loaded {
+		t.all = true
+		t.refresh(ctx, t.now)
+	}
+	if !t.loaded {
+		s.publish()
+		return standing{}, fmt.Errorf("read the config directory %s: %s", s.cfg.Dir, t.trouble[s.cfg.Dir])
+	}
+	look := func(path string) bool {
+		info, err := os.Stat(path)
+		t.look(ctx, path, info, err, true)
+		return err == nil
+	}
+	// Those that win come first: what they hold is what counts.
+	holders := slices.SortedFunc(slices.Values(s.index.holders[key]), func(a, b holder) int {
+		if precedes(a.file, b.file) {
+			return -1
+		}
+		return 1
+	})
+	held := len(holders) > 0
+	for _, h := range holders[:min(maxLooked, len(holders))] {
+		look(h.file.path)
+	}
+	for n := 1; look(s.place(key, n)); n++ {
+	}
+	t.status.look(t.status.place(key))
+	s.publish()
+	if held && len(s.index.holders[key]) == 0 {
+		// Somebody removed it, or moved it to a file that was not seen yet.
+		t.all = true
+		t.refresh(ctx, t.now)
+		s.publish()
+	}
+	h := s.index.winner(key)
+	switch {
+	case h.file == nil:
+		return standing{}, nil
+	case h.file.held():
+		return standing{}, errHeld
+	}
+	return standing{t.status.dress(h.object), h.file, h.file.fault(key)}, nil
+}
+
+// place gives the n-th path, from 1, for the file of a new object: <namespace>/
+// <kind>-<name>.yaml below the directory. Further ones are taken when people
+// keep other things there.
+func (s *Store) place(key model.Key, n int) string {
+	words := []string{strings.ToLower(string(key.Kind)), key.Name}
+	if n > 1 {
+		words = append(words, strconv.Itoa(n))
+	}
+	return filepath.Join(s.cfg.Dir, key.Namespace, fileName(".yaml", "-", words...))
+}
+
+// Create adds an object in a file of its own, <namespace>/<kind>-<name>.yaml;
+// see [config.Store]. A creation time that it has is kept, to the second.
+func (s *Store) Create(ctx context.Context, c *model.Config) (version string, err error) {
+	const verb = "create"
+	next, err := config.CheckWrite(verb, s, c)
+	if err != nil {
+		return "", err
+	}
+	next.Created = config.Creation(next)
+	doc, err := encodeDocument(next)
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", verb, c.Key, err)
+	}
+	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+		now, err := s.fresh(ctx, c.Key)
+		switch {
+		case err != nil:
+			return err
+		case now.object != nil:
+			return config.ErrExists
+		case readOnly:
+			return config.ErrReadOnly
+		}
+		for _, p := range s.Problems() {
+			if p.Object == c.Key && !p.Warning {
+				return malformed(p)
+			}
+		}
+		n := 1
+		for exists(s.place(c.Key, n)) {
+			n++
+		}
+		path := s.place(c.Key, n)
+		after := decodeContent(context.WithoutCancel(ctx), path, doc)
+		if err := acceptable(content{}, after, c.Key, true); err != nil {
+			return err
+		}
+		if err := s.saveStatus(c.Key, nil, false); err != nil {
+			return err
+		}
+		if err := makeDirs(s.cfg.Dir, filepath.Dir(path)); err != nil {
+			return err
+		}
+		if err := replaceFile(path, nil, doc); err != nil {
+			return err
+		}
+		version = s.adopt(ctx, path, after, c.Key)
+		return nil
+	})
+	return version, err
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// encodeDocument gives an object as it stands in a file.
+func encodeDocument(c *model.Config) ([]byte, error) {
+	bare := *c
+	bare.UID, bare.ResourceVersion, bare.Generation, bare.Status = "", "", 0, nil
+	return codec.EncodeYAML(&bare)
+}
+
+// acceptable gives why a file must not be changed like this.
+func acceptable(before, after content, key model.Key, there bool) error {
+	for _, p := range after.problems {
+		if there && p.Object == key && !p.Warning {
+			return &config.InvalidError{Key: key, Faults: []field.Error{{Text: p.Reason}}}
+		}
+	}
+	if err := checkEdit(before, after, key, there); err != nil {
+		return fmt.Errorf("%w (its file cannot be changed in place: %w: change it by hand)", config.ErrMalformed, err)
+	}
+	return nil
+}
+
+// adopt makes a file visible that was just written, and gives the version that
+// the object in it has; empty when it was removed.
+func (s *Store) adopt(ctx context.Context, path string, written content, key model.Key) (version string) {
+	ctx = context.WithoutCancel(ctx) // it was written
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tree.known = written
+	is := func(c *model.Config) bool { return c.Key == key }
+	if f := s.tree.files[path]; f != nil && !slices.ContainsFunc(written.objects, is) {
+		// Else a document that nobody can read would keep it in force, also if the
+		// file was read since it was written.
+		f.objects, f.read = slices.DeleteFunc(slices.Clone(f.objects), is), false
+	}
+	info, err := os.Stat(path)
+	s.tree.look(ctx, path, info, err, true)
+	s.tree.known = content{}
+	s.publish()
+	if i := slices.IndexFunc(written.objects, is); i >= 0 {
+		return s.tree.status.dress(written.objects[i]).ResourceVersion
+	}
+	return ""
+}
+
+func (s *Store) saveStatus(key model.Key, status any, readOnly bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.tree.status.save(key, status, readOnly)
+	s.publish()
+	return err
+}
+
+// Update replaces the document of an object in its file; see [config.Store].
+func (s *Store) Update(ctx context.Context, c *model.Config) (version string, err error) {
+	const verb = "update"
+	next, err := config.CheckWrite(verb, s, c)
+	if err != nil {
+		return "", err
+	}
+	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+		now, err := s.fresh(ctx, c.Key)
+		if err != nil {
+			return err
+		}
+		if err := config.CompareVersion(now.object, c.ResourceVersion); err != nil {
+			return err
+		}
+		mended := now.fault != model.Problem{}
+		if mended && c.ResourceVersion != "" {
+			// Who read the last good version has not seen what stands there.
+			return malformed(now.fault)
+		}
+		next, err := config.Successor(now.object, next)
+		if err != nil {
+			return err
+		}
+		if config.SameContent(now.object, next) && now.object.APIVersion == next.APIVersion && !mended {
+			version = now.object.ResourceVersion
+			return nil
+		}
+		if readOnly {
+			return config.ErrReadOnly
+		}
+		doc, err := encodeDocument(next)
+		if err != nil {
+			return err
+		}
+		version, err = s.rewrite(ctx, now.file, c.Key, doc)
+		return err
+	})
+	return version, err
+}
+
+// rewrite replaces the document of an object in a file, or removes it when doc
+// is nil, and gives the new version of the object.
+func (s *Store) rewrite(ctx context.Context, f *file, key model.Key, doc []byte) (version string, err error) {
+	path, err := filepath.EvalSymlinks(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", errChanged
+	}
+	if err != nil {
+		return "", err
+	}
+	data, _, err := s.tree.scope.ReadFile(path, codec.MaxFileSize+1)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	same, before := f.read && sha256.Sum256(data) == f.sum, content{objects: f.written, problems: f.problems}
+	s.mu.Unlock()
+	if !same {
+		return "", errChanged
+	}
+	next, err := edit.Object(data, key, doc)
+	if err != nil {
+		return "", fmt.Errorf("%w (%s: %w: change it by hand)", config.ErrMalformed, f.path, err)
+	}
+	after := decodeContent(context.WithoutCancel(ctx), f.path, next)
+	if err := acceptable(before, after, key, doc != nil); err != nil {
+		return "", err
+	}
+	if doc != nil || !onlyMarkers(next) {
+		if err := replaceFile(path, data, next); err != nil {
+			return "", err
+		}
+		return s.adopt(ctx, f.path, after, key), nil
+	}
+	if err := replaceFile(path, data, nil); err != nil {
+		return "", err
+	}
+	if path != f.path {
+		_ = os.Remove(f.path) // a link that leads nowhere now; fails where a directory on the way is the link
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tree.drop(f)
+	s.publish()
+	return "", nil
+}
+
+// UpdateStatus replaces the status of an object, which is kept in
+// .outrigger/status, or in memory when that cannot be written to; see [config.Store].
+func (s *Store) UpdateStatus(ctx context.Context, c *model.Config) (version string, err error) {
+	const verb = "update the status of"
+	status, err := config.CheckStatus(verb, s, c)
+	if err != nil {
+		return "", err
+	}
+	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+		now, err := s.fresh(ctx, c.Key)
+		if err != nil {
+			return err
+		}
+		if err := config.CompareVersion(now.object, c.ResourceVersion); err != nil {
+			return err
+		}
+		if !model.SameSpec(now.object.Status, status) {
+			if err := s.saveStatus(c.Key, status, readOnly); err != nil {
+				return err
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		bare := s.index.winner(c.Key).object
+		if bare == nil {
+			return errChanged // it went while its status was written
+		}
+		version = s.tree.status.dress(bare).ResourceVersion
+		return nil
+	})
+	return version, err
+}
+
+// Patch changes the newest state of an object; see [config.Store].
+func (s *Store) Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error) {
+	if s.Get(key) == nil {
+		if _, err := s.fresh(ctx, key); err != nil && !errors.Is(err, errHeld) {
+			return "", fmt.Errorf("patch %s: %w", key, err)
+		}
+	}
+	return config.PatchByUpdate(ctx, s, key, change)
+}
+
+// Delete removes the document of an object, and its file when nothing else
+// stands in it; see [config.Store].
+func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion string) error {
+	const verb = "delete"
+	removed := false
+	return s.locked(ctx, verb, key, func(readOnly bool) error {
+		for {
+			now, err := s.fresh(ctx, key)
+			switch {
+			case err != nil:
+				return err
+			case removed && now.object == nil:
+				return s.saveStatus(key, nil, false)
+			}
+			if !removed {
+				if err := config.CompareVersion(now.object, resourceVersion); err != nil {
+					return err
+				}
+			}
+			if readOnly {
+				return config.ErrReadOnly
+			}
+			// The same object may stand in several files.
+			if _, err := s.rewrite(ctx, now.file, key, nil); err != nil {
+				return err
+			}
+			removed = true
+		}
+	})
+}

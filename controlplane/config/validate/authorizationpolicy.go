@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package validate
+
+import (
+	"strconv"
+	"strings"
+
+	securityv1beta1 "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func validateAuthorizationPolicy(c *checker, cfg *model.Config) {
+	p, ok := cfg.Spec.(*securityv1beta1.AuthorizationPolicy)
+	if !ok {
+		return
+	}
+	c.targets(targets{selector: p.GetSelector(), ref: p.GetTargetRef(), refs: p.GetTargetRefs()})
+	c.dryRun(cfg.Annotations, p.GetAction())
+	action, rules := p.GetAction(), p.GetRules()
+	custom := action == securityv1beta1.AuthorizationPolicy_CUSTOM
+	switch {
+	case len(rules) == 0 && custom:
+		c.errorf("spec.rules", "is empty: the action CUSTOM asks nobody without rules; write \"rules: [{}]\" for every request")
+	case len(rules) == 0 && action == securityv1beta1.AuthorizationPolicy_DENY:
+		c.errorf("spec.rules", "is empty: the action DENY denies nothing without rules; write \"rules: [{}]\" for every request")
+	case len(rules) > mostPolicyRules:
+		c.errorf("spec.rules", "has %d entries: at most %d are allowed", len(rules), mostPolicyRules)
+	}
+	_, hasProvider := p.GetActionDetail().(*securityv1beta1.AuthorizationPolicy_Provider)
+	switch {
+	case custom && p.GetProvider().GetName() == "":
+		c.errorf("spec.provider.name", "is missing: the action CUSTOM needs the name of one of the mesh config's extensionProviders")
+	case !custom && hasProvider:
+		c.errorf("spec.provider", "is set, and the action is %s: remove it, or write action: CUSTOM", action)
+	}
+	for i, r := range rules {
+		c.policyRule(r, action, field.Index("spec.rules", i))
+	}
+}
+
+// mostPolicyRules bounds the lists of an AuthorizationPolicy.
+const mostPolicyRules = 512
+
+// dryRun checks the annotation that keeps a policy from taking effect.
+func (c *checker) dryRun(annotations map[string]string, action securityv1beta1.AuthorizationPolicy_Action) {
+	v, ok := annotations[dryRunAnnotation]
+	if !ok {
+		return
+	}
+	path := "metadata.annotations[" + dryRunAnnotation + "]"
+	if _, err := strconv.ParseBool(v); err != nil {
+		c.errorf(path, "is %s: write \"true\" or \"false\"", field.Quote(v))
+	}
+	switch action {
+	case securityv1beta1.AuthorizationPolicy_ALLOW, securityv1beta1.AuthorizationPolicy_DENY:
+	default:
+		c.errorf(path, "is set, and the action is %s: only ALLOW and DENY can be tried without effect; remove it", action)
+	}
+}
+
+func (c *checker) policyRule(r *securityv1beta1.Rule, action securityv1beta1.AuthorizationPolicy_Action, path string) {
+	custom := action == securityv1beta1.AuthorizationPolicy_CUSTOM
+	if n := len(r.GetFrom()); n > mostPolicyRules {
+		c.errorf(path+".from", "has %d entries: at most %d are allowed", n, mostPolicyRules)
+	}
+	for i, f := range r.GetFrom() {
+		at := field.Index(path+".from", i) + ".source"
+		c.policySource(f.GetSource(), at)
+		if custom {
+			c.customSource(f.GetSource(), at)
+		}
+	}
+	for i, t := range r.GetTo() {
+		c.policyOperation(t.GetOperation(), field.Index(path+".to", i)+".operation")
+	}
+	for i, w := range r.GetWhen() {
+		at := field.Index(path+".when", i)
+		c.condition(w, at)
+		if custom && strings.HasPrefix(w.GetKey(), "request.auth.") {
+			c.errorf(at+".key", "is %s, which is not known yet when the action CUSTOM decides: remove the condition", field.Quote(w.GetKey()))
+		}
+	}
+	if action == securityv1beta1.AuthorizationPolicy_DENY && onlyHTTP(r) {
+		c.warnf(path, "has attributes of HTTP only, so on TCP ports it denies everything: add to.operation.ports")
+	}
+}
+
+// attribute is one list of a source or operation.
+type attribute struct {
+	name   string
+	values []string
+	http   bool
+}
+
+func sourceAttributes(s *securityv1beta1.Source) []attribute {
+	return []attribute{
+		{"principals", s.GetPrincipals(), false},
+		{"notPrincipals", s.GetNotPrincipals(), false},
+		{"requestPrincipals", s.GetRequestPrincipals(), true},
+		{"notRequestPrincipals", s.GetNotRequestPrincipals(), true},
+		{"namespaces", s.GetNamespaces(), false},
+		{"notNamespaces", s.GetNotNamespaces(), false},
+		{"trustDomains", s.GetTrustDomains(), false},
+		{"notTrustDomains", s.GetNotTrustDomains(), false},
+		{"serviceAccounts", s.GetServiceAccounts(), false},
+		{"notServiceAccounts", s.GetNotServiceAccounts(), false},
+		{"ipBlocks", s.GetIpBlocks(), false},
+		{"notIpBlocks", s.GetNotIpBlocks(), false},
+		{"remoteIpBlocks", s.GetRemoteIpBlocks(), true},
+		{"notRemoteIpBlocks", s.GetNotRemoteIpBlocks(), true},
+	}
+}
+
+func operationAttributes(o *securityv1beta1.Operation) []attribute {
+	return []attribute{
+		{"hosts", o.GetHosts(), true},
+		{"notHosts", o.GetNotHosts(), true},
+		{"ports", o.GetPorts(), false},
+		{"notPorts", o.GetNotPorts(), false},
+		{"methods", o.GetMethods(), true},
+		{"notMethods", o.GetNotMethods(), true},
+		{"paths", o.GetPaths(), true},
+		{"notPaths", o.GetNotPaths(), true},
+	}
+}
+
+// attributes checks that there is a value, and that none is empty.
+func (c *checker) attributes(list []attribute, path string) {
+	n := 0
+	for _, a := range list {
+		n += len(a.values)
+		for i, v := range a.values {
+			if v == "" {
+				c.errorf(field.Index(path+"."+a.name, i), "is empty: write a value, or remove it")
+			}
+		}
+	}
+	if n == 0 {
+		c.errorf(path, "is empty: write at least one of its fields, such as %s", list[0].name)
+	}
+}
+
+func (c *checker) policySource(s *securityv1beta1.Source, path string) {
+	c.attributes(sourceAttributes(s), path)
+	for name, blocks := range field.Sorted(map[string][]string{
+		"ipBlocks": s.GetIpBlocks(), "notIpBlocks": s.GetNotIpBlocks(),
+		"remoteIpBlocks": s.GetRemoteIpBlocks(), "notRemoteIpBlocks": s.GetNotRemoteIpBlocks(),
+	}) {
+		for i, b := range blocks {
+			if b != "" {
+				c.ipRange(b, field.Index(path+"."+name, i))
+			}
+		}
+	}
+	accounts := len(s.GetServiceAccounts())+len(s.GetNotServiceAccounts()) > 0
+	if accounts && len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetNamespaces())+len(s.GetNotNamespaces()) > 0 {
+		c.errorf(path, "has serviceAccounts beside principals or namespaces: write one or the other")
+	}
+	c.serviceAccounts(s.GetServiceAccounts(), path+".serviceAccounts")
+	c.serviceAccounts(s.GetNotServiceAccounts(), path+".notServiceAccounts")
+}
+
+func (c *checker) serviceAccounts(list []string, path string) {
+	const most = 16
+	if len(list) > most {
+		c.errorf(path, "has %d entries: at most %d are allowed", len(list), most)
+	}
+	for i, s := range list {
+		namespace, name, both := strings.Cut(s, "/")
+		if !both {
+			name = namespace
+		}
+		if s != "" && (both && DNSLabelFault(namespace) != "" || SubdomainFault(name) != "") {
+			c.errorf(field.Index(path, i), "is %s: write the name of a service account, or namespace/name; wildcards are not allowed", field.Quote(s))
+		}
+	}
+}
+
+// customSource refuses what is not known when an external authorizer is
+// asked: it stands in front of the filters that find it out.
+func (c *checker) customSource(s *securityv1beta1.Source, path string) {
+	for _, a := range sourceAttributes(s) {
+		if len(a.values) > 0 && !strings.HasSuffix(strings.ToLower(a.name), "ipblocks") {
+			c.errorf(path+"."+a.name, "is set, which is not known yet when the action CUSTOM decides: remove it")
+		}
+	}
+}
+
+func (c *checker) policyOperation(o *securityv1beta1.Operation, path string) {
+	c.attributes(operationAttributes(o), path)
+	c.portTexts(o.GetPorts(), path+".ports")
+	c.portTexts(o.GetNotPorts(), path+".notPorts")
+	for name, paths := range field.Sorted(map[string][]string{"paths": o.GetPaths(), "notPaths": o.GetNotPaths()}) {
+		for i, p := range paths {
+			if strings.Contains(p, "{*}") || strings.Contains(p, "{**}") {
+				c.pathTemplate(p, field.Index(path+"."+name, i))
+			}
+		}
+	}
+}
+
+func (c *checker) portTexts(list []string, path string) {
+	for i, s := range list {
+		if n, err := strconv.ParseUint(s, 10, 32); s != "" && (err != nil || n == 0 || n > maxPort) {
+			c.errorf(field.Index(path, i), "is %s: a port is a number between 1 and 65535", field.Quote(s))
+		}
+	}
+}
+
+// pathTemplate checks a path with {*} (one segment) or {**} (any number).
+func (c *checker) pathTemplate(s, path string) {
+	rest := false
+	for segment := range strings.SplitSeq(s, "/") {
+		switch {
+		case rest:
+			c.errorf(path, "is %s: {**} has to be the last part with a wildcard, and alone in it", field.Quote(s))
+			return
+		case segment == "{**}":
+			rest = strings.Count(s, "{") > strings.Count(s[:strings.Index(s, "{**}")], "{")+1
+		case segment == "{*}":
+		case strings.ContainsAny(segment, "{}*"):
+			c.errorf(path, "is %s: in a path with {*} or {**} each stands alone between two \"/\", and no other wildcard", field.Quote(s))
+			return
+		}
+	}
+}
+
+// conditions are the keys of when; those with true take a key in brackets.
+var conditions = map[string]bool{
+	"request.headers": true, "request.auth.claims": true, "experimental.envoy.filters": true,
+	"source.ip": false, "remote.ip": false, "source.namespace": false, "source.principal": false, "source.serviceAccount": false,
+	"request.auth.principal": false, "request.auth.audiences": false, "request.auth.presenter": false,
+	"destination.ip": false, "destination.port": false, "connection.sni": false,
+}
+
+func (c *checker) condition(w *securityv1beta1.Condition, path string) {
+	name, bracket, hasBracket := strings.Cut(w.GetKey(), "[")
+	lookup := name
+	if strings.HasPrefix(name, "experimental.envoy.filters.") {
+		lookup = "experimental.envoy.filters"
+	}
+	inBrackets, known := conditions[lookup]
+	switch {
+	case w.GetKey() == "":
+		c.errorf(path+".key", "is missing: write an attribute such as source.ip or request.headers[x-user]")
+	case !known && c.full():
+		c.unlisted++
+	case !known:
+		var names []string
+		for k := range field.Sorted(conditions) {
+			names = append(names, k)
+		}
+		hint := field.DidYouMean(name, names)
+		if hint == "" {
+			hint = ": write one of " + strings.Join(names, ", ")
+		}
+		c.errorf(path+".key", "is %s, which is no attribute%s", field.Quote(w.GetKey()), hint)
+	case inBrackets && (!strings.HasSuffix(bracket, "]") || len(bracket) == 1):
+		c.errorf(path+".key", "is %s: write the name in brackets, as in %s[name]", field.Quote(w.GetKey()), name)
+	case !inBrackets && hasBracket:
+		c.errorf(path+".key", "is %s: %s takes no brackets; remove them", field.Quote(w.GetKey()), name)
+	}
+	if len(w.GetValues())+len(w.GetNotValues()) == 0 {
+		c.errorf(path, "has neither values nor notValues: write one of them")
+	}
+	for _, a := range []attribute{{name: "values", values: w.GetValues()}, {name: "notValues", values: w.GetNotValues()}} {
+		for i, v := range a.values {
+			at := field.Index(path+"."+a.name, i)
+			switch {
+			case v == "":
+				c.errorf(at, "is empty: write a value, or remove it")
+			case w.GetKey() == "destination.port":
+				c.portTexts([]string{v}, path+"."+a.name)
+			case strings.HasSuffix(w.GetKey(), ".ip"):
+				c.ipRange(v, at)
+			}
+		}
+	}
+}
+
+// onlyHTTP reports whether a rule looks at HTTP only.
+func onlyHTTP(r *securityv1beta1.Rule) bool {
+	http, tcp := false, false
+	see := func(list []attribute) {
+		for _, a := range list {
+			http = http || len(a.values) > 0 && a.http
+			tcp = tcp || len(a.values) > 0 && !a.http
+		}
+	}
+	for _, f := range r.GetFrom() {
+		see(sourceAttributes(f.GetSource()))
+	}
+	for _, t := range r.GetTo() {
+		see(operationAttributes(t.GetOperation()))
+	}
+	for _, w := range r.GetWhen() {
+		overHTTP := strings.HasPrefix(w.GetKey(), "request.") || w.GetKey() == "remote.ip"
+		see([]attribute{{values: []string{""}, http: overHTTP}})
+	}
+	return http && !tcp
+}
+
+// targets say what a policy is for.
+type targets struct {
+	selector *typev1beta1.WorkloadSelector
+	ref      *typev1beta1.PolicyTargetReference
+	refs     []*typev1beta1.PolicyTargetReference
+}
+
+// targets checks the selector and the references of a policy, of which there
+// may be one sort only.
+func (c *checker) targets(t targets) {
+	c.workloads(t.selector)
+	n := 0
+	for _, set := range []bool{t.selector != nil, t.ref != nil, len(t.refs) > 0} {
+		if set {
+			n++
+		}
+	}
+	if n > 1 {
+		c.errorf("spec", "has more than one of selector, targetRef and targetRefs: keep one of them")
+	}
+	const most = 16
+	if len(t.refs) > most {
+		c.errorf("spec.targetRefs", "has %d entries: at most %d are allowed", len(t.refs), most)
+	}
+	if t.ref != nil {
+		c.targetRef(t.ref, "spec.targetRef")
+	}
+	for i, r := range t.refs {
+		c.targetRef(r, field.Index("spec.targetRefs", i))
+	}
+}
+
+func (c *checker) targetRef(r *typev1beta1.PolicyTargetReference, path string) {
+	c.fault(path+".group", typeRule[gatewayv1.Group]().fault(r.GetGroup()))
+	c.fault(path+".kind", typeRule[gatewayv1.Kind]().fault(r.GetKind()))
+	c.fault(path+".name", typeRule[gatewayv1.ObjectName]().fault(r.GetName()))
+	if ns := r.GetNamespace(); ns != "" {
+		c.errorf(path+".namespace", "is %s: what a policy is for has to be in its namespace; remove it", field.Quote(ns))
+	}
+}
+
+// workloads checks a selector.
+func (c *checker) workloads(s *typev1beta1.WorkloadSelector) {
+	const path, most = "spec.selector.matchLabels", 4096
+	c.selector(s != nil, s.GetMatchLabels(), path)
+	if n := len(s.GetMatchLabels()); n > most {
+		c.errorf(path, "has %d entries: at most %d are allowed", n, most)
+	}
+	for k, v := range field.Sorted(s.GetMatchLabels()) {
+		if len(v) > maxLabel {
+			c.errorf(field.Key(path, k), "has %d characters: a label value has at most %d", len(v), maxLabel)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package validate
+
+import (
+	"math"
+	"strings"
+
+	"cel.dev/cel-go/common"
+	"cel.dev/cel-go/parser"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+func validateTelemetry(c *checker, cfg *model.Config) {
+	t, ok := cfg.Spec.(*telemetryv1alpha1.Telemetry)
+	if !ok {
+		return
+	}
+	c.targets(targets{selector: t.GetSelector(), ref: t.GetTargetRef(), refs: t.GetTargetRefs()})
+	if n := len(t.GetTracing()); n > 1 {
+		c.warnf("spec.tracing", "has %d entries: only the first has an effect", n)
+	}
+	for i, tr := range t.GetTracing() {
+		c.tracing(tr, field.Index("spec.tracing", i))
+	}
+	for i, m := range t.GetMetrics() {
+		at := field.Index("spec.metrics", i)
+		c.providers(m.GetProviders(), at+".providers")
+		c.duration(m.GetReportingInterval(), at+".reportingInterval")
+		for j, o := range m.GetOverrides() {
+			c.metricOverride(o, field.Index(at+".overrides", j))
+		}
+	}
+	for i, l := range t.GetAccessLogging() {
+		at := field.Index("spec.accessLogging", i)
+		c.providers(l.GetProviders(), at+".providers")
+		if l.GetFilter() != nil {
+			c.expression(l.GetFilter().GetExpression(), at+".filter.expression")
+		}
+	}
+}
+
+func (c *checker) providers(list []*telemetryv1alpha1.ProviderRef, path string) {
+	for i, p := range list {
+		if p.GetName() == "" {
+			c.errorf(field.Index(path, i)+".name", "is missing: write the name of one of the mesh config's extensionProviders")
+		}
+	}
+}
+
+func (c *checker) tracing(t *telemetryv1alpha1.Tracing, path string) {
+	c.providers(t.GetProviders(), path+".providers")
+	if n := len(t.GetProviders()); n > 1 {
+		c.warnf(path+".providers", "has %d entries: only the first has an effect", n)
+	}
+	if p := t.GetRandomSamplingPercentage(); p != nil && (math.IsNaN(p.GetValue()) || p.GetValue() < 0 || p.GetValue() > 100) {
+		c.errorf(path+".randomSamplingPercentage", "is %v: a percentage is between 0 and 100", p.GetValue())
+	}
+	for name, tag := range field.Sorted(t.GetCustomTags()) {
+		at := path + ".customTags[" + name + "]"
+		if name == "" {
+			c.errorf(path+".customTags", "has an empty key: write the name of a tag")
+		}
+		switch v := tag.GetType().(type) {
+		case *telemetryv1alpha1.Tracing_CustomTag_Literal:
+			c.notEmpty(v.Literal.GetValue(), at+".literal.value")
+		case *telemetryv1alpha1.Tracing_CustomTag_Environment:
+			c.notEmpty(v.Environment.GetName(), at+".environment.name")
+		case *telemetryv1alpha1.Tracing_CustomTag_Header:
+			c.notEmpty(v.Header.GetName(), at+".header.name")
+		case *telemetryv1alpha1.Tracing_CustomTag_Formatter:
+			c.notEmpty(v.Formatter.GetValue(), at+".formatter.value")
+		default:
+			c.errorf(at, "is empty: write literal, environment, header or formatter")
+		}
+	}
+}
+
+func (c *checker) notEmpty(s, path string) {
+	if s == "" {
+		c.errorf(path, "is empty: write a value")
+	}
+}
+
+func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path string) {
+	if v, ok := o.GetMatch().GetMetricMatch().(*telemetryv1alpha1.MetricSelector_CustomMetric); ok {
+		c.notEmpty(v.CustomMetric, path+".match.customMetric")
+	}
+	for name, tag := range field.Sorted(o.GetTagOverrides()) {
+		at := path + ".tagOverrides[" + name + "].value"
+		switch remove := tag.GetOperation() == telemetryv1alpha1.MetricsOverrides_TagOverride_REMOVE; {
+		case remove && tag.GetValue() != "":
+			c.errorf(at, "is %s: the operation REMOVE takes none; remove it", field.Quote(tag.GetValue()))
+		case !remove && tag.GetValue() == "":
+			c.errorf(at, "is missing: the operation UPSERT needs an expression, such as request.host")
+		}
+	}
+}
+
+// expression checks the syntax of an expression that Envoy evaluates. Its names
+// are Envoy's attributes, which differ between versions: they are not checked.
+func (c *checker) expression(s, path string) {
+	if s == "" {
+		c.errorf(path, "is missing: write an expression, such as response.code >= 400")
+		return
+	}
+	p, err := parser.NewParser(parser.Macros(parser.AllMacros...))
+	if err != nil {
+		c.errorf(path, "cannot be checked: %v", err)
+		return
+	}
+	if _, errs := p.Parse(common.NewTextSource(s)); len(errs.GetErrors()) > 0 {
+		e := errs.GetErrors()[0]
+		text, _, _ := strings.Cut(strings.TrimPrefix(e.Message, "Syntax error: "), " expecting ")
+		c.errorf(path, "is %s: it is no CEL expression: at column %d, %s", field.Quote(s), e.Location.Column()+1, text)
+	}
+}
