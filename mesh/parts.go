@@ -4,108 +4,236 @@
 package mesh
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"net/http"
+	"net/netip"
 	"strings"
 	"time"
-
-	"github.com/outrigger-mesh/outrigger/internal/memkey"
 )
 
-// Times that processes get to end. All but the control plane end at the same
-// time; together everything is gone within ten seconds.
-const (
-	graceWorkload = 6 * time.Second
-	graceControl  = 2 * time.Second
-)
+// certWait is how long the table waits for an Envoy to name its certificate.
+const certWait = 2 * time.Second
 
-// controlCommand is how the control plane is run.
-func (u *Mesh) controlCommand(s *state, rule string) command {
-	address := u.mesh.controlAddress()
-	return command{
-		path: filepath.Join(u.cfg.Programs, "outrigger-control"),
-		args: []string{
-			"discovery",
-			"--meshConfig", s.path("control", "mesh.yaml"),
-			"--registries", "",
-			"--grpcAddr", "",
-			"--secureGRPCAddr", hostPort(address, controlSecurePort),
-			"--httpAddr", hostPort(address, controlHTTPPort),
-			"--monitoringAddr", hostPort(address, controlMonitorPort),
-		},
-		env: u.cleanEnv(
-			variable{"JWT_RULE", rule},
-			variable{"OUTRIGGER_STATE_DIR", s.path("control", "ca")},
-			variable{"POD_NAMESPACE", rootNamespace},
-		),
-		dir: s.path("control"),
+// parts gives all processes of the mesh: the control plane, and for each
+// workload its application and its agent.
+func (u *Mesh) parts(s *state) (control *part, workloads []*part, err error) {
+	rule, err := u.issuer.rule()
+	if err != nil {
+		return nil, nil, err
 	}
+	control, err = u.newPart(s, controlName, roleControl, u.controlCommand(s, rule))
+	if err != nil {
+		return nil, nil, err
+	}
+	control.grace = graceControl
+	control.ready = u.readyAt("http://"+hostPort(u.mesh.controlAddress(), controlHTTPPort)+"/ready", http.StatusOK)
+	for _, w := range u.mesh.workloads {
+		app, agent, err := u.workloadParts(s, w)
+		if err != nil {
+			return nil, nil, err
+		}
+		agent.after = control.firstReady
+		workloads = append(workloads, app, agent)
+	}
+	return control, workloads, nil
 }
 
-// agentCommand is how the agent of a workload is run.
-func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
-	proxyConfig, err := json.Marshal(u.mesh.proxyConfig(u.cfg.Envoy))
+func (u *Mesh) workloadParts(s *state, w *workload) (app, agent *part, err error) {
+	run, err := u.appCommand(s, w)
 	if err != nil {
-		return command{}, fmt.Errorf("write the proxy config of %s: %w", w.name, err)
+		return nil, nil, err
 	}
-	// The agent's private key is on disk only encrypted with a key that exists in
-	// this process and in the agent, so that an agent that is started again can
-	// prove itself while the control plane does not answer.
-	key, err := memkey.New()
+	if app, err = u.newPart(s, w.name, roleApp, run); err != nil {
+		return nil, nil, err
+	}
+	app.ready = u.appReady(w)
+	if run, err = u.agentCommand(s, w); err != nil {
+		return nil, nil, err
+	}
+	if agent, err = u.newPart(s, w.name, roleAgent, run); err != nil {
+		return nil, nil, err
+	}
+	agent.prepare = func() error { return u.copyRoot(s, w) }
+	agent.ready = u.readyAt("http://"+hostPort(w.address, statusPort)+"/healthz/ready", http.StatusOK)
+	return app, agent, nil
+}
+
+// appReady gives what waits until the application is ready: its ready path
+// answers, else its port is open, else it was started.
+func (u *Mesh) appReady(w *workload) func(context.Context) error {
+	address := hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}), w.port)
+	switch {
+	case !w.listens():
+		return func(context.Context) error { return nil }
+	case w.readyPath != "":
+		return u.readyAt("http://"+address+w.readyPath, http.StatusPermanentRedirect)
+	}
+	return func(ctx context.Context) error { return poll(ctx, listens(address)) }
+}
+
+func (u *Mesh) newPart(s *state, name string, r role, c command) (*part, error) {
+	label := name
+	if r == roleAgent {
+		label = agentLabel(name)
+	}
+	out, err := newOutput(s.path("log", strings.ReplaceAll(label, " ", "-")+".log"))
 	if err != nil {
-		return command{}, fmt.Errorf("workload %q: %w", w.name, err)
+		return nil, err
 	}
-	return command{
-		path: filepath.Join(u.cfg.Programs, "outrigger-agent"),
-		args: []string{"proxy", "sidecar", "--domain", w.namespace + ".svc." + clusterDomain},
-		env: u.cleanEnv(
-			variable{"POD_NAME", w.name},
-			variable{"POD_NAMESPACE", w.namespace},
-			variable{"INSTANCE_IP", w.address.String()},
-			variable{"SERVICE_ACCOUNT", w.serviceAccount},
-			variable{"ISTIO_META_INTERCEPTION_MODE", "NONE"},
-			variable{"ISTIO_META_WORKLOAD_NAME", w.name},
-			variable{"ISTIO_META_CLUSTER_ID", "Kubernetes"},
-			variable{"PROXY_CONFIG", string(proxyConfig)},
-			variable{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
-			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
-			variable{"OUTRIGGER_BIND_ADDRESS", w.address.String()},
-			variable{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
-		),
-		dir:   s.workload(w),
-		files: []*os.File{key},
+	out.quiet = r != roleApp && !u.cfg.Verbose
+	out.show = func(l level, text string) { u.screen.child(label, l, text) }
+	if r == roleControl {
+		out.translate = u.configProblem
+	}
+	return &part{
+		name: name, role: r, command: c, out: out, events: u.show, kill: u.cfg.Kill,
+		grace: graceWorkload, restart: defaultRestart(), firstReady: make(chan struct{}),
 	}, nil
 }
 
-// appCommand is how the application of a workload is run. It gets the
-// caller's environment with the variables of the mesh on top.
-func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
-	argv := u.mesh.argv(w)
-	program, err := resolve(u.mesh.dir(), argv[0])
-	if err != nil {
-		return command{}, fmt.Errorf("workload %q: command: %w", w.name, err)
-	}
-	env := u.cfg.Environ
-	for _, v := range append(u.mesh.environment(w), variable{markVariable, s.dir}) {
-		env = append(env[:len(env):len(env)], v.name+"="+v.value) // the last of two counts
-	}
-	return command{path: program, args: argv[1:], env: env, dir: w.dir}, nil
+func (u *Mesh) readyAt(url string, most int) func(context.Context) error {
+	return func(ctx context.Context) error { return poll(ctx, answers(u.client, url, most)) }
 }
 
-// cleanEnv is the environment of our own programs: nothing of the caller's
-// but where programs and temporary files are, so that the same mesh file
-// gives the same mesh for everybody.
-func (u *Mesh) cleanEnv(vars ...variable) []string {
-	var env []string
-	for _, v := range u.cfg.Environ {
-		if name, _, _ := strings.Cut(v, "="); name == "PATH" || name == "TMPDIR" {
-			env = append(env, v)
+func closeOutputs(parts []*part) {
+	for _, p := range parts {
+		p.out.close()
+	}
+}
+
+func (u *Mesh) trackParts(control *part, workloads []*part) {
+	u.screen.track(control.name, control.role)
+	for _, w := range u.mesh.workloads {
+		u.screen.track(w.name, roleApp, roleAgent)
+	}
+}
+
+// show tells the person of an event.
+func (u *Mesh) show(p *part, e event) {
+	switch {
+	case e.kind == eventStarted && e.life == 1:
+		u.screen.progress(p.name, p.role, stateStarting)
+	case e.kind == eventReady && e.life == 1:
+		u.screen.progress(p.name, p.role, "ready in "+seconds(e.took))
+	case e.kind == eventReady:
+		u.screen.progress(p.name, p.role, "ready again")
+		u.screen.say(colorGreen, "outrigger: %sthe %s is ready again after %s", owner(p.name), p.role, seconds(e.took))
+	case e.kind == eventEnded:
+		why := ""
+		if e.why != "" {
+			why = ": " + e.why
+		}
+		u.screen.progress(p.name, p.role, "ended")
+		u.screen.say(colorRed, "outrigger: %sthe %s %s%s; starting it again in %s", owner(p.name), p.role, e.exit, why, e.wait)
+	}
+}
+
+// announce waits until every part is ready and shows the table.
+func (u *Mesh) announce(ctx context.Context, began time.Time, parts []*part) error {
+	timeout := time.NewTimer(u.cfg.Timeout)
+	defer timeout.Stop()
+	for _, p := range parts {
+		select {
+		case <-p.firstReady:
+		case <-ctx.Done():
+			return nil
+		case <-timeout.C:
+			return notReady(parts, u.cfg.Timeout)
 		}
 	}
-	for _, v := range vars {
-		env = append(env, v.name+"="+v.value)
+	took := time.Since(began)
+	rows := [][]string{{"WORKLOAD", "ADDRESS", "ENVOY", "IDENTITY", "CERTIFICATE EXPIRES"}}
+	certs, cancel := context.WithTimeout(ctx, certWait)
+	defer cancel()
+	for _, w := range u.mesh.workloads {
+		rows = append(rows, u.describe(certs, w))
 	}
-	return env
+	u.screen.settle()
+	if ctx.Err() != nil {
+		return nil
+	}
+	u.screen.table(rows)
+	u.screen.say(colorGreen, "ready in %s; Ctrl-C ends it", seconds(took))
+	u.screen.say("", "\ntry:\n%s", strings.Join(u.tries(), "\n"))
+	return nil
+}
+
+// notReady says which parts are not ready in time, with the last lines of
+// what they said.
+func notReady(parts []*part, timeout time.Duration) error {
+	var errs []error
+	for _, p := range parts {
+		if p.wasReady() {
+			continue
+		}
+		if p.after != nil && !isClosed(p.after) {
+			continue // it waits for another part
+		}
+		errs = append(errs, fmt.Errorf("%sthe %s is not ready after %s%s%s", owner(p.name), p.role, timeout, p.hint(), p.out.lastLines()))
+	}
+	return errors.Join(errs...)
+}
+
+// hint says what being ready means, where a person can change it.
+func (p *part) hint() string {
+	if p.role != roleApp {
+		return ""
+	}
+	return ": it must listen on 127.0.0.1 and its port (and answer its ready path, if it has one)"
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// describe gives the line of a workload in the table.
+func (u *Mesh) describe(ctx context.Context, w *workload) []string {
+	var cert certificate
+	admin := hostPort(w.address, adminPort)
+	err := poll(ctx, func(ctx context.Context) (ok bool) {
+		cert, ok, _ = askCertificate(ctx, u.client, admin) // asked again until there is one
+		return ok
+	})
+	if err != nil {
+		return []string{w.name, w.address.String(), "ready", "none yet", "-"}
+	}
+	return []string{w.name, w.address.String(), "ready", cert.identity, cert.expires.Local().Format("2006-01-02 15:04")}
+}
+
+// tries gives commands to try: a request through the Envoys of the first
+// workload and of another service, and where to look.
+func (u *Mesh) tries() []string {
+	first := u.mesh.workloads[0]
+	target := first
+	for _, w := range u.mesh.workloads {
+		if w.listens() && (w.service != first.service || w.namespace != first.namespace) {
+			target = w
+			break
+		}
+	}
+	host := target.service
+	if target.namespace != first.namespace {
+		host += "." + target.namespace
+	}
+	if target.servicePort != 80 {
+		host += ":" + itoa(target.servicePort)
+	}
+	var lines []string
+	if target.listens() {
+		lines = append(lines, fmt.Sprintf("  curl -x http://%s http://%s/", hostPort(first.address, u.mesh.proxyPort), host))
+	}
+	if first.listens() {
+		lines = append(lines, fmt.Sprintf("  curl http://127.0.0.1:%d/", first.port))
+	}
+	return append(lines,
+		fmt.Sprintf("  curl http://%s/stats/prometheus", hostPort(first.address, statusPort)),
+		fmt.Sprintf("  curl http://%s/clusters", hostPort(first.address, adminPort)),
+	)
 }

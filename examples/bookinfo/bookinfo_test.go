@@ -95,3 +95,16 @@ func TestUsage(t *testing.T) {
 		}
 	}
 }
+
+// Each role answers at /, which is what somebody asks who knows its address alone.
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"productpage", "details", "reviews", "ratings"} {
+		url := serveRole(t, func(mux *http.ServeMux) {
+			if err := register(mux, role, options{details: "http://127.0.0.1:0", reviews: "http://127.0.0.1:0", ratings: "http://127.0.0.1:0", version: "v1"}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		fetch(t, url+"/", "application/json", "") // fails unless it answers 200
+	}
+}

@@ -70,17 +70,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "healthy"})
 	})
-	switch args[0] {
-	case "productpage":
-		(&productPage{details: o.details, reviews: o.reviews}).register(mux)
-	case "details":
-		(&details{external: o.external}).register(mux)
-	case "reviews":
-		(&reviews{version: o.version, ratings: o.ratings}).register(mux)
-	case "ratings":
-		mux.HandleFunc("GET /ratings/{id}", rate)
-	default:
-		return fmt.Errorf("unknown role %q\n%w", args[0], errUsage)
+	if err := register(mux, args[0], o); err != nil {
+		return err
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
 	if err != nil {
@@ -88,6 +79,26 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(out, "%s listens on %s\n", args[0], l.Addr()) // nobody may be reading
 	return serve(ctx, l, mux)
+}
+
+// register adds the paths of a role. Each role answers /: the backends with what
+// they answer about the one book that there is.
+func register(mux *http.ServeMux, role string, o options) error {
+	switch role {
+	case "productpage":
+		(&productPage{details: o.details, reviews: o.reviews}).register(mux)
+		return nil
+	case "details":
+		(&details{external: o.external}).register(mux)
+	case "reviews":
+		(&reviews{version: o.version, ratings: o.ratings}).register(mux)
+	case "ratings":
+		mux.HandleFunc("GET /ratings/{id}", rate)
+	default:
+		return fmt.Errorf("unknown role %q\n%w", role, errUsage)
+	}
+	mux.Handle("GET /{$}", http.RedirectHandler("/"+role+"/0", http.StatusSeeOther))
+	return nil
 }
 
 // serve answers requests until ctx is done, and lets the running ones end.

@@ -24,6 +24,7 @@ type product struct {
 }
 
 func (s *productPage) register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /{$}", s.show)
 	mux.HandleFunc("GET /productpage", s.show)
 	mux.HandleFunc("POST /login", func(w http.ResponseWriter, r *http.Request) {
 		http.SetCookie(w, &http.Cookie{Name: "user", Value: r.FormValue("username"), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package mesh
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/memkey"
+)
+
+// Times that processes get to end. All but the control plane end at the same
+// time; together everything is gone within ten seconds.
+const (
+	graceWorkload = 6 * time.Second
+	graceControl  = 2 * time.Second
+)
+
+// controlCommand is how the control plane is run.
+func (u *Mesh) controlCommand(s *state, rule string) command {
+	address := u.mesh.controlAddress()
+	return command{
+		path: filepath.Join(u.cfg.Programs, "outrigger-control"),
+		args: []string{
+			"discovery",
+			"--meshConfig", s.path("control", "mesh.yaml"),
+			"--registries", "",
+			"--grpcAddr", "",
+			"--secureGRPCAddr", hostPort(address, controlSecurePort),
+			"--httpAddr", hostPort(address, controlHTTPPort),
+			"--monitoringAddr", hostPort(address, controlMonitorPort),
+		},
+		env: u.cleanEnv(
+			variable{"JWT_RULE", rule},
+			variable{"OUTRIGGER_STATE_DIR", s.path("control", "ca")},
+			variable{"POD_NAMESPACE", rootNamespace},
+		),
+		dir: s.path("control"),
+	}
+}
+
+// agentCommand is how the agent of a workload is run.
+func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
+	proxyConfig, err := json.Marshal(u.mesh.proxyConfig(u.cfg.Envoy))
+	if err != nil {
+		return command{}, fmt.Errorf("write the proxy config of %s: %w", w.name, err)
+	}
+	// The agent's private key is on disk only encrypted with a key that exists in
+	// this process and in the agent, so that an agent that is started again can
+	// prove itself while the control plane does not answer.
+	key, err := memkey.New()
+	if err != nil {
+		return command{}, fmt.Errorf("workload %q: %w", w.name, err)
+	}
+	return command{
+		path: filepath.Join(u.cfg.Programs, "outrigger-agent"),
+		args: []string{"proxy", "sidecar", "--domain", w.namespace + ".svc." + clusterDomain},
+		env: u.cleanEnv(
+			variable{"POD_NAME", w.name},
+			variable{"POD_NAMESPACE", w.namespace},
+			variable{"INSTANCE_IP", w.address.String()},
+			variable{"SERVICE_ACCOUNT", w.serviceAccount},
+			variable{"ISTIO_META_INTERCEPTION_MODE", "NONE"},
+			variable{"ISTIO_META_WORKLOAD_NAME", w.name},
+			variable{"ISTIO_META_CLUSTER_ID", "Kubernetes"},
+			variable{"PROXY_CONFIG", string(proxyConfig)},
+			variable{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
+			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
+			variable{"OUTRIGGER_BIND_ADDRESS", w.address.String()},
+			variable{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
+		),
+		dir:   s.workload(w),
+		files: []*os.File{key},
+	}, nil
+}
+
+// appCommand is how the application of a workload is run. It gets the
+// caller's environment with the variables of the mesh on top.
+func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
+	argv := u.mesh.argv(w)
+	program, err := resolve(u.mesh.dir(), argv[0])
+	if err != nil {
+		return command{}, fmt.Errorf("workload %q: command: %w", w.name, err)
+	}
+	env := u.cfg.Environ
+	for _, v := range append(u.mesh.environment(w), variable{markVariable, s.dir}) {
+		env = append(env[:len(env):len(env)], v.name+"="+v.value) // the last of two counts
+	}
+	return command{path: program, args: argv[1:], env: env, dir: w.dir}, nil
+}
+
+// cleanEnv is the environment of our own programs: nothing of the caller's
+// but where programs and temporary files are, so that the same mesh file
+// gives the same mesh for everybody.
+func (u *Mesh) cleanEnv(vars ...variable) []string {
+	var env []string
+	for _, v := range u.cfg.Environ {
+		if name, _, _ := strings.Cut(v, "="); name == "PATH" || name == "TMPDIR" {
+			env = append(env, v)
+		}
+	}
+	for _, v := range vars {
+		env = append(env, v.name+"="+v.value)
+	}
+	return env
+}
