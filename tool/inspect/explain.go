@@ -202,6 +202,15 @@ func kindNamed(kind string) string {
 	return name + "." + sch.Group
 }
 
+// listing is the command that lists the objects of a kind. Services of a cluster
+// are in no config store; those of a mesh without one are ServiceEntries.
+func listing(kind string) string {
+	if model.Kind(kind) == model.KubernetesService {
+		return "kubectl get services -A (or, without Kubernetes, outrigger get serviceentries -A)"
+	}
+	return "outrigger get " + kindNamed(kind) + " -A"
+}
+
 // titled names an object in a sentence.
 func titled(r report.Ref) string {
 	title := r.Kind
@@ -223,7 +232,7 @@ func (v view) object(o report.Object) error {
 		if len(o.Problems) > 0 {
 			v.say("An object that was never valid is not taken: correct it, and it is.\n")
 		} else {
-			v.say("outrigger get %s -A lists those that there are.\n", kindNamed(o.Kind))
+			v.say("%s lists those that there are.\n", listing(o.Kind))
 		}
 		return nil
 	}

@@ -10,11 +10,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
@@ -155,6 +158,31 @@ func TestGolden(t *testing.T) {
 		}
 		if diff := cmp.Diff(string(want), out.String()); diff != "" {
 			t.Errorf("%s: %s", file, diff)
+		}
+	}
+}
+
+// Every command that an answer suggests is one that works.
+func TestSuggestedCommands(t *testing.T) {
+	t.Parallel()
+	kinds := []string{string(model.KubernetesService)}
+	for _, schema := range config.Schemas() {
+		kinds = append(kinds, string(schema.Kind))
+	}
+	command := regexp.MustCompile(`outrigger get (\S+)`)
+	for _, kind := range kinds {
+		var out bytes.Buffer
+		if err := (view{out: &out, now: now, flags: &askFlags{}}).object(report.Object{Ref: report.Ref{Kind: kind, Namespace: "shop", Name: "web"}}); err != nil {
+			t.Fatal(err)
+		}
+		suggested := command.FindAllStringSubmatch(out.String(), -1)
+		if len(suggested) == 0 {
+			t.Errorf("%s: no command is suggested: %s", kind, &out)
+		}
+		for _, s := range suggested {
+			if _, ok := config.SchemaNamed(s[1]); !ok {
+				t.Errorf("%s: outrigger get %s fails", kind, s[1])
+			}
 		}
 	}
 }
