@@ -101,14 +101,14 @@ e2e: build envoy ## run the end-to-end tests only
 check: lint test race ## lint, test, race: everything before a commit
 
 .PHONY: lint
-lint: ## format, vet, staticcheck, errcheck, go.mod, spelling; changes nothing
+lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; changes nothing
 	@out=$$(go tool gofumpt -d . || true); if [[ -n $$out ]]; then printf '%s\n' "$$out" 'run make fmt' >&2; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
 	go tool errcheck ./...
-	go mod tidy -diff
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/conformance; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/prober e2e/kube/conformance; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-apiserver; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source

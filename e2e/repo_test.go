@@ -34,6 +34,7 @@ import (
 //   - links between documents lead somewhere, and nothing in them is left to do
 //     (TestDocuments); their lines have a width (TestDocumentWidth, docs_links_test.go);
 //   - comments, messages and documents are plain English (TestProse, prose_test.go);
+//   - make lint runs what CONTRIBUTING.md says, in every module (TestLint);
 //   - what stands at the top of the tree (TestTopLevel).
 
 const (
@@ -373,5 +374,46 @@ func TestTopLevel(t *testing.T) {
 		} else if must == ".ci/run" && info.Mode()&0o111 == 0 {
 			t.Error(fmt.Errorf("%s is not executable", must))
 		}
+	}
+}
+
+var lintRow = regexp.MustCompile(`(?m)^\| ` + "`make lint`" + ` +\| (.*?); changes nothing`)
+
+// TestLint compares the commands of make lint with its description, and with
+// the modules of the tree.
+func TestLint(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "make", "-n", "lint")
+	cmd.Dir = root
+	commands, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := lintRow.FindSubmatch(contributing)
+	if row == nil {
+		t.Fatal("CONTRIBUTING.md does not describe make lint")
+	}
+	for _, tool := range strings.Split(string(row[1]), ", ") {
+		if tool = strings.Trim(tool, "`"); !bytes.Contains(commands, []byte(tool)) {
+			t.Errorf("make lint does not run %s", tool)
+		}
+	}
+	tidy := regexp.MustCompile(`for dir in (.*?); do \(cd \$dir; go mod tidy -diff\)`).FindSubmatch(commands)
+	if tidy == nil {
+		t.Fatal("make lint does not run go mod tidy -diff in each module")
+	}
+	var modules []string
+	for _, file := range walk(t, "go.mod") {
+		modules = append(modules, filepath.Dir(file))
+	}
+	want := strings.Fields(string(tidy[1]))
+	slices.Sort(want)
+	slices.Sort(modules)
+	if !slices.Equal(modules, want) {
+		t.Errorf("make lint tidies the modules %q, and there are %q", want, modules)
 	}
 }
