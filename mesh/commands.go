@@ -67,7 +67,6 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 			variable{"SERVICE_ACCOUNT", w.serviceAccount},
 			variable{"ISTIO_META_INTERCEPTION_MODE", "NONE"},
 			variable{"ISTIO_META_WORKLOAD_NAME", w.name},
-			variable{"ISTIO_META_CLUSTER_ID", "Kubernetes"},
 			variable{"PROXY_CONFIG", string(proxyConfig)},
 			variable{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
 			variable{"TRUST_DOMAIN", u.mesh.trustDomain},

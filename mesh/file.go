@@ -32,10 +32,12 @@ const (
 	controlMonitorPort = 15014
 
 	adminPort      = 15000
+	debugPort      = 15004
 	statusPort     = 15020
 	healthPort     = 15021
 	prometheusPort = 15090
 	proxyHTTPPort  = 15080
+	dnsPort        = 15053
 )
 
 // meshFile is a mesh file, checked and with its defaults filled in.
@@ -43,6 +45,7 @@ type meshFile struct {
 	file        string         // absolute path
 	lines       map[string]int // of the fields that were given
 	configDir   string         // absolute path, "" for none
+	newConfig   bool           // configDir is not there yet
 	trustDomain string
 	settings    map[string]any // the user's MeshConfig
 	proxyPort   int            // settings.proxyHttpPort or its default

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -93,6 +94,9 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if err := u.makeConfigDir(); err != nil {
+		return err
+	}
 	store := ""
 	if u.mesh.configDir != "" {
 		store = fileURL(u.mesh.configDir)
@@ -137,6 +141,21 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 		return nil
 	})
 	return group.Wait()
+}
+
+// makeConfigDir makes the directory of the user's configuration if it is not
+// there: the first object can then be put into it while the mesh runs.
+func (u *Mesh) makeConfigDir() error {
+	if !u.mesh.newConfig {
+		return nil
+	}
+	switch err := os.Mkdir(u.mesh.configDir, 0o755); {
+	case err == nil:
+		u.screen.say("", "outrigger: made the empty directory %s for the configuration", u.mesh.configDir)
+	case !errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("make the directory of the configuration: %w", err)
+	}
+	return nil
 }
 
 // writeState writes what the programs read: configuration, labels, tokens.

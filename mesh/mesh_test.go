@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -253,5 +255,49 @@ func TestScreenInPlace(t *testing.T) {
 		"\x1b[31mend\x1b[0m\n"
 	if got := out.String(); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// TestMakesTheConfigDirectory runs a mesh whose configuration is yet to come.
+func TestMakesTheConfigDirectory(t *testing.T) {
+	t.Parallel()
+	dir := programs(t)
+	file := write(t, fmt.Sprintf("config: config\nnetwork: 127.77.6.0/24\nworkloads:\n- {name: web, command: [%s/app], port: %d, servicePort: 8080}\n", dir, freePort(t)))
+	out := &safeBuffer{}
+	stop := start(t, Config{File: file, Programs: dir, Environ: os.Environ(), Display: Display{Out: out}})
+	eventually(t, "the table", func() bool { return strings.Contains(out.String(), "try:") })
+	made := filepath.Join(filepath.Dir(file), "config")
+	if info, err := os.Stat(made); err != nil || !info.IsDir() || !strings.Contains(out.String(), "made the empty directory "+made) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTriesWhatIsServed suggests requests of paths that the applications serve.
+func TestTriesWhatIsServed(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	for _, c := range []struct{ ready, protocol, want string }{
+		{"/health", "HTTP", fmt.Sprintf("curl http://127.0.0.1:%d/health", port)},
+		{"", "HTTP", ""},
+		{"/health", "GRPC", ""},
+	} {
+		m := &meshFile{workloads: []*workload{{name: "web", service: "web", port: port, servicePort: 80, protocol: c.protocol, readyPath: c.ready}}}
+		u := &Mesh{mesh: m, client: newClient()}
+		var got []string
+		for _, line := range u.tries(t.Context()) {
+			if strings.Contains(line, "127.0.0.1") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		if strings.Join(got, "\n") != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
 	}
 }

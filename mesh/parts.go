@@ -156,7 +156,7 @@ func (u *Mesh) announce(ctx context.Context, began time.Time, parts []*part) err
 	}
 	u.screen.table(rows)
 	u.screen.say(colorGreen, "ready in %s; Ctrl-C ends it", seconds(took))
-	u.screen.say("", "\ntry:\n%s", strings.Join(u.tries(), "\n"))
+	u.screen.say("", "\ntry:\n%s", strings.Join(u.tries(ctx), "\n"))
 	return nil
 }
 
@@ -207,9 +207,9 @@ func (u *Mesh) describe(ctx context.Context, w *workload) []string {
 	return []string{w.name, w.address.String(), "ready", cert.identity, cert.expires.Local().Format("2006-01-02 15:04")}
 }
 
-// tries gives commands to try: a request through the Envoys of the first
+// tries returns commands to try: a request through the Envoys of the first
 // workload and of another service, and where to look.
-func (u *Mesh) tries() []string {
+func (u *Mesh) tries(ctx context.Context) []string {
 	first := u.mesh.workloads[0]
 	target := first
 	for _, w := range u.mesh.workloads {
@@ -226,14 +226,28 @@ func (u *Mesh) tries() []string {
 		host += ":" + itoa(target.servicePort)
 	}
 	var lines []string
-	if target.listens() {
-		lines = append(lines, fmt.Sprintf("  curl -x http://%s http://%s/", hostPort(first.address, u.mesh.proxyPort), host))
+	if path, ok := u.servedPath(ctx, target); ok {
+		lines = append(lines, fmt.Sprintf("  curl -x http://%s http://%s%s", hostPort(first.address, u.mesh.proxyPort), host, path))
 	}
-	if first.listens() {
-		lines = append(lines, fmt.Sprintf("  curl http://127.0.0.1:%d/", first.port))
+	if path, ok := u.servedPath(ctx, first); ok {
+		lines = append(lines, fmt.Sprintf("  curl http://127.0.0.1:%d%s", first.port, path))
 	}
 	return append(lines,
 		fmt.Sprintf("  curl http://%s/stats/prometheus", hostPort(first.address, statusPort)),
 		fmt.Sprintf("  curl http://%s/clusters", hostPort(first.address, adminPort)),
 	)
+}
+
+// servedPath returns a path that the application of a workload serves: / or its
+// ready path. It returns false if it serves neither, or does not speak HTTP/1.
+func (u *Mesh) servedPath(ctx context.Context, w *workload) (string, bool) {
+	if !w.listens() || w.protocol != "HTTP" {
+		return "", false
+	}
+	for _, path := range []string{"/", w.readyPath} {
+		if path != "" && answers(u.client, fmt.Sprintf("http://127.0.0.1:%d%s", w.port, path), http.StatusPermanentRedirect)(ctx) {
+			return path, true
+		}
+	}
+	return "", false
 }

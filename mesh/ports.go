@@ -13,6 +13,17 @@ import (
 	"syscall"
 )
 
+// reservedPorts are the ports of agent and Envoy on the address of a workload,
+// beside that for outbound HTTP, which a mesh file can change.
+var reservedPorts = map[int]string{
+	adminPort:      "Envoy's admin port",
+	debugPort:      "the agent's debug port",
+	statusPort:     "the agent's status port",
+	healthPort:     "Envoy's health port",
+	dnsPort:        "the agent's DNS port",
+	prometheusPort: "Envoy's metrics port",
+}
+
 // listening is some ports on which one part of the mesh will listen.
 type listening struct {
 	address netip.Addr
@@ -41,7 +52,7 @@ func (m *meshFile) ports() []listening {
 		if w.servicePort > 0 {
 			all = append(all, listening{w.address, []int{w.servicePort}, w.lineOf("servicePort"), w.where, stop + "change servicePort"})
 		}
-		own := []int{adminPort, statusPort, healthPort, m.proxyPort, prometheusPort}
+		own := []int{adminPort, debugPort, statusPort, healthPort, m.proxyPort, prometheusPort}
 		all = append(all, listening{w.address, own, w.line, w.where + ": agent and Envoy", stop + "change address"})
 	}
 	return all

@@ -99,15 +99,11 @@ func (m *meshFile) complete() []Problem {
 	if p, ok := m.settings[proxyPortSetting].(int); ok && p > 0 {
 		m.proxyPort = p
 	}
-	switch m.proxyPort {
-	case adminPort, statusPort, healthPort, prometheusPort:
-		r.add(m.lines[proxyPortSetting], "mesh: %s %d is a port of agent and Envoy: choose another port", proxyPortSetting, m.proxyPort)
+	if what, taken := reservedPorts[m.proxyPort]; taken {
+		r.add(m.lines[proxyPortSetting], "mesh: %s %d is %s: choose another port", proxyPortSetting, m.proxyPort, what)
 	}
 	if m.configDir != "" {
-		m.configDir = absolute(m.dir(), m.configDir)
-		if info, err := os.Stat(m.configDir); err != nil || !info.IsDir() {
-			r.add(m.lines["config"], "config: %s is no directory: name the directory of your Istio YAML, relative to the mesh file", m.configDir)
-		}
+		m.checkConfigDir(r)
 	}
 	if len(m.workloads) == 0 && len(r.problems) == 0 {
 		r.add(0, "workloads: the list is missing or empty: name at least one workload with name and command")
@@ -121,6 +117,20 @@ func (m *meshFile) complete() []Problem {
 		m.checkCommand(r, w)
 	}
 	return r.problems
+}
+
+// checkConfigDir reports a directory of configuration that can be neither read
+// nor made: the one above it must exist, so that a mistyped path is a problem.
+func (m *meshFile) checkConfigDir(r *reader) {
+	m.configDir = absolute(m.dir(), m.configDir)
+	info, err := os.Stat(m.configDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		m.newConfig = true
+		info, err = os.Stat(filepath.Dir(m.configDir))
+	}
+	if err != nil || !info.IsDir() {
+		r.add(m.lines["config"], "config: %s is no directory: name the directory of your Istio YAML, relative to the mesh file", m.configDir)
+	}
 }
 
 func (m *meshFile) completeWorkload(r *reader, w *workload) {
@@ -263,7 +273,11 @@ func (m *meshFile) checkShared(r *reader) {
 		} else {
 			ports[w.port] = w
 		}
-		if what, ok := m.ownPorts()[w.servicePort]; ok {
+		what, taken := reservedPorts[w.servicePort]
+		if w.servicePort == m.proxyPort {
+			what, taken = "Envoy's port for outbound HTTP (mesh.proxyHttpPort)", true
+		}
+		if taken {
 			r.add(w.lineOf("servicePort"), "%s: servicePort %d is %s: choose another port", w.where, w.servicePort, what)
 		}
 		if !w.listens() {
@@ -279,17 +293,6 @@ func (m *meshFile) checkShared(r *reader) {
 			r.add(w.lineOf("servicePort"), "%s: service %q has port %d (%s) here and %d (%s) in workload %q: make them equal",
 				w.where, w.service, w.servicePort, w.protocol, first.servicePort, first.protocol, first.name)
 		}
-	}
-}
-
-// ownPorts are the ports of the agent and Envoy on the address of a workload.
-func (m *meshFile) ownPorts() map[int]string {
-	return map[int]string{
-		adminPort:      "Envoy's admin port",
-		statusPort:     "the agent's status port",
-		healthPort:     "Envoy's health port",
-		prometheusPort: "Envoy's metrics port",
-		m.proxyPort:    "Envoy's port for outbound HTTP (mesh.proxyHttpPort)",
 	}
 }
 
