@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -166,8 +166,8 @@ func TestGolden(t *testing.T) {
 func TestSuggestedCommands(t *testing.T) {
 	t.Parallel()
 	kinds := []string{string(model.KubernetesService)}
-	for _, schema := range config.Schemas() {
-		kinds = append(kinds, string(schema.Kind))
+	for _, s := range schema.All() {
+		kinds = append(kinds, string(s.Kind))
 	}
 	command := regexp.MustCompile(`outrigger get (\S+)`)
 	for _, kind := range kinds {
@@ -180,7 +180,7 @@ func TestSuggestedCommands(t *testing.T) {
 			t.Errorf("%s: no command is suggested: %s", kind, &out)
 		}
 		for _, s := range suggested {
-			if _, ok := config.SchemaNamed(s[1]); !ok {
+			if _, ok := schema.Named(s[1]); !ok {
 				t.Errorf("%s: outrigger get %s fails", kind, s[1])
 			}
 		}
