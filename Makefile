@@ -118,6 +118,18 @@ fmt: ## format the source
 generate: ## write generated files anew
 	go generate ./...
 
+# mkdocs runs in an environment of its own below bin.
+.PHONY: docs
+docs: ## build the site of the documents to bin/site
+	@[[ $(BIN)/docs/.installed -nt requirements-docs.txt ]] || { \
+	  rm -rf $(BIN)/docs; \
+	  python3 -m venv $(BIN)/docs; \
+	  $(BIN)/docs/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: -r requirements-docs.txt; \
+	  touch $(BIN)/docs/.installed; \
+	}
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/docs/bin/mkdocs build --clean
+	@echo '$(BIN)/site/index.html'
+
 .PHONY: bench
 bench: build envoy ## measure and print the table of sizes and times
 	@go run ./e2e/bench --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" $(BENCHFLAGS)
@@ -141,7 +153,7 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 
 .PHONY: clean
 clean: ## remove what make built; Envoy stays
-	rm -f $(PROGRAMS) $(BIN)/.version
+	rm -rf $(PROGRAMS) $(BIN)/.version $(BIN)/docs $(BIN)/site
 
 .PHONY: help
 help: ## show this help
