@@ -12,7 +12,6 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
-	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -67,15 +66,6 @@ func (d debugger) unselected(selector map[string]string) string {
 // lacking says which credentials of a Gateway proxies cannot be given, and why: as
 // they ask for them, of their own namespace.
 func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*stream) []string {
-	source := d.secrets.cfg.Source
-	if source == nil {
-		return nil
-	}
-	select {
-	case <-source.Synced():
-	default:
-		return nil // nothing is known of Secrets yet
-	}
 	var out []string
 	asked := map[string]bool{}
 	for _, st := range having {
@@ -86,7 +76,7 @@ func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*stream) []
 					continue
 				}
 				asked[what] = true
-				if err := d.credential(name, st); err != nil {
+				if err := d.secrets.Fault(d.mesh, st.client(), name); err != nil {
 					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s get no credential %q: %v", i, st.proxy.Namespace, name, err))
 				}
 			}
@@ -104,26 +94,4 @@ func credentialNames(tls *networkingv1alpha3.ServerTLSSettings) []string {
 		return []string{name}
 	}
 	return nil
-}
-
-// credential says why a proxy is not given a certificate; nil if it is, as far as
-// the Secret decides.
-func (d debugger) credential(name string, st *stream) error {
-	ref, err := credentials.ParseReference(name, st.proxy.Namespace)
-	if err != nil {
-		return err
-	}
-	granted := func(r credentials.Reference) bool {
-		allows := d.secrets.cfg.Granted
-		return allows != nil && st.secure && allows(d.mesh, st.caller, r)
-	}
-	if err := ref.CheckNamespace(st.proxy.Namespace, granted); err != nil {
-		return err
-	}
-	source := d.secrets.cfg.Source
-	if ref.Scheme == credentials.SchemeGateway && d.secrets.cfg.Gateway != nil {
-		source = d.secrets.cfg.Gateway
-	}
-	_, err = credentials.KeyPairOf(source, ref)
-	return err
 }

@@ -11,6 +11,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -48,7 +49,7 @@ func TestExplainGateway(t *testing.T) {
 	}
 	objects := append(shelf{gateway("edge"), gateway("lost")}, gatewayObjects()...)
 	source := oneSecret{make(chan struct{})}
-	s, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: SecretsConfig{Source: source}})
+	s, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: secrets.Config{Source: source}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,8 @@
 // from them: in its place stands what was last good (see keeper). Endpoints never
 // wait.
 //
-// Secrets are no part of a snapshot: a stream looks for those that its proxy
-// asks for, wakes when one of them changes, and sends them only over TLS, to a
-// proxy that has shown who it is and may have them. What it may not have, is
-// missing or broken is not answered, and told in the log and a metric.
+// Secrets are no part of a snapshot: a stream wakes when one that its proxy requested
+// changes. See secrets.
 //
 // Questions of people, types that begin with istio.io/debug, are answered on the
 // stream that they come on, if it has shown who it is: about all of the mesh to
@@ -48,6 +46,6 @@
 // are compared by the monotonic clock alone.
 //
 // The package reads no configuration and builds no snapshot. Goroutines: Run
-// owns the push workers; each stream has its handler, a reader, and for a moment
-// one that asks for the right to secrets, which end with the stream.
+// owns the push workers; each stream has its handler and a reader, which end
+// with the stream.
 package discovery

@@ -34,6 +34,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
@@ -123,7 +124,7 @@ func startGateway(t *testing.T, binary, api, address string) *gatewayTest {
 	}
 	content := &table{}
 	content.put(t, g.listener(t))
-	server, err := New(Config{Generator: content, Workers: 1, Secrets: SecretsConfig{Source: source}, Logger: log})
+	server, err := New(Config{Generator: content, Workers: 1, Secrets: secrets.Config{Source: source}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -102,7 +103,7 @@ func startPlugins(t *testing.T, encrypted bool) *pluginHarness {
 		s, c := root.issue(t, "server").tls(root)
 		server, client = grpccredentials.NewTLS(s), grpccredentials.NewTLS(c)
 	}
-	cfg := Config{Generator: generate.New(generate.Config{}), Workers: 2, Secrets: SecretsConfig{Source: h.secrets}, Logger: log}
+	cfg := Config{Generator: generate.New(generate.Config{}), Workers: 2, Secrets: secrets.Config{Source: h.secrets}, Logger: log}
 	h.serve(t, cfg, gatewayCaller, server, client)
 	h.put("none", "", "")
 	return h

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -216,14 +217,14 @@ func TestWorkerPanics(t *testing.T) {
 // A panic in the check of the right to Secrets is a refusal.
 func TestAuthorizePanics(t *testing.T) {
 	t.Parallel()
-	h := startSecrets(t, true, SecretsConfig{Authorize: func(context.Context, *authn.Caller) error { panic("authorize") }})
+	h := startSecrets(t, true, secrets.Config{Authorize: func(context.Context, *authn.Caller) error { panic("authorize") }})
 	h.secrets.Set("default", "shop", mint(t, "a").pair())
 	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
 	h.push()
 	p := h.gateway(t, true)
 	p.subscribe(xds.TypeSecret, "kubernetes://shop")
 	until(t, "it is refused", func() bool {
-		return testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedUnauthorized)) > 0
+		return h.refused("unauthorized") > 0
 	})
 	p.subscribe(xds.TypeCluster)
 	p.wantAck("cds a=1")
@@ -330,6 +331,7 @@ func TestShedOfSilentProxy(t *testing.T) {
 			server: s, proxy: &model.Proxy{}, wake: make(chan struct{}, 1), sendMsg: func(any) error { return nil }, log: slog.New(slog.DiscardHandler),
 			subs: map[string]*subscription{xds.TypeCluster: {typeURL: xds.TypeCluster, waiting: true}},
 		}
+		st.secrets, st.plugins = s.secrets.NewView(st.client()), s.secrets.NewPlugins(st.client(), s)
 		st.leaving.Store(true)
 		st.notify()
 		began := time.Now()

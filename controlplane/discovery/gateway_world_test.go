@@ -40,6 +40,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	configcodec "github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -93,7 +94,7 @@ func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Top
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.server, err = New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: SecretsConfig{Source: source}, Logger: log})
+	w.server, err = New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: secrets.Config{Source: source}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,10 +124,10 @@ func start(t *testing.T, auth authn.Authenticator) *harness {
 func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, server, client credentials.TransportCredentials) {
 	t.Helper()
 	var err error
+	cfg.Secrets.Retry = 20 * time.Millisecond
 	if h.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	h.server.secretRetry = 20 * time.Millisecond
 	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()), grpc.Creds(server), grpc.MaxRecvMsgSize(16<<20))
 	h.server.Register(g, auth)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

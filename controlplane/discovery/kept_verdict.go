@@ -222,7 +222,9 @@ func local(words string) bool {
 
 // judge takes the answer to the last response of a subscription.
 func (s *stream) judge(sub *subscription, q *request) {
-	s.answeredPlugins(q)
+	if q.typeURL == xds.TypeExtension {
+		s.plugins.Answered(q.rejected, q.message)
+	}
 	if q.rejected != "" {
 		s.rejectedBy(sub, q)
 		return

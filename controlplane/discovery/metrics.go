@@ -26,11 +26,9 @@ type metrics struct {
 	unserved    prometheus.Counter
 	panics      *prometheus.CounterVec
 	canaries    *prometheus.CounterVec
-	// refusedSecrets are by the labels of a refusal.
-	refusedSecrets *prometheus.CounterVec
-	convergence    prometheus.Histogram
-	waited         prometheus.Histogram
-	queued         prometheus.GaugeFunc
+	convergence prometheus.Histogram
+	waited      prometheus.Histogram
+	queued      prometheus.GaugeFunc
 }
 
 func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
@@ -55,9 +53,6 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_canary_pushes", Help: "Changes that one proxy tried for others, by result.",
 		}, []string{"result"}),
-		refusedSecrets: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outrigger_control_sds_refused_total", Help: "Secrets that a proxy asked for and did not get, by reason.",
-		}, []string{"reason"}),
 		convergence: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pilot_proxy_convergence_time",
 			Help:    "Seconds from the start of a push until a proxy was sent all that changed for it.",
@@ -73,7 +68,7 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.canaries, m.refusedSecrets, m.convergence, m.waited, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.canaries, m.convergence, m.waited, m.queued)
 	}
 	return m
 }

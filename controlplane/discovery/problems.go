@@ -4,6 +4,7 @@
 package discovery
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -75,4 +76,13 @@ func (p *problems) each(call func(model.Problem, time.Time)) {
 	for problem, seen := range p.told {
 		call(problem, seen.since)
 	}
+}
+
+// Report implements [secrets.Reporter]: it logs problems that are new and drops
+// those that are over.
+func (s *Server) Report(before, now []model.Problem, sequence uint64) {
+	for _, p := range s.spoilt.fresh(now, sequence) {
+		s.warn(p)
+	}
+	s.spoilt.over(slices.DeleteFunc(slices.Clone(before), func(p model.Problem) bool { return slices.Contains(now, p) }))
 }

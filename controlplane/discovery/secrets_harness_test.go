@@ -31,6 +31,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -158,7 +159,7 @@ var gatewayCaller = fixed{caller: &authn.Caller{ID: certs.ID{TrustDomain: "clust
 
 // startSecrets starts a server on TLS, or on plaintext, with everything that it
 // logs written down.
-func startSecrets(t *testing.T, encrypted bool, cfg SecretsConfig) *secretHarness {
+func startSecrets(t *testing.T, encrypted bool, cfg secrets.Config) *secretHarness {
 	t.Helper()
 	h := &secretHarness{harness: &harness{table: &table{}}, logged: &journal{}, reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(h.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -167,7 +168,9 @@ func startSecrets(t *testing.T, encrypted bool, cfg SecretsConfig) *secretHarnes
 		t.Fatal(err)
 	}
 	h.secrets.SetSynced()
-	cfg.Source = h.secrets
+	if cfg.Source == nil {
+		cfg.Source = h.secrets
+	}
 	server, client := insecure.NewCredentials(), insecure.NewCredentials()
 	if encrypted {
 		root := mint(t, "root")
@@ -177,6 +180,22 @@ func startSecrets(t *testing.T, encrypted bool, cfg SecretsConfig) *secretHarnes
 	h.serve(t, Config{Generator: h.table, Workers: 2, Secrets: cfg, Logger: log, Registerer: h.reg}, gatewayCaller, server, client)
 	h.push()
 	return h
+}
+
+// refused returns how many secrets were refused for a reason.
+func (h *secretHarness) refused(reason string) float64 {
+	families, err := h.reg.Gather()
+	if err != nil {
+		panic(err) // the metrics contradict each other
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "outrigger_control_sds_refused_total" && m.GetLabel()[0].GetValue() == reason {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 // gateway connects as a gateway.
@@ -225,7 +244,7 @@ func describe(t *testing.T, res *anypb.Any) string {
 }
 
 // eachSecret runs a test for both kinds of stream.
-func eachSecret(t *testing.T, cfg func() SecretsConfig, test func(t *testing.T, h *secretHarness, p *peer)) {
+func eachSecret(t *testing.T, cfg func() secrets.Config, test func(t *testing.T, h *secretHarness, p *peer)) {
 	t.Helper()
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -237,7 +256,7 @@ func eachSecret(t *testing.T, cfg func() SecretsConfig, test func(t *testing.T, 
 	}
 }
 
-func noConfig() SecretsConfig { return SecretsConfig{} }
+func noConfig() secrets.Config { return secrets.Config{} }
 
 // until waits for something to become true.
 func until(t *testing.T, what string, cond func() bool) {

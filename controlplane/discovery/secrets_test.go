@@ -12,11 +12,10 @@ import (
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -75,11 +74,6 @@ func TestSecretOfOthers(t *testing.T) {
 		if n := len(h.server.watching); n != 1 {
 			t.Errorf("%d streams watch Secrets, want 1", n)
 		}
-		for st := range h.server.watching {
-			if n := st.secrets.changes.Load(); n != 0 {
-				t.Errorf("the stream looked %d times at what it did not ask for", n)
-			}
-		}
 	})
 }
 
@@ -123,10 +117,12 @@ func TestSecretResume(t *testing.T) {
 		p.wantAck("sds shop=a")
 		again := h.gateway(t, p.delta)
 		if p.delta {
-			res, err := h.server.secrets.get(name, credentials.Reference{Scheme: "kubernetes", Namespace: "default", Name: "shop"})
-			if err != nil {
-				t.Fatal(err)
+			h.server.mu.Lock()
+			var res *xds.Resource
+			for st := range h.server.watching {
+				res = st.secrets.Set([]string{name}, st.mesh.Mesh).Get(name)
 			}
+			h.server.mu.Unlock()
 			again.must(&discoveryv3.DeltaDiscoveryRequest{
 				Node: again.node, TypeUrl: xds.TypeSecret, ResourceNamesSubscribe: []string{name},
 				InitialResourceVersions: map[string]string{name: versionOf(res.Hash)},
@@ -147,22 +143,22 @@ func TestSecretRefusals(t *testing.T) {
 	deny := func(context.Context, *authn.Caller) error { return errors.New("let a Role allow it") }
 	for name, tc := range map[string]struct {
 		plaintext bool
-		cfg       SecretsConfig
+		cfg       secrets.Config
 		resource  string
 		label     string
 		says      string
 	}{
-		"plaintext":         {plaintext: true, resource: "kubernetes://shop", label: refusedPlaintext, says: "use the TLS port"},
-		"other namespace":   {resource: "kubernetes://bank/shop", label: refusedNamespace, says: "move the Secret there"},
-		"gateway scheme":    {resource: "kubernetes-gateway://bank/shop", label: refusedNamespace, says: "move the Secret there"},
-		"unauthorised":      {cfg: SecretsConfig{Authorize: deny}, resource: "kubernetes://shop", label: refusedUnauthorized, says: "let a Role allow it"},
-		"unauthorised, too": {cfg: SecretsConfig{Authorize: deny}, resource: "kubernetes-gateway://default/shop", label: refusedUnauthorized, says: "let a Role allow it"},
-		"of the agent":      {resource: "default", label: refusedName, says: "from the agent"},
-		"other scheme":      {resource: "file:///etc/passwd", label: refusedName, says: "the scheme is not one of"},
-		"path":              {resource: "kubernetes://../bank/shop", label: refusedName, says: "write kubernetes://"},
-		"missing":           {resource: "kubernetes://nobody", label: refusedMissing, says: "there is no Secret default/nobody"},
-		"no roots":          {resource: "kubernetes://shop-cacert", label: refusedBroken, says: "holds neither cacert nor ca.crt"},
-		"no pair":           {resource: "kubernetes://roots", label: refusedBroken, says: "neither cert and key nor tls.crt and tls.key"},
+		"plaintext":         {plaintext: true, resource: "kubernetes://shop", label: "plaintext", says: "use the TLS port"},
+		"other namespace":   {resource: "kubernetes://bank/shop", label: "namespace", says: "move the Secret there"},
+		"gateway scheme":    {resource: "kubernetes-gateway://bank/shop", label: "namespace", says: "move the Secret there"},
+		"unauthorised":      {cfg: secrets.Config{Authorize: deny}, resource: "kubernetes://shop", label: "unauthorized", says: "let a Role allow it"},
+		"unauthorised, too": {cfg: secrets.Config{Authorize: deny}, resource: "kubernetes-gateway://default/shop", label: "unauthorized", says: "let a Role allow it"},
+		"of the agent":      {resource: "default", label: "name", says: "from the agent"},
+		"other scheme":      {resource: "file:///etc/passwd", label: "name", says: "the scheme is not one of"},
+		"path":              {resource: "kubernetes://../bank/shop", label: "name", says: "write kubernetes://"},
+		"missing":           {resource: "kubernetes://nobody", label: "missing", says: "there is no Secret default/nobody"},
+		"no roots":          {resource: "kubernetes://shop-cacert", label: "broken", says: "holds neither cacert nor ca.crt"},
+		"no pair":           {resource: "kubernetes://roots", label: "broken", says: "neither cert and key nor tls.crt and tls.key"},
 	} {
 		for kind, delta := range map[string]bool{"sotw": false, "delta": true} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
@@ -178,7 +174,7 @@ func TestSecretRefusals(t *testing.T) {
 				p.quiet()
 				h.push()
 				p.quiet()
-				if n := testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(tc.label)); n != 1 {
+				if n := h.refused(tc.label); n != 1 {
 					t.Errorf("refused %v times for the reason %s, want once", n, tc.label)
 				}
 			})
@@ -186,20 +182,10 @@ func TestSecretRefusals(t *testing.T) {
 	}
 }
 
-// Without a caller there are no secrets, even on an encrypted port.
-func TestSecretNeedsCaller(t *testing.T) {
-	t.Parallel()
-	h := startSecrets(t, true, noConfig())
-	st := &stream{server: h.server, proxy: &model.Proxy{Namespace: "default"}, log: h.server.log}
-	if _, no := st.secret(secretRef{name: "kubernetes://shop"}); no.label != refusedPlaintext {
-		t.Errorf("refused for %q", no.label)
-	}
-}
-
 func TestSecretGranted(t *testing.T) {
 	deny := func(context.Context, *authn.Caller) error { return errors.New("no") }
-	eachSecret(t, func() SecretsConfig {
-		return SecretsConfig{Authorize: deny, Granted: func(_ *snapshot.Mesh, c *authn.Caller, r credentials.Reference) bool {
+	eachSecret(t, func() secrets.Config {
+		return secrets.Config{Authorize: deny, Granted: func(_ *snapshot.Mesh, c *authn.Caller, r credentials.Reference) bool {
 			return r.Scheme == credentials.SchemeGateway && c.ID.ServiceAccount == "gateway" && r.Namespace == "bank" && r.Name == "shop"
 		}}
 	}, func(t *testing.T, h *secretHarness, p *peer) {
@@ -219,15 +205,15 @@ func TestSecretOfGateway(t *testing.T) {
 		for account, gets := range map[string]bool{"edge-istio": true, "nobody": false} {
 			t.Run(fmt.Sprintf("%s, delta %t", account, delta), func(t *testing.T) {
 				t.Parallel()
-				secrets, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)
+				stored, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				secrets.SetSynced()
-				secrets.Set("default", "edge", mint(t, "own").pair())
-				secrets.Set("vault", "edge", mint(t, "granted").pair())
-				h := startIdentities(t, Config{Secrets: SecretsConfig{
-					Source: secrets, Authorize: func(context.Context, *authn.Caller) error { return errors.New("no") },
+				stored.SetSynced()
+				stored.Set("default", "edge", mint(t, "own").pair())
+				stored.Set("vault", "edge", mint(t, "granted").pair())
+				h := startIdentities(t, Config{Secrets: secrets.Config{
+					Source: stored, Authorize: func(context.Context, *authn.Caller) error { return errors.New("no") },
 					Granted: func(_ *snapshot.Mesh, c *authn.Caller, r credentials.Reference) bool {
 						return r.Name == "edge" && c.ID.Namespace == "default" && c.ID.ServiceAccount == "edge-istio"
 					},
@@ -252,8 +238,8 @@ func TestSecretOfGateway(t *testing.T) {
 // A grant that comes, or goes, with a snapshot counts from then on; what the
 // proxy has it keeps.
 func TestSecretGrantComes(t *testing.T) {
-	eachSecret(t, func() SecretsConfig {
-		return SecretsConfig{Granted: func(mesh *snapshot.Mesh, _ *authn.Caller, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
+	eachSecret(t, func() secrets.Config {
+		return secrets.Config{Granted: func(mesh *snapshot.Mesh, _ *authn.Caller, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
 	}, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("bank", "shop", mint(t, "a").pair())
 		p.subscribe(xds.TypeSecret, "kubernetes://bank/shop")
@@ -274,7 +260,7 @@ func TestSecretAuthorize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			asked, answer := make(chan string), make(chan error)
-			h := startSecrets(t, true, SecretsConfig{Authorize: func(ctx context.Context, caller *authn.Caller) error {
+			h := startSecrets(t, true, secrets.Config{Authorize: func(ctx context.Context, caller *authn.Caller) error {
 				select {
 				case asked <- caller.ID.ServiceAccount:
 				case <-ctx.Done():
@@ -314,12 +300,11 @@ func TestSecretAuthorize(t *testing.T) {
 // Secrets that are not read yet are waited for without a word.
 func TestSecretLoading(t *testing.T) {
 	t.Parallel()
-	h := startSecrets(t, true, noConfig())
-	table, err := credentials.NewTable(h.server.log, nil)
+	table, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.server.secrets.cfg.Source, h.server.secrets.cfg.Gateway = table, table // nobody asked yet
+	h := startSecrets(t, true, secrets.Config{Source: table})
 	p := h.gateway(t, true)
 	p.subscribe(xds.TypeSecret, "kubernetes://shop")
 	p.quiet()
@@ -341,12 +326,12 @@ func TestManyRefusals(t *testing.T) {
 	}
 	p.subscribe(xds.TypeSecret, names...)
 	until(t, "it is counted", func() bool {
-		return testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedMissing))+
-			testutil.ToFloat64(h.server.metrics.refusedSecrets.WithLabelValues(refusedName)) == float64(len(names))
+		return h.refused("missing")+
+			h.refused("name") == float64(len(names))
 	})
 	p.quiet()
-	if n := strings.Count(h.logged.String(), "a proxy does not get"); n != maxRefusalLines+1 {
-		t.Errorf("%d lines in the log, want %d", n, maxRefusalLines+1)
+	if n := strings.Count(h.logged.String(), "a proxy does not get"); n != 9 {
+		t.Errorf("%d lines in the log, want 8 and one for the rest", n)
 	}
 }
 

@@ -7,24 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	grpccredentials "google.golang.org/grpc/credentials"
 	grpcpeer "google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -60,7 +56,7 @@ type Config struct {
 	Generator Generator
 	// Workers is how many connections are prepared for a push at a time.
 	Workers int
-	Secrets SecretsConfig
+	Secrets secrets.Config
 	// CanaryPush has a change of clusters, listeners or routes tried by one
 	// proxy before the others of its kind get it.
 	CanaryPush bool
@@ -101,7 +97,7 @@ type Server struct {
 	queue   *push.Queue[*stream]
 	shared  *shared
 	kept    *keeper
-	secrets *secrets
+	secrets *secrets.Server
 	objects *mcpserver.Server // nil if there are none
 	noVHDS  bool
 	// onHealth may be nil.
@@ -111,8 +107,6 @@ type Server struct {
 	// onProgress may be nil.
 	onProgress func()
 	denied     func(caller *authn.Caller) error // may be nil
-	// secretRetry is when a refused proxy is looked at again.
-	secretRetry time.Duration
 	// labelWait is how long a proxy waits for its workload to be known, a
 	// time.Duration.
 	labelWait atomic.Int64
@@ -156,8 +150,8 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
-		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(), secrets: newSecrets(cfg.Secrets),
-		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, secretRetry: secretRetry, noVHDS: cfg.NoVHDS,
+		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(),
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, noVHDS: cfg.NoVHDS,
 	}
 	s.callers = newCallers(cfg.CallerStreams)
 	s.labelWait.Store(int64(labelWait))
@@ -165,7 +159,8 @@ func New(cfg Config) (*Server, error) {
 	s.admission = make(chan struct{}, cfg.Workers)
 	s.kept = newKeeper(cfg, s.shared, s.metrics)
 	s.metrics.watchRejected(cfg.Registerer, s.kept)
-	s.secrets.onChange(s.secretChanged)
+	s.secrets = secrets.New(cfg.Secrets, cfg.Registerer, func(cause any) error { return s.fault(cause, "other") })
+	s.secrets.OnChange(s.secretChanged)
 	return s, nil
 }
 
@@ -181,7 +176,7 @@ func (s *Server) secretChanged(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.watching {
-		secret, plugin := st.secrets.changed(namespace, name), st.extensions.changed(namespace, name)
+		secret, plugin := st.secrets.Changed(namespace, name), st.plugins.Changed(namespace, name)
 		if secret || plugin {
 			st.notify()
 		}
@@ -255,195 +250,6 @@ func (s *Server) prepare(st *stream) {
 	}
 }
 
-// Register offers ADS on a gRPC server made with [Codec]. A nil auth takes
-// every caller, which only a plaintext port on loopback should.
-func (s *Server) Register(r grpc.ServiceRegistrar, auth authn.Authenticator) {
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, &service{server: s, auth: auth})
-}
-
-// service is the server as one port offers it.
-type service struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	server *Server
-	auth   authn.Authenticator
-}
-
-func (s *service) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return s.serve(g, false, receiver(g, readSotW))
-}
-
-func (s *service) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.serve(g, true, receiver(g, readDelta))
-}
-
-// receiver gives what receives the next request of a stream.
-func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (*request, error) {
-	return func() (*request, error) {
-		var f frame
-		if err := g.RecvMsg(&f); err != nil {
-			return nil, err
-		}
-		q, err := read(f.request.ReadOnlyData())
-		if err != nil {
-			f.request.Free()
-			return nil, status.Error(codes.InvalidArgument, err.Error())
-		}
-		q.free = f.request.Free
-		return q, nil
-	}
-}
-
-// serve runs one stream.
-func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, error)) (err error) {
-	ctx := g.Context()
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = s.server.fault(cause, "other")
-		}
-	}()
-	if !s.server.Ready() {
-		return status.Error(codes.Unavailable, "server is not ready to serve discovery information: configuration is still loading")
-	}
-	var caller *authn.Caller
-	if s.auth != nil {
-		if caller, err = s.auth.Authenticate(ctx); err != nil {
-			s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
-			if errors.Is(err, authn.ErrUnavailable) {
-				return status.Error(codes.Unavailable, err.Error())
-			}
-			return status.Error(codes.Unauthenticated, err.Error())
-		}
-	}
-	quota, err := s.server.callers.enter(ctx, caller)
-	if err != nil {
-		s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
-		return err
-	}
-	defer quota.leave()
-	recv = quota.slowed(ctx, recv)
-	first, report, err := firstRequest(recv)
-	if err == nil {
-		err = checkNode(first.node)
-	}
-	if err != nil {
-		if callersFault(err) {
-			s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
-		}
-		return err
-	}
-	proxy, objects, err := s.server.peerOf(first.node, caller, caller != nil && private(ctx))
-	if err != nil {
-		s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
-		return err
-	}
-	proxy.VHDS = delta && !s.server.noVHDS && takesVirtualHosts(first.node)
-	if objects == nil {
-		if !s.server.bind(ctx, proxy) {
-			return status.FromContextError(ctx.Err()).Err()
-		}
-		if err := s.server.admit(ctx, proxy); err != nil {
-			return err
-		}
-		if err := s.server.presented(ctx, proxy, caller, first.node); err != nil {
-			return err
-		}
-	}
-	// The header says that the stream is accepted: a proxy that has what is
-	// current gets no response for a long time.
-	if err := g.SendHeader(nil); err != nil {
-		s.server.gone(proxy)
-		return err
-	}
-	if report != nil && objects == nil {
-		s.server.health(proxy, caller, report)
-	}
-	st := s.server.newStream(g, proxy, caller, objects)
-	st.delta, st.quota = delta, quota
-	if objects == nil {
-		st.labels.given(first.node, proxy, s.server.presence.Registered)
-		s.server.kept.join(st, programOf(first.node))
-	}
-	defer s.server.remove(st)
-	requests := make(chan *request) // unbuffered: flow control reaches the proxy
-	ended := make(chan error, 1)
-	go func() {
-		defer func() {
-			if cause := recover(); cause != nil {
-				ended <- s.server.fault(cause, "other")
-			}
-		}()
-		ended <- read(ctx, first, recv, requests)
-	}()
-	err = st.loop(ctx, requests, ended)
-	if callersFault(err) {
-		st.log.Warn("a request of a proxy is refused, and its stream ends", "err", err)
-	}
-	return err
-}
-
-// admit waits until there is room for a proxy, by what it costs: what it needs
-// is made before its stream begins, for as many proxies at a time as a push
-// works on. One whose like is served already goes through at once; a crowd of
-// others stands in line, and those that are served do not feel it.
-func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
-	select {
-	case s.admission <- struct{}{}:
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
-	defer func() { <-s.admission }()
-	if _, ok := s.made(s.mesh.Load().Mesh, proxy); !ok {
-		return errNotGenerated
-	}
-	return nil
-}
-
-// read hands the requests to the stream's loop until the proxy or ctx ends
-// the stream.
-func read(ctx context.Context, q *request, recv func() (*request, error), requests chan<- *request) error {
-	for {
-		select {
-		case requests <- q:
-		case <-ctx.Done():
-			return nil
-		}
-		var err error
-		if q, err = recv(); errors.Is(err, io.EOF) || ctx.Err() != nil {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-}
-
-// firstRequest gives the first subscription, and the last report on the health
-// of the application that came before it; nil for none.
-func firstRequest(recv func() (*request, error)) (first, report *request, err error) {
-	for {
-		q, err := recv()
-		if err != nil {
-			return nil, nil, err
-		}
-		if !ignored(q.typeURL) {
-			return q, report, nil
-		}
-		q.free()
-		if q.typeURL == typeHealth {
-			report = q
-		}
-	}
-}
-
-// typeHealth is the type of the reports on an application's health: a request
-// with error_detail if it is not healthy.
-const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
-
-// ignored are the requests that are no subscriptions: health reports, and
-// questions of people, which are answered once it is known who asks.
-func ignored(typeURL string) bool {
-	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
-}
-
 // newStream enters a stream into the server's list.
 func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller, objects *mcpserver.Server) *stream {
 	st := &stream{
@@ -459,6 +265,7 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 		st.log = st.log.With("identity", id)
 	}
 	st.verbose = st.log.Enabled(g.Context(), slog.LevelDebug)
+	st.secrets, st.plugins = s.secrets.NewView(st.client()), s.secrets.NewPlugins(st.client(), s)
 	objects.Opened()
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
@@ -469,6 +276,11 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 		st.log.Warn("the proxy ignores the serial numbers of the deny list: it needs Envoy 1."+strconv.Itoa(serialsFrom), "version", proxy.Envoy)
 	}
 	return st
+}
+
+// client is the proxy as secrets know it.
+func (s *stream) client() secrets.Client {
+	return secrets.Client{Namespace: s.proxy.Namespace, Caller: s.caller, Secure: s.secure, Log: s.log}
 }
 
 // identity returns the proven identity of the caller; empty on a port that asks

@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/internal/lograte"
@@ -47,9 +47,9 @@ type stream struct {
 	// wake has room for one token: a token means that there may be a newer
 	// snapshot. Latest wins.
 	wake chan struct{}
-	// secrets is what it gets of TypeSecret, extensions of TypeExtension.
-	secrets    secretView
-	extensions extensionView
+	// secrets is what it receives of TypeSecret, plugins of TypeExtension.
+	secrets *secrets.View
+	plugins *secrets.Plugins
 	// named is true once the proxy asked for names: workers prepare them.
 	named atomic.Bool
 	// leaving is true once the proxy is to go to another replica, see Shed.
@@ -92,7 +92,7 @@ func (s *stream) notify() {
 func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-chan error) error {
 	var overdue <-chan time.Time // nil before it leaves
 	for {
-		s.ask(ctx)
+		s.secrets.Ask(ctx)
 		var err error
 		select {
 		case <-ctx.Done():
@@ -110,12 +110,18 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 				s.take()
 				err = s.push()
 			}
-		case no := <-s.secrets.access.answers:
-			err = s.answered(no)
-		case <-s.secrets.again:
-			err = s.lookAgain()
-		case <-s.extensions.again:
-			err = s.lookAgainForPlugins()
+		case no := <-s.secrets.Answers():
+			s.secrets.Answered(no)
+			s.take()
+			err = s.push()
+		case <-s.secrets.Again():
+			s.secrets.CheckAgain()
+			s.take()
+			err = s.push()
+		case <-s.plugins.Again():
+			s.plugins.CheckAgain()
+			s.take()
+			err = s.push()
 		case <-overdue:
 			return errMoved
 		}
@@ -196,9 +202,9 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		delete(s.subs, q.typeURL)
 		switch q.typeURL {
 		case xds.TypeSecret:
-			s.secrets.reset()
+			s.secrets.Reset()
 		case xds.TypeExtension:
-			s.extensions.reset()
+			s.plugins.Reset()
 		}
 		return nil
 	}
@@ -423,7 +429,10 @@ func (s *stream) generate(typeURL string) *xds.Set {
 		return s.objects.Resources(s.mesh.Mesh, typeURL)
 	}
 	if typeURL == xds.TypeSecret {
-		return s.secretSet()
+		if sub := s.subs[typeURL]; sub != nil {
+			return s.secrets.Set(sub.names.list, s.mesh.Mesh)
+		}
+		return noResources
 	}
 	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
 		return s.given.sets[i]
@@ -433,60 +442,7 @@ func (s *stream) generate(typeURL string) *xds.Set {
 		return sub.base // as it was
 	}
 	if typeURL == xds.TypeExtension {
-		return s.extensionSet(set)
+		return s.plugins.Set(set, s.mesh.Mesh)
 	}
 	return set
-}
-
-// send sends an update and notes it.
-func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
-	s.nonces++
-	resources, removed, common := u.changed, u.removed, u.common
-	if !s.delta {
-		removed = nil // what is not in the response of a wildcard is gone
-		switch {
-		case sub.wildcard:
-			resources, common = set.Resources, false // shared if it is long
-		case wholeState(sub.typeURL):
-			resources, common = sub.ofNames(set), false
-		}
-	}
-	r := &response{
-		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36), version: sub.version(set),
-		body: sub.body(set, resources, common, s.delta), removed: removed,
-	}
-	out := r.frame()
-	label := shortType(sub.typeURL)
-	s.server.metrics.pushes.WithLabelValues(label).Inc()
-	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
-	if s.verbose {
-		s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
-	}
-	if err := s.sendMsg(out); err != nil {
-		return err
-	}
-	s.progress.sent(sub.typeURL, s.nonces)
-	s.standing.sent(sub.typeURL, s.mesh.Sequence)
-	sub.sent(set, u, r.nonce)
-	s.sentPlugins(sub, resources)
-	sub.sequence = s.mesh.Sequence
-	if sub.typeURL == xds.TypeCluster {
-		s.resendEndpoints(u.changed)
-	}
-	return nil
-}
-
-// resendEndpoints makes the endpoints of changed clusters go out again: Envoy
-// warms a changed cluster with an answer that comes after it, even if the
-// bytes are the same.
-func (s *stream) resendEndpoints(clusters []*xds.Resource) {
-	eds := s.subs[xds.TypeEndpoint]
-	if eds == nil {
-		return
-	}
-	names := make([]string, len(clusters))
-	for i, c := range clusters {
-		names[i] = c.Name
-	}
-	eds.forget(names)
 }

@@ -4,11 +4,7 @@
 package generate
 
 import (
-	"fmt"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
@@ -24,7 +20,7 @@ type extensionSource struct {
 
 // extensions gives the ECDS resources of a proxy: the configurations of its
 // plugins, also of those that no listener of its has a place for. Where a secret
-// belongs there is its reference: see [PullSecret].
+// belongs there is its reference: see [extension.PullSecret].
 func (g *Generator) extensions(s *scope) *xds.Set {
 	if len(s.plugins.List) == 0 {
 		return g.empty
@@ -50,43 +46,4 @@ func (g *Generator) extensions(s *scope) *xds.Set {
 		}
 		return xds.NewSet(prev, p.resources, p.problems)
 	})
-}
-
-// PullSecret gives the reference to the secret that an ECDS resource has to be
-// completed with, kubernetes://namespace/name; empty for none.
-func PullSecret(r *xds.Resource) (string, error) {
-	config, err := extensionOf(r)
-	if err != nil {
-		return "", err
-	}
-	return extension.PullSecret(config)
-}
-
-// WithPullSecret completes an ECDS resource with a docker config. Its bytes hold
-// the secret: they go to the proxy, and nowhere else. An empty one says that there
-// is none.
-func WithPullSecret(r *xds.Resource, docker []byte) (*xds.Resource, error) {
-	config, err := extensionOf(r)
-	if err != nil {
-		return nil, err
-	}
-	text := extension.NoPullSecret
-	if len(docker) > 0 {
-		text = string(docker)
-	}
-	if err := extension.WithPullSecret(config, text); err != nil {
-		return nil, err
-	}
-	return xds.New(xds.TypeExtension, r.Name, config)
-}
-
-func extensionOf(r *xds.Resource) (*corev3.TypedExtensionConfig, error) {
-	packed, config := &anypb.Any{}, &corev3.TypedExtensionConfig{}
-	if err := proto.Unmarshal(r.Any, packed); err != nil {
-		return nil, fmt.Errorf("read resource %s: %w", r.Name, err)
-	}
-	if err := packed.UnmarshalTo(config); err != nil {
-		return nil, fmt.Errorf("read resource %s: %w", r.Name, err)
-	}
-	return config, nil
 }

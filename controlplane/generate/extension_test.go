@@ -20,6 +20,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -170,20 +171,20 @@ func TestPullSecretIsFilledIn(t *testing.T) {
 		"plain":  {Url: "oci://r.example/p:v1"},
 	})
 	set := g.Generate(w.mesh, proxyAt("127.1.0.2"), xds.TypeExtension)
-	if name, err := PullSecret(set.Get("default.plain")); name != "" || err != nil {
+	if name, err := extension.PullSecret(set.Get("default.plain")); name != "" || err != nil {
 		t.Errorf("a plugin without a secret: %q, %v", name, err)
 	}
-	if _, err := WithPullSecret(set.Get("default.plain"), []byte("{}")); err == nil {
+	if _, err := extension.WithPullSecret(set.Get("default.plain"), []byte("{}")); err == nil {
 		t.Error("a plugin without a secret got one")
 	}
 	res := set.Get("default.secret")
 	// The namespace is always that of the object.
-	if name, err := PullSecret(res); name != "kubernetes://default/registry" || err != nil {
+	if name, err := extension.PullSecret(res); name != "kubernetes://default/registry" || err != nil {
 		t.Fatalf("%q, %v", name, err)
 	}
 	const env = "ISTIO_META_WASM_IMAGE_PULL_SECRET"
 	for docker, want := range map[string]string{`{"auths":{}}`: `{"auths":{}}`, "": "null"} {
-		full, err := WithPullSecret(res, []byte(docker))
+		full, err := extension.WithPullSecret(res, []byte(docker))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +195,7 @@ func TestPullSecretIsFilledIn(t *testing.T) {
 	if got := pluginConfig(t, res).GetVmConfig().GetEnvironmentVariables().GetKeyValues()[env]; got != "kubernetes://default/registry" {
 		t.Errorf("the resource that all share says %q", got)
 	}
-	if _, err := PullSecret(&xds.Resource{Name: "broken", Any: []byte("\xff")}); err == nil || !strings.Contains(err.Error(), "broken") {
+	if _, err := extension.PullSecret(&xds.Resource{Name: "broken", Any: []byte("\xff")}); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("a broken resource: %v", err)
 	}
 }
@@ -235,7 +236,7 @@ func FuzzPlugins(f *testing.F) {
 			}
 		}
 		for _, r := range plugins.Resources {
-			if name, err := PullSecret(r); err != nil || name != "" && !strings.HasPrefix(name, "kubernetes://default/") {
+			if name, err := extension.PullSecret(r); err != nil || name != "" && !strings.HasPrefix(name, "kubernetes://default/") {
 				t.Errorf("the pull secret is %q, %v", name, err)
 			}
 		}

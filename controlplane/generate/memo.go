@@ -6,7 +6,7 @@ package generate
 import (
 	"sync"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/outrigger-mesh/outrigger/internal/lru"
 )
 
 const (
@@ -28,7 +28,7 @@ type sources [7]any
 type memo[K comparable, V any] struct {
 	mu sync.Mutex // guards all below
 	// entries are ordered by the last request; nil before the first.
-	entries *simplelru.LRU[K, *memoEntry[V]]
+	entries *lru.Map[K, *memoEntry[V]]
 	newest  uint64
 }
 
@@ -60,7 +60,7 @@ func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.entries == nil {
-		m.entries, _ = simplelru.NewLRU[K, *memoEntry[V]](maxScopes, nil) // the size is positive
+		m.entries = lru.New[K, *memoEntry[V]](maxScopes)
 	}
 	if sequence > m.newest {
 		m.newest = sequence
@@ -69,7 +69,7 @@ func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 	e, ok := m.entries.Get(key)
 	if !ok {
 		e = &memoEntry[V]{}
-		m.entries.Add(key, e)
+		m.entries.Put(key, e)
 	}
 	e.used = max(e.used, sequence)
 	return e
@@ -78,11 +78,10 @@ func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 // dropUnused drops the results that nobody requested for the last snapshots. The
 // caller holds mu.
 func (m *memo[K, V]) dropUnused() {
-	for {
-		_, e, ok := m.entries.GetOldest()
-		if !ok || e.used+keepSnapshots >= m.newest {
+	for key, e := range m.entries.Oldest() {
+		if e.used+keepSnapshots >= m.newest {
 			return
 		}
-		m.entries.RemoveOldest()
+		m.entries.Delete(key)
 	}
 }

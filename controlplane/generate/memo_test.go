@@ -53,7 +53,8 @@ func TestMemoDropsWhatNobodyRequests(t *testing.T) {
 	if m.entries.Len() != 2 {
 		t.Errorf("%d results after %d snapshots, want 2", m.entries.Len(), keepSnapshots)
 	}
-	if get("used", keepSnapshots+2); m.entries.Contains("unused") || !m.entries.Contains("used") {
+	get("used", keepSnapshots+2)
+	if _, used := m.entries.Get("used"); !used || m.entries.Len() != 1 {
 		t.Error("want the result that is requested, and not the other")
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
@@ -27,7 +27,7 @@ type credentialSource interface {
 }
 
 // newCredentials makes the source of gateways' certificates.
-func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer) (config discovery.SecretsConfig, err error) {
+func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer) (config secrets.Config, err error) {
 	scheme, dir, _ := strings.Cut(cfg.Source, "://")
 	dir, parameters, _ := strings.Cut(dir, "?")
 	query, _ := url.ParseQuery(parameters)

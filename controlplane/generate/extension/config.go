@@ -96,7 +96,7 @@ func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []mod
 	case !strings.HasPrefix(p.URL, "oci://"):
 		report("spec.imagePullSecret has no effect: the module is no image; remove it, or write oci:// in spec.url")
 	default:
-		env.KeyValues[hintPullSecret] = NoPullSecret
+		env.KeyValues[hintPullSecret] = noPullSecret
 		ref, err := credentials.ParseReference(name, p.Config.Namespace)
 		if err != nil {
 			report("spec.imagePullSecret: %s: the image cannot be pulled; name a Secret of the namespace %s", err, p.Config.Namespace)

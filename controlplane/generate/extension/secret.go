@@ -9,32 +9,72 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// NoPullSecret stands for a secret that is named and cannot be given: the agent
+// noPullSecret stands for a named secret that the proxy does not get: the agent
 // does not pull the image without it.
-const NoPullSecret = "null"
+const noPullSecret = "null"
 
-// PullSecret gives the reference to the secret, kubernetes://namespace/name, that
-// a configuration of [Config] needs; empty for none.
-func PullSecret(config *corev3.TypedExtensionConfig) (reference string, err error) {
+// PullSecret returns the reference to the Secret that completes an ECDS resource,
+// kubernetes://namespace/name; empty for none.
+func PullSecret(r *xds.Resource) (string, error) {
+	config, err := configOf(r)
+	if err != nil {
+		return "", err
+	}
+	return pullSecret(config)
+}
+
+// WithPullSecret completes an ECDS resource with a docker config; an empty config
+// says that there is none. The bytes of the resource hold the secret: they are sent
+// to the proxy, and nowhere else.
+func WithPullSecret(r *xds.Resource, docker []byte) (*xds.Resource, error) {
+	config, err := configOf(r)
+	if err != nil {
+		return nil, err
+	}
+	text := noPullSecret
+	if len(docker) > 0 {
+		text = string(docker)
+	}
+	if err := withPullSecret(config, text); err != nil {
+		return nil, err
+	}
+	return xds.New(xds.TypeExtension, r.Name, config)
+}
+
+func configOf(r *xds.Resource) (*corev3.TypedExtensionConfig, error) {
+	packed, config := &anypb.Any{}, &corev3.TypedExtensionConfig{}
+	if err := proto.Unmarshal(r.Any, packed); err != nil {
+		return nil, fmt.Errorf("read resource %s: %w", r.Name, err)
+	}
+	if err := packed.UnmarshalTo(config); err != nil {
+		return nil, fmt.Errorf("read resource %s: %w", r.Name, err)
+	}
+	return config, nil
+}
+
+// pullSecret returns the reference in a configuration of [Config].
+func pullSecret(config *corev3.TypedExtensionConfig) (reference string, err error) {
 	plugin, err := opened(config)
 	if err != nil {
 		return "", err
 	}
 	switch ref := plugin.GetConfig().GetVmConfig().GetEnvironmentVariables().GetKeyValues()[hintPullSecret]; ref {
-	case NoPullSecret:
+	case noPullSecret:
 		return "", nil
 	default:
 		return ref, nil
 	}
 }
 
-// WithPullSecret puts a docker config, or [NoPullSecret], in the place of the
-// reference. The message holds a secret from here on.
-func WithPullSecret(config *corev3.TypedExtensionConfig, docker string) error {
+// withPullSecret replaces the reference by a docker config or [noPullSecret].
+func withPullSecret(config *corev3.TypedExtensionConfig, docker string) error {
 	plugin, err := opened(config)
 	if err != nil {
 		return err

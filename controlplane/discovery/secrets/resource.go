@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package secrets
 
 import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -11,9 +11,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// KeyPair gives the SDS resource of a certificate with its key. Its bytes hold
-// the key: they go to the proxy, and nowhere else.
-func KeyPair(name string, pair *credentials.KeyPair) (*xds.Resource, error) {
+// keyPairResource returns the SDS resource of a certificate with its key. Its
+// bytes hold the key: they are sent to the proxy, and nowhere else.
+func keyPairResource(name string, pair *credentials.KeyPair) (*xds.Resource, error) {
 	cert := &tlsv3.TlsCertificate{CertificateChain: inline(pair.Chain), PrivateKey: inline(pair.Key)}
 	if len(pair.OCSPStaple) > 0 {
 		cert.OcspStaple = inline(pair.OCSPStaple)
@@ -21,8 +21,8 @@ func KeyPair(name string, pair *credentials.KeyPair) (*xds.Resource, error) {
 	return xds.New(xds.TypeSecret, name, &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: cert}})
 }
 
-// Roots gives the SDS resource of what peers are verified with.
-func Roots(name string, roots *credentials.Roots) (*xds.Resource, error) {
+// rootsResource returns the SDS resource with which peers are verified.
+func rootsResource(name string, roots *credentials.Roots) (*xds.Resource, error) {
 	context := &tlsv3.CertificateValidationContext{TrustedCa: inline(roots.PEM)}
 	if len(roots.CRL) > 0 {
 		context.Crl = inline(roots.CRL)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package generate
+package secrets
 
 import (
+	"log/slog"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -11,13 +12,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
+
+func unpack(t *testing.T, r *xds.Resource) proto.Message {
+	t.Helper()
+	packed := &anypb.Any{}
+	if err := proto.Unmarshal(r.Any, packed); err != nil {
+		t.Fatal(err)
+	}
+	m, err := packed.UnmarshalNew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
 
 func TestSecretResources(t *testing.T) {
 	t.Parallel()
@@ -31,10 +44,10 @@ func TestSecretResources(t *testing.T) {
 		return &tlsv3.Secret{Name: "kubernetes://a", Type: &tlsv3.Secret_ValidationContext{ValidationContext: c}}
 	}
 	pairOf := func(p credentials.KeyPair) func(string) (*xds.Resource, error) {
-		return func(name string) (*xds.Resource, error) { return KeyPair(name, &p) }
+		return func(name string) (*xds.Resource, error) { return keyPairResource(name, &p) }
 	}
 	rootsOf := func(r credentials.Roots) func(string) (*xds.Resource, error) {
-		return func(name string) (*xds.Resource, error) { return Roots(name, &r) }
+		return func(name string) (*xds.Resource, error) { return rootsResource(name, &r) }
 	}
 	for name, tc := range map[string]struct {
 		make func(string) (*xds.Resource, error)
@@ -62,23 +75,32 @@ func TestSecretResources(t *testing.T) {
 	}
 }
 
-func TestTrust(t *testing.T) {
+// TestViewHearsOfItsSecrets counts changes of requested Secrets alone.
+func TestViewHearsOfItsSecrets(t *testing.T) {
 	t.Parallel()
-	g := New(Config{})
-	mesh := &snapshot.Mesh{Sequence: 1, Trust: &snapshot.Trust{PEM: []string{"one\n", "two\n"}}}
-	for _, proxy := range []*model.Proxy{{Role: "sidecar"}, {Role: "router"}, {Role: "sidecar", Interception: model.InterceptionRedirect}} {
-		set := g.Generate(mesh, proxy, xds.TypeProxyConfig)
-		if len(set.Resources) != 1 || set != g.Generate(mesh, &model.Proxy{}, xds.TypeProxyConfig) {
-			t.Fatalf("%+v gets %+v, which is not what all share", proxy, set)
-		}
-		want := &meshv1alpha1.ProxyConfig{CaCertificatesPem: []string{"one\n", "two\n"}}
-		if diff := cmp.Diff(want, unpack(t, set.Resources[0]), protocmp.Transform()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+	v := New(Config{}, nil, nil).NewView(Client{Namespace: "default", Log: slog.New(slog.DiscardHandler)})
+	v.Set([]string{"kubernetes://shop"}, &snapshot.Mesh{})
+	if v.Changed("default", "other") || v.Changed("bank", "shop") || v.changes.Load() != 0 {
+		t.Error("the view hears of a Secret that nobody requested")
 	}
-	for name, mesh := range map[string]*snapshot.Mesh{"no bundle": {Sequence: 2}, "empty bundle": {Sequence: 2, Trust: &snapshot.Trust{}}} {
-		if n := len(g.Generate(mesh, &model.Proxy{}, xds.TypeProxyConfig).Resources); n != 0 {
-			t.Errorf("%s: %d resources", name, n)
-		}
+	if !v.Changed("default", "shop") {
+		t.Error("the view does not hear of its Secret")
+	}
+	if v.Reset(); v.Changed("default", "shop") {
+		t.Error("the view hears of a Secret after its end")
+	}
+}
+
+// TestNoSecretWithoutCaller refuses a client that is not proven, on any port.
+func TestNoSecretWithoutCaller(t *testing.T) {
+	t.Parallel()
+	table, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.SetSynced()
+	v := New(Config{Source: table}, nil, nil).NewView(Client{Namespace: "default", Log: slog.New(slog.DiscardHandler)})
+	if _, no := v.secret(secretRef{name: "kubernetes://shop"}); no.label != refusedPlaintext {
+		t.Errorf("refused for %q, want %q", no.label, refusedPlaintext)
 	}
 }

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Register offers ADS on a gRPC server made with [Codec]. A nil auth takes
+// every caller, which only a plaintext port on loopback should.
+func (s *Server) Register(r grpc.ServiceRegistrar, auth authn.Authenticator) {
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, &service{server: s, auth: auth})
+}
+
+// service is the server as one port offers it.
+type service struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	server *Server
+	auth   authn.Authenticator
+}
+
+func (s *service) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.serve(g, false, receiver(g, readSotW))
+}
+
+func (s *service) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.serve(g, true, receiver(g, readDelta))
+}
+
+// receiver gives what receives the next request of a stream.
+func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (*request, error) {
+	return func() (*request, error) {
+		var f frame
+		if err := g.RecvMsg(&f); err != nil {
+			return nil, err
+		}
+		q, err := read(f.request.ReadOnlyData())
+		if err != nil {
+			f.request.Free()
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		q.free = f.request.Free
+		return q, nil
+	}
+}
+
+// serve runs one stream.
+func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, error)) (err error) {
+	ctx := g.Context()
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = s.server.fault(cause, "other")
+		}
+	}()
+	if !s.server.Ready() {
+		return status.Error(codes.Unavailable, "server is not ready to serve discovery information: configuration is still loading")
+	}
+	var caller *authn.Caller
+	if s.auth != nil {
+		if caller, err = s.auth.Authenticate(ctx); err != nil {
+			s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
+			if errors.Is(err, authn.ErrUnavailable) {
+				return status.Error(codes.Unavailable, err.Error())
+			}
+			return status.Error(codes.Unauthenticated, err.Error())
+		}
+	}
+	quota, err := s.server.callers.enter(ctx, caller)
+	if err != nil {
+		s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
+		return err
+	}
+	defer quota.leave()
+	recv = quota.slowed(ctx, recv)
+	first, report, err := firstRequest(recv)
+	if err == nil {
+		err = checkNode(first.node)
+	}
+	if err != nil {
+		if callersFault(err) {
+			s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
+		}
+		return err
+	}
+	proxy, objects, err := s.server.peerOf(first.node, caller, caller != nil && private(ctx))
+	if err != nil {
+		s.server.log.Warn("refused a stream", "address", address(ctx), "err", err)
+		return err
+	}
+	proxy.VHDS = delta && !s.server.noVHDS && takesVirtualHosts(first.node)
+	if objects == nil {
+		if !s.server.bind(ctx, proxy) {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		if err := s.server.admit(ctx, proxy); err != nil {
+			return err
+		}
+		if err := s.server.presented(ctx, proxy, caller, first.node); err != nil {
+			return err
+		}
+	}
+	// The header says that the stream is accepted: a proxy that has what is
+	// current gets no response for a long time.
+	if err := g.SendHeader(nil); err != nil {
+		s.server.gone(proxy)
+		return err
+	}
+	if report != nil && objects == nil {
+		s.server.health(proxy, caller, report)
+	}
+	st := s.server.newStream(g, proxy, caller, objects)
+	st.delta, st.quota = delta, quota
+	if objects == nil {
+		st.labels.given(first.node, proxy, s.server.presence.Registered)
+		s.server.kept.join(st, programOf(first.node))
+	}
+	defer s.server.remove(st)
+	requests := make(chan *request) // unbuffered: flow control reaches the proxy
+	ended := make(chan error, 1)
+	go func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				ended <- s.server.fault(cause, "other")
+			}
+		}()
+		ended <- read(ctx, first, recv, requests)
+	}()
+	err = st.loop(ctx, requests, ended)
+	if callersFault(err) {
+		st.log.Warn("a request of a proxy is refused, and its stream ends", "err", err)
+	}
+	return err
+}
+
+// admit waits until there is room for a proxy, by what it costs: what it needs
+// is made before its stream begins, for as many proxies at a time as a push
+// works on. One whose like is served already goes through at once; a crowd of
+// others stands in line, and those that are served do not feel it.
+func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
+	select {
+	case s.admission <- struct{}{}:
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	defer func() { <-s.admission }()
+	if _, ok := s.made(s.mesh.Load().Mesh, proxy); !ok {
+		return errNotGenerated
+	}
+	return nil
+}
+
+// read hands the requests to the stream's loop until the proxy or ctx ends
+// the stream.
+func read(ctx context.Context, q *request, recv func() (*request, error), requests chan<- *request) error {
+	for {
+		select {
+		case requests <- q:
+		case <-ctx.Done():
+			return nil
+		}
+		var err error
+		if q, err = recv(); errors.Is(err, io.EOF) || ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// firstRequest gives the first subscription, and the last report on the health
+// of the application that came before it; nil for none.
+func firstRequest(recv func() (*request, error)) (first, report *request, err error) {
+	for {
+		q, err := recv()
+		if err != nil {
+			return nil, nil, err
+		}
+		if !ignored(q.typeURL) {
+			return q, report, nil
+		}
+		q.free()
+		if q.typeURL == typeHealth {
+			report = q
+		}
+	}
+}
+
+// typeHealth is the type of the reports on an application's health: a request
+// with error_detail if it is not healthy.
+const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
+
+// ignored are the requests that are no subscriptions: health reports, and
+// questions of people, which are answered once it is known who asks.
+func ignored(typeURL string) bool {
+	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
+}

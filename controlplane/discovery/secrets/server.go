@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package secrets
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/internal/lru"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// Config configures a [Server].
+type Config struct {
+	// Source resolves kubernetes:// names; nil serves no secrets.
+	Source credentials.Source
+	// Gateway resolves kubernetes-gateway:// names; nil means Source.
+	Gateway credentials.Source
+	// Granted reports whether a caller may have a Secret of any namespace because
+	// an object of a snapshot assigns it to the caller's identity; nil grants
+	// none. It must be quick.
+	Granted func(*snapshot.Mesh, *authn.Caller, credentials.Reference) bool
+	// Authorize decides whether a caller may read the Secrets of its namespace;
+	// nil allows each caller. It may block, and should cache its results. It is
+	// not called for what Granted allows.
+	Authorize func(ctx context.Context, caller *authn.Caller) error
+	// Retry is the time after which a refused proxy is checked again; 0 means
+	// 10 s.
+	Retry time.Duration
+}
+
+// Server makes resources of credentials, once for all streams. Its methods are
+// safe for concurrent use.
+type Server struct {
+	cfg Config
+	// refused counts refusals by reason.
+	refused *prometheus.CounterVec
+	// recovered turns a recovered panic into an error.
+	recovered func(any) error
+
+	mu sync.Mutex // guards made
+	// made are resources, dropped in the order of their last use.
+	made *lru.Map[secretKey, madeSecret]
+}
+
+const (
+	// maxSecrets bounds the resources that are remembered.
+	maxSecrets = 4096
+	// defaultRetry is the default of Config.Retry.
+	defaultRetry = 10 * time.Second
+)
+
+type secretKey struct {
+	name string // as the proxy asks for it
+	ref  credentials.Reference
+}
+
+// madeSecret is a resource and what it was made of: a *credentials.KeyPair or
+// *credentials.Roots.
+type madeSecret struct {
+	from any
+	res  *xds.Resource
+}
+
+// New returns a Server. The registerer takes its metrics; nil is none. Recovered
+// turns a panic of Config.Authorize into an error.
+func New(cfg Config, reg prometheus.Registerer, recovered func(any) error) *Server {
+	if cfg.Gateway == nil {
+		cfg.Gateway = cfg.Source
+	}
+	if cfg.Retry == 0 {
+		cfg.Retry = defaultRetry
+	}
+	s := &Server{cfg: cfg, recovered: recovered, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "outrigger_control_sds_refused_total", Help: "Secrets that a proxy asked for and did not get, by reason.",
+	}, []string{"reason"})}
+	s.made = lru.New[secretKey, madeSecret](maxSecrets)
+	if reg != nil {
+		reg.MustRegister(s.refused)
+	}
+	return s
+}
+
+// OnChange registers a function that is called for each Secret that changed.
+func (s *Server) OnChange(f func(namespace, name string)) {
+	if s.cfg.Source == nil {
+		return
+	}
+	changed := func(namespace, name string) {
+		s.forget(namespace, name)
+		f(namespace, name)
+	}
+	s.cfg.Source.OnChange(changed)
+	if s.cfg.Gateway != s.cfg.Source {
+		s.cfg.Gateway.OnChange(changed)
+	}
+}
+
+// forget drops what was made of a Secret, so that its key does not stay in memory.
+func (s *Server) forget(namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.made.Oldest() {
+		if k.ref.Affects(namespace, name) {
+			s.made.Delete(k)
+		}
+	}
+}
+
+// source returns where a reference is resolved.
+func (s *Server) source(ref credentials.Reference) credentials.Source {
+	if ref.Scheme == credentials.SchemeGateway {
+		return s.cfg.Gateway
+	}
+	return s.cfg.Source
+}
+
+// errLoading means that not all Secrets have been read yet.
+var errLoading = errors.New("the Secrets are still being read")
+
+// get returns the resource of a reference.
+func (s *Server) get(name string, ref credentials.Reference) (*xds.Resource, error) {
+	source := s.source(ref)
+	res, err := s.read(source, secretKey{name, ref})
+	if errors.Is(err, credentials.ErrNotFound) {
+		select {
+		case <-source.Synced():
+		default:
+			return nil, errLoading
+		}
+	}
+	return res, err
+}
+
+func (s *Server) read(source credentials.Source, key secretKey) (*xds.Resource, error) {
+	if key.ref.IsRoots() {
+		roots, err := credentials.RootsOf(source, key.ref)
+		if err != nil {
+			return nil, err
+		}
+		return s.make(key, roots, func() (*xds.Resource, error) { return rootsResource(key.name, roots) })
+	}
+	pair, err := credentials.KeyPairOf(source, key.ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.make(key, pair, func() (*xds.Resource, error) { return keyPairResource(key.name, pair) })
+}
+
+func (s *Server) make(key secretKey, from any, build func() (*xds.Resource, error)) (*xds.Resource, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m, ok := s.made.Get(key); ok && m.from == from {
+		return m.res, nil
+	}
+	res, err := build()
+	if err != nil {
+		return nil, err
+	}
+	s.made.Put(key, madeSecret{from, res})
+	return res, nil
+}
+
+// docker returns the docker config of a reference.
+func (s *Server) docker(ref credentials.Reference) (*credentials.Docker, error) {
+	docker, err := credentials.DockerOf(s.cfg.Source, ref)
+	if errors.Is(err, credentials.ErrNotFound) {
+		select {
+		case <-s.cfg.Source.Synced():
+		default:
+			return nil, errLoading
+		}
+	}
+	return docker, err
+}
+
+// completedFrom is what a completed plugin was made of.
+type completedFrom struct {
+	res    *xds.Resource
+	docker *credentials.Docker // nil for none
+}
+
+// completed returns the configuration of a plugin with its pull secret; docker is
+// nil if there is none.
+func (s *Server) completed(res *xds.Resource, ref credentials.Reference, docker *credentials.Docker) (*xds.Resource, error) {
+	return s.make(secretKey{"ecds " + res.Name, ref}, completedFrom{res, docker}, func() (*xds.Resource, error) {
+		if docker == nil {
+			return extension.WithPullSecret(res, nil)
+		}
+		return extension.WithPullSecret(res, docker.JSON)
+	})
+}

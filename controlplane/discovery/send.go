@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"strconv"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// send sends an update and notes it.
+func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
+	s.nonces++
+	resources, removed, common := u.changed, u.removed, u.common
+	if !s.delta {
+		removed = nil // what is not in the response of a wildcard is gone
+		switch {
+		case sub.wildcard:
+			resources, common = set.Resources, false // shared if it is long
+		case wholeState(sub.typeURL):
+			resources, common = sub.ofNames(set), false
+		}
+	}
+	r := &response{
+		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36), version: sub.version(set),
+		body: sub.body(set, resources, common, s.delta), removed: removed,
+	}
+	out := r.frame()
+	label := shortType(sub.typeURL)
+	s.server.metrics.pushes.WithLabelValues(label).Inc()
+	s.server.metrics.bytes.WithLabelValues(label).Add(float64(out.data.Len()))
+	if s.verbose {
+		s.log.Debug("sending", "type_url", sub.typeURL, "nonce", r.nonce, "version", r.version, "count", len(resources))
+	}
+	if err := s.sendMsg(out); err != nil {
+		return err
+	}
+	s.progress.sent(sub.typeURL, s.nonces)
+	s.standing.sent(sub.typeURL, s.mesh.Sequence)
+	sub.sent(set, u, r.nonce)
+	if sub.typeURL == xds.TypeExtension {
+		s.plugins.Sent(resources)
+	}
+	sub.sequence = s.mesh.Sequence
+	if sub.typeURL == xds.TypeCluster {
+		s.resendEndpoints(u.changed)
+	}
+	return nil
+}
+
+// resendEndpoints makes the endpoints of changed clusters go out again: Envoy
+// warms a changed cluster with an answer that comes after it, even if the
+// bytes are the same.
+func (s *stream) resendEndpoints(clusters []*xds.Resource) {
+	eds := s.subs[xds.TypeEndpoint]
+	if eds == nil {
+		return
+	}
+	names := make([]string, len(clusters))
+	for i, c := range clusters {
+		names[i] = c.Name
+	}
+	eds.forget(names)
+}
