@@ -15,6 +15,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // istioTemplate is where Istio's images have the template of their own
@@ -169,7 +170,7 @@ func writeBootstrap(cfg *settings) (remove func(), err error) {
 		return func() {}, nil
 	}
 	remove = func() { _ = os.Remove(cfg.bootstrapFile) } // what is left is overwritten at the next start
-	if err := writeFile(cfg.bootstrapFile, cfg.bootstrap, 0o600); err != nil {
+	if err := durable.ReplaceFast(cfg.bootstrapFile, cfg.bootstrap, 0o600); err != nil {
 		return nil, fmt.Errorf("ProxyConfig configPath is %q: %w", cfg.proxyConfig.GetConfigPath(), err)
 	}
 	return remove, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/agent/environ"
 	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // writeGRPCBootstrap writes the bootstrap of applications that speak xDS
@@ -57,5 +58,5 @@ func writeGRPCBootstrapTo(path string, cfg *settings) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return writeFile(path, doc, 0o644)
+	return durable.ReplaceFast(path, doc, 0o644)
 }

@@ -252,25 +252,6 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
-func TestWriteFile(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "f")
-	for _, text := range []string{"one", "two"} {
-		if err := writeFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(path); err != nil || string(got) != "two" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
-		t.Errorf("files: %v, %v", files, err)
-	}
-	if err := writeFile(filepath.Join(path, "below"), nil, 0o600); err == nil {
-		t.Error("a file is no directory")
-	}
-}
-
 // A certificate that cannot be used does not lock the workload out.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()

@@ -144,29 +144,3 @@ func listenUnix(ctx context.Context, path string, mode, dirMode os.FileMode) (ne
 	}
 	return l, nil
 }
-
-// writeFile replaces a file at once: whoever reads it sees the old or the new
-// one, never a part.
-func writeFile(path string, data []byte, mode os.FileMode) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp.*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name()) // the error that counts is the first
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Chmod(mode)
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	return err
-}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
@@ -118,7 +119,7 @@ func (o *Output) write(id *Identity) error {
 		if len(file.data) == 0 || holds(path, file.data) {
 			continue
 		}
-		tmp, err := prepareFile(path, file.data, o.cfg.Mode)
+		tmp, err := durable.Temp(o.cfg.Dir, file.name+durable.Suffix+"*", file.data, o.cfg.Mode)
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", path, err)
 		}
@@ -133,7 +134,7 @@ func (o *Output) write(id *Identity) error {
 		}
 		next = next[1:]
 	}
-	if err := syncDir(o.cfg.Dir); err != nil {
+	if err := durable.SyncDir(o.cfg.Dir); err != nil {
 		return err
 	}
 	o.cfg.Logger.Info("certificate files written", "path", o.cfg.Dir, "expires", id.NotAfter.UTC().Format(time.RFC3339))
@@ -159,49 +160,9 @@ type prepared struct{ tmp, path string }
 func (o *Output) removeLeftovers() {
 	for _, name := range []string{keyFile, chainFile, rootsFile} {
 		// The pattern is well formed, unless the directory's name is not.
-		left, _ := filepath.Glob(filepath.Join(o.cfg.Dir, name+".tmp.*"))
+		left, _ := filepath.Glob(filepath.Join(o.cfg.Dir, name+durable.Suffix+"*"))
 		for _, path := range left {
 			_ = os.Remove(path) // it does no harm where it is
 		}
 	}
-}
-
-// prepareFile writes what will replace a file, beside it. Whoever reads the
-// file, even after the power failed, sees the old or the new one, never a part.
-func prepareFile(path string, data []byte, mode os.FileMode) (name string, err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp.*")
-	if err != nil {
-		return "", err
-	}
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Chmod(mode)
-	}
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name()) // the error that counts is the first
-		return "", err
-	}
-	return tmp.Name(), nil
-}
-
-// syncDir makes the names of files last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("syncing directory: %w", err)
-	}
-	err = d.Sync()
-	if closeErr := d.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return fmt.Errorf("syncing directory %s: %w", dir, err)
-	}
-	return nil
 }

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // Material is what a Store keeps: contents by the name of a file, or of a key
@@ -154,7 +156,7 @@ func (d *dirStore) write(before, m Material) error {
 	}()
 	for _, f := range filesInOrder() {
 		if data, wanted := m[f.name]; wanted && (string(before[f.name]) != string(data) || before[f.name] == nil) {
-			name, err := writeTemporary(d.dir, f, data)
+			name, err := durable.Temp(d.dir, "."+f.name+".*", data, f.mode)
 			changes = append(changes, change{name, filepath.Join(d.dir, f.name)})
 			if err != nil {
 				return fmt.Errorf("writing %s: %w", f.name, err)
@@ -174,20 +176,7 @@ func (d *dirStore) write(before, m Material) error {
 			}
 		}
 	}
-	dir, err := os.Open(d.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-func writeTemporary(dir string, f file, data []byte) (string, error) {
-	t, err := os.CreateTemp(dir, "."+f.name+".*") // made with mode 0600
-	if err != nil {
-		return "", err
-	}
-	_, err = t.Write(data)
-	return t.Name(), errors.Join(err, t.Chmod(f.mode), t.Sync(), t.Close())
+	return durable.SyncDir(d.dir)
 }
 
 // lock takes a lock between processes and returns the function that gives it

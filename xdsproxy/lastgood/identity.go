@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // Identity is the workload's certificate with its private key, as PEM.
@@ -81,7 +83,7 @@ func (s *Store) PutIdentity(chain, key, roots []byte) error {
 	if len(b) > maxIdentity {
 		return fmt.Errorf("keep the identity: it has %d bytes, the bound is %d", len(b), maxIdentity)
 	}
-	if err := replaceFile(filepath.Join(s.cfg.Dir, identityFile), b); err != nil {
+	if err := durable.Replace(filepath.Join(s.cfg.Dir, identityFile), b, 0o600); err != nil {
 		s.metrics.refused.WithLabelValues(reasonDisk).Inc()
 		return fmt.Errorf("keep the identity: %w", err)
 	}
@@ -162,27 +164,4 @@ func (s *Store) readIdentity(f *os.File) (*Identity, error) {
 		err = refuse(reasonDamaged, "it is cut off")
 	}
 	return id, err
-}
-
-// replaceFile replaces a file at once, for this user alone.
-func replaceFile(path string, data []byte) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+temporary+"*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name()) // the error that counts is the first
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return syncDirectory(filepath.Dir(path))
 }

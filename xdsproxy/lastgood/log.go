@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // flushAt is how much is written at once, in bytes.
@@ -165,7 +167,7 @@ func (l *log) commit(c commit, changes [][]change) error {
 			return fmt.Errorf("replace %s: %w", l.place, err)
 		}
 		l.path = l.place
-		if err := syncDirectory(filepath.Dir(l.place)); err != nil {
+		if err := durable.SyncDir(filepath.Dir(l.place)); err != nil {
 			return err
 		}
 	}

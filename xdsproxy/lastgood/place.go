@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
@@ -21,7 +22,7 @@ const (
 	stateFile    = "state"
 	identityFile = "identity"
 	lockFile     = "lock"
-	temporary    = ".tmp."
+	temporary    = durable.Suffix
 )
 
 // ownDirectory makes a directory that only this user can enter. One that is
@@ -108,45 +109,20 @@ func makeKey(path string) error {
 	if _, err := rand.Read(key); err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), keyFile+temporary+"*")
+	tmp, err := durable.Temp(filepath.Dir(path), keyFile+temporary+"*", key, 0o600)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // it may have got its name
-	_, err = tmp.Write(key)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		// Unlike a rename, a link does not replace what another one made.
-		err = os.Link(tmp.Name(), path)
-		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) {
-			err = os.Rename(tmp.Name(), path) // a file system without links
-		}
+	defer func() { _ = os.Remove(tmp) }() // it may have got its name
+	// Unlike a rename, a link does not replace what another one made.
+	err = os.Link(tmp, path)
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) {
+		err = os.Rename(tmp, path) // a file system without links
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make %s: %w", path, err)
 	}
-	return syncDirectory(filepath.Dir(path))
-}
-
-// syncDirectory makes the names of files last.
-func syncDirectory(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	err = d.Sync()
-	if closeErr := d.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return fmt.Errorf("sync directory %s: %w", dir, err)
-	}
-	return nil
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // lock makes this process the only one that writes to a directory, until it

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
@@ -147,25 +148,10 @@ func (s *store) part() (*os.File, error) {
 
 // finish gives a written file its place: whole and on the disk, or not at all.
 func (s *store) finish(f *os.File, path string, mode os.FileMode, err error) error {
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // gone if it was renamed
+		return errors.Join(err, durable.Discard(f))
 	}
-	return err
+	return durable.Commit(f, path, mode)
 }
 
 // add takes a downloaded module into the cache. Its bytes are reserved.
@@ -209,18 +195,6 @@ func makeDir(dir string) error {
 		return err
 	}
 	return os.Chmod(dir, dirMode)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if closed := d.Close(); err == nil {
-		err = closed
-	}
-	return err
 }
 
 // checkFile compares a file with its checksum.
