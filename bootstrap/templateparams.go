@@ -178,7 +178,7 @@ func (p *params) service(name string, r remote) {
 	}
 }
 
-// tracing gives the parameters of the tracer, also of those that Envoy no
+// tracing returns the parameters of the tracer, also of those that Envoy no
 // longer has: a template may ask for one and make something else of it.
 func (p *params) tracing(tracing *meshv1alpha1.Tracing) {
 	r := remote{tls: tracing.GetTlsSettings(), tlsField: "tracing.tlsSettings", sni: "tracer"}

@@ -202,7 +202,7 @@ func decode(doc []byte) (map[string]any, error) {
 	return fields, nil
 }
 
-// jsonable gives every mapping string keys, as JSON wants them.
+// jsonable makes the keys of every mapping strings, as JSON wants them.
 func jsonable(value any) any {
 	switch v := value.(type) {
 	case map[string]any:

@@ -194,7 +194,7 @@ func TestHasField(t *testing.T) {
 	}
 }
 
-// An extension provider that nothing can use stands in nobody's way: objects
+// An extension provider that nothing can use does no harm: objects
 // that name it hear of it.
 func TestUnusableExtensionProvider(t *testing.T) {
 	t.Parallel()

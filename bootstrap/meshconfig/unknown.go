@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Unknown gives the fields of a document that a message does not have, with
+// Unknown returns the fields of a document that a message does not have, with
 // their parents, such as "defaultConfig.statusPrt", sorted. A document that
 // cannot be read has none.
 func Unknown(doc []byte, message proto.Message) []string {

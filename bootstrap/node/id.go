@@ -34,7 +34,7 @@ type ID struct {
 	Domain string
 }
 
-// String renders the id as it stands in Envoy's node.
+// String renders the id as Envoy's node has it.
 func (id ID) String() string {
 	return id.Role + "~" + id.IP + "~" + id.Name + "~" + id.Domain
 }

@@ -24,7 +24,7 @@ const (
 	gcpLocation = "gcp_location"
 )
 
-// gcp gives what GCP_METADATA says, or asks the metadata service.
+// gcp returns what GCP_METADATA says, or asks the metadata service.
 func (c Config) gcp(ctx context.Context, static map[string]string) (result Result, err error) {
 	if static != nil {
 		result = Result{Name: GCP, Locality: gcpPlace(static[gcpLocation]), Metadata: static}

@@ -122,7 +122,7 @@ func Detect(ctx context.Context, cfg Config) (Result, error) {
 	return result, nil
 }
 
-// choose gives the name of the platform. It sends nothing.
+// choose returns the name of the platform. It sends nothing.
 func choose(cfg Config, static bool) (string, error) {
 	var err error
 	switch name := strings.ToLower(cfg.Platform); name {

@@ -140,7 +140,7 @@ func firmware(t *testing.T, pairs ...string) string {
 	return dir
 }
 
-// logged gives a logger and what it wrote.
+// logged returns a logger and what it wrote.
 func logged() (*slog.Logger, *bytes.Buffer) {
 	var b bytes.Buffer
 	return slog.New(slog.NewTextHandler(&b, nil)), &b
@@ -282,7 +282,7 @@ func TestDetectChooses(t *testing.T) {
 }
 
 // A machine of no cloud sends nothing, whatever listens; neither does one of
-// which everything was told.
+// which all requests reached.
 func TestDetectSendsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -76,7 +76,7 @@ func newService(base, fallback string) service {
 	}}
 }
 
-// do asks for a path and gives the body of the answer.
+// do requests a path and returns the body of the answer.
 func (s service) do(ctx context.Context, method, path string, limit int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
 	if err != nil {
@@ -136,8 +136,8 @@ func (s service) values(ctx context.Context, paths ...string) []answer {
 	return answers
 }
 
-// joined gives the error of several answers. Those without one do not count;
-// equal causes, such as the deadline, are told once.
+// joined returns the error of several answers. Those without one do not count;
+// equal causes, such as the deadline, are reported once.
 func joined(answers []answer, ignore func(error) bool) error {
 	var first error
 	more := 0
@@ -156,7 +156,7 @@ func joined(answers []answer, ignore func(error) bool) error {
 	return first
 }
 
-// printable gives a value that may stand in node metadata: one line of text
+// printable returns a value that node metadata may contain: one line of text
 // that is not too long.
 func printable(text string) (string, bool) {
 	text = strings.TrimSpace(text)

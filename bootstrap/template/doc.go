@@ -2,7 +2,7 @@
 // Copyright The Outrigger Authors
 
 // Package template executes a user's template of Envoy's bootstrap: Go's
-// template language with the functions of Sprig that people use in such files.
+// template language with the functions of Sprig that are common in such files.
 //
 // Package bootstrap calls Render with the parameters. A mistake in a template,
 // such as an endless loop, must end in a sentence and not in a full memory, so

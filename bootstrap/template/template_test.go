@@ -22,7 +22,7 @@ func parameters() map[string]any {
 	}
 }
 
-// Every function gives what the one of Sprig gives.
+// Every function returns what the one of Sprig returns.
 func TestSprig(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
