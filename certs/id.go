@@ -31,7 +31,7 @@ func (id ID) String() string {
 }
 
 // Validate checks that the identity has all its parts and that each of them
-// can stand in a SPIFFE URI.
+// may be part of a SPIFFE URI.
 func (id ID) Validate() error {
 	if err := ValidateTrustDomain(id.TrustDomain); err != nil {
 		return err
