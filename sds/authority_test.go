@@ -30,7 +30,7 @@ func web() certs.ID {
 	return certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "web"}
 }
 
-// authority signs in memory, for whoever asks.
+// authority signs in memory, for any caller.
 type authority struct {
 	t    testing.TB
 	key  crypto.Signer

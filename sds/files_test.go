@@ -176,7 +176,7 @@ func TestWaysToReplaceFiles(t *testing.T) {
 }
 
 // TestBrokenFilesKeepTheLastGood: a key that does not belong to the chain, then
-// nonsense, then nothing at all; what was good stays, and is told to newcomers.
+// nonsense, then nothing at all; what was good stays, and is sent to newcomers.
 func TestBrokenFilesKeepTheLastGood(t *testing.T) {
 	t.Parallel()
 	r := newFileRig(t, func(c *sds.FilesConfig) { c.Debounce = 10 * time.Millisecond })

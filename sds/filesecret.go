@@ -146,7 +146,7 @@ func (h *holding) get(name string, r resource) (m *material, served bool) {
 	return h.files.get(name), true
 }
 
-// keep gives back what is not among the names.
+// keep releases what is not among the names.
 func (h *holding) keep(names map[string]string) {
 	for name, err := range h.held {
 		if _, ok := names[name]; ok {

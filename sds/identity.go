@@ -105,7 +105,7 @@ func (r *renewal) kept() *Identity {
 	}
 	chain, key, roots, err := r.cfg.Kept()
 	if err != nil {
-		return nil // whoever keeps it has said why there is none
+		return nil // its owner has reported why there is none
 	}
 	id, err := earlierIdentity([3][]byte{chain, key, roots}, r.cfg.ID, r.cfg.KeyType, time.Now())
 	if err != nil {

@@ -176,7 +176,7 @@ func TestWatchIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestWithoutWatching: where the system gives no watch, changes are seen a
+// TestWithoutWatching: where the system has no watch, changes are seen a
 // little later.
 func TestWithoutWatching(t *testing.T) {
 	t.Parallel()

@@ -55,7 +55,7 @@ type WorkloadConfig struct {
 	// Saved is a directory that an Output wrote. An identity in it that is still
 	// valid is in force until the authority has signed another; empty: none.
 	Saved string
-	// Kept gives an identity of an earlier run, as PEM. One that is still valid
+	// Kept returns an identity of an earlier run, as PEM. One that is still valid
 	// is in force until the authority has signed another, which is asked at
 	// once; nil: there is none.
 	Kept       func() (chain, key, roots []byte, err error)

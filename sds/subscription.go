@@ -12,7 +12,7 @@ import (
 )
 
 // notServed stands for the version of a name that is not served, once the
-// client has been told.
+// client has received.
 const notServed = "-"
 
 // subscription is what one stream asked for and what it was sent. It belongs to

@@ -96,7 +96,7 @@ func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
 			t.Fatal("the old certificate was dropped although it is valid")
 		}
 		if isClosed(changed) {
-			t.Error("a change was told although there was none")
+			t.Error("a change was reported although there was none")
 		}
 		checkBackoff(t, a.times()[1:])
 		if n := metric(t, reg, "outrigger_agent_cert_renewal_failures_total", ""); n < 100 {
@@ -253,7 +253,7 @@ func TestWishForARenewal(t *testing.T) {
 		if n := len(a.times()); n != 2 {
 			t.Fatalf("the authority was asked %d times an hour after the start, want twice", n)
 		}
-		for range 40 { // whoever refuses it goes on doing so
+		for range 40 { // a refusing Envoy goes on refusing
 			time.Sleep(time.Minute)
 			w.Renew()
 		}

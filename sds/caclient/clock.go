@@ -31,7 +31,7 @@ type clock struct {
 	ttl        int64     // life that was asked for, in seconds
 }
 
-// skew returns by how much our clock is ahead, if that can be told.
+// skew returns by how much our clock is ahead, if that is known.
 func (c clock) skew() (ahead time.Duration, known bool) {
 	ours := c.start.Add(c.end.Sub(c.start) / 2)
 	if date, err := http.ParseTime(c.date); err == nil {
@@ -44,7 +44,7 @@ func (c clock) skew() (ahead time.Duration, known bool) {
 	if err != nil {
 		return 0, false // the workload says so
 	}
-	// An authority that gives the life that was asked for counts it from now,
+	// An authority that grants the requested life counts it from now,
 	// and dates the start back. One that does not leaves its time open.
 	ttl := time.Duration(c.ttl) * time.Second
 	backdate := leaf[0].NotAfter.Sub(leaf[0].NotBefore) - ttl

@@ -188,7 +188,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestClockSkew: an authority whose clock is two hours ahead is told of once,
+// TestClockSkew: an authority whose clock is two hours ahead is reported once,
 // shown, and told of when it agrees again.
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
