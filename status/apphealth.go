@@ -22,7 +22,7 @@ const (
 	// timeoutGrace is added to a probe's timeout. The kubelet has the same timeout
 	// and gives up first, as it would have on the application itself.
 	timeoutGrace = 250 * time.Millisecond
-	// maxProbeTime bounds a probe without a timeout, should whoever asks wait forever.
+	// maxProbeTime bounds a probe without a timeout, should the caller wait forever.
 	maxProbeTime = time.Minute
 )
 
@@ -67,7 +67,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 }
 
 // bound ends a probe in time. A hook without a timeout may take as long as
-// whoever asks for it waits: the pod's grace period.
+// the caller waits: the pod's grace period.
 func bound(ctx context.Context, prober *Prober, hook bool) (context.Context, context.CancelFunc) {
 	switch {
 	case prober.Timeout > 0:
@@ -159,7 +159,7 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 	return nil
 }
 
-// pass hands an answer on as it comes: its status first, so that whoever asked
+// pass hands an answer on as it comes: its status first, so that the caller
 // sees a body that is slow or breaks off as it would without the agent.
 func pass(w http.ResponseWriter, r *http.Request, resp *http.Response) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -183,7 +183,7 @@ func pass(w http.ResponseWriter, r *http.Request, resp *http.Response) {
 }
 
 // passedCode returns the status to answer with. A redirect that was not followed
-// counts as success, with a warning of the kubelet. Whoever asks must not follow
+// counts as success, with a warning of the kubelet. The caller must not follow
 // it from here: of all redirects, 300 is one that no client of Go's follows.
 func passedCode(code int) int {
 	switch code {

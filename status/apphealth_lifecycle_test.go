@@ -88,7 +88,7 @@ func TestHookOnlyByGet(t *testing.T) {
 	}
 }
 
-// TestHookEndsWithThePeer: a hook has no timeout but the patience of whoever asks.
+// TestHookEndsWithThePeer: a hook has no timeout but the patience of the caller.
 func TestHookEndsWithThePeer(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan struct{}), make(chan struct{})
@@ -145,7 +145,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// TestRedirectsOfStrangers: whoever adds headers, from which an application may
+// TestRedirectsOfStrangers: a caller that adds headers, from which an application may
 // build a redirect, does not get to other ports of the host; the kubelet does.
 func TestRedirectsOfStrangers(t *testing.T) {
 	t.Parallel()
@@ -185,7 +185,7 @@ func TestRedirectsOfStrangers(t *testing.T) {
 	}
 }
 
-// TestRedirectToTheStatusPort must not go round for ever.
+// TestRedirectToTheStatusPort must not go round forever.
 func TestRedirectToTheStatusPort(t *testing.T) {
 	t.Parallel()
 	var own, asked atomic.Int32

@@ -48,7 +48,7 @@ func chooseEncoding(accept string) string {
 }
 
 // weight returns how much an Accept-Encoding header likes an encoding: 0 for not
-// at all, or when it says nothing of it.
+// at all, or when it does not say so.
 func weight(header, encoding string) float64 {
 	for item := range strings.SplitSeq(header, ",") {
 		name, params, _ := strings.Cut(item, ";")

@@ -94,7 +94,7 @@ func FuzzParseProbers(f *testing.F) {
 			// Whatever the path is, the probe goes to the address and nowhere else.
 			target := probe.URL("http", "10.0.0.1", 80, p.HTTPGet.Path)
 			if u, err := url.Parse(target.String()); err != nil || u.Host != "10.0.0.1:80" || u.User != nil || target.RequestURI()[0] != '/' {
-				t.Errorf("path %q gives the URL %q", p.HTTPGet.Path, target)
+				t.Errorf("path %q has the URL %q", p.HTTPGet.Path, target)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ const (
 	// readyTimeout bounds one check: the kubelet waits for a second at the least.
 	readyTimeout = 800 * time.Millisecond
 	// readyPatience is for how long checks may time out, one after the other,
-	// while the last answer stands in for them.
+	// while the last answer is used instead.
 	readyPatience = 10 * time.Second
 	// readyMemory is how old that answer may be: kubelets ask every few seconds,
 	// and once a minute at the least.
@@ -69,7 +69,7 @@ func (r *readiness) check(ctx context.Context) error {
 		c = &check{done: make(chan struct{})}
 		r.current = c
 		r.mu.Unlock()
-		// Whoever comes first asks for all: that they go away must not fail the others.
+		// The first caller asks for all: that they go away must not fail the others.
 		r.run(context.WithoutCancel(ctx), c)
 		return c.err
 	}

@@ -125,7 +125,7 @@ func TestBusyEnvoy(t *testing.T) {
 }
 
 // Kubelets ask every few seconds, also every fifteen: one check that times out
-// turns nothing, a second one in a row does; and nobody is told what was an
+// turns nothing, a second one in a row does; and no caller receives what was an
 // hour ago.
 func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 	})
 }
 
-// Why Envoy is gone is an answer, however late; the last good one does not stand in for it.
+// Why Envoy is gone is an answer, however late; the last good one does not replace it.
 func TestLateReasonIsAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -71,7 +71,7 @@ func TestDrainAnswersWhenItIsOver(t *testing.T) {
 	}
 }
 
-// from gives every connection of a listener the same peer.
+// from returns a listener whose connections all have the same peer.
 type from struct {
 	net.Listener
 	peer net.Addr

@@ -360,7 +360,7 @@ func TestHoldsLittle(t *testing.T) {
 	}
 }
 
-// FuzzMerge gives any answer to any scraper: nothing panics, and what comes out
+// FuzzMerge serves any answer to any scraper: nothing panics, and what comes out
 // of a good source after it is not lost.
 func FuzzMerge(f *testing.F) {
 	f.Add(plainText, byte(0), byte(1))

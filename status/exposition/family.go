@@ -11,7 +11,7 @@ type family struct {
 	name, kind, help, unit []byte
 	hasHelp                bool
 	from                   kind
-	open                   bool // nothing of it has been written yet
+	open                   bool // no sample has been written yet
 }
 
 func (f *family) reset(name []byte, from kind) {

@@ -30,7 +30,7 @@ const (
 // Negotiate returns the format that the Accept header of a scraper asks for;
 // text, when it names none that is spoken here.
 func Negotiate(header http.Header) Format {
-	// Text first, for those who take anything: they are people.
+	// Text first, for clients that accept anything: they are browsers and curl.
 	accepted := []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeProtoDelim)}
 	for _, version := range []string{expfmt.OpenMetricsVersion_1_0_0, expfmt.OpenMetricsVersion_0_0_1} {
 		if f, err := expfmt.NewOpenMetricsFormat(version); err == nil {

@@ -152,7 +152,7 @@ func (c *Checker) check(ctx context.Context) error {
 	return c.ask(ctx)
 }
 
-// askEnvoy has the last answer stand in for one that does not come.
+// askEnvoy uses the last answer in place of one that does not come.
 func (c *Checker) askEnvoy(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)

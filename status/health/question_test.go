@@ -22,7 +22,7 @@ import (
 
 const address = "127.77.50.20"
 
-// listen opens a port. Whoever serves it closes it.
+// listen opens a port. Its server closes it.
 func listen(t *testing.T) (net.Listener, uint32) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))

@@ -6,7 +6,7 @@
 //
 // The status server calls it for application probes whose targets the mesh has
 // moved to the agent, status/health for the readiness of a machine's application.
-// Each call opens connections of its own, keeps none unless it was told to, and
+// Each call opens connections of its own, keeps none unless configured, and
 // returns once it has an answer or ctx ends. It knows neither the server's paths
 // nor its configuration, retries nothing, and uses no proxy of the environment.
 //

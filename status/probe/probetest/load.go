@@ -145,7 +145,7 @@ func one(ctx context.Context, address string, request []byte) error {
 	return nil
 }
 
-// OpenFiles counts what a process has open: files, sockets and the like. It is
+// OpenFiles counts what a process has open: files, sockets, pipes. It is
 // for Linux.
 func OpenFiles(pid int) (int, error) {
 	entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
