@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// GiveBack gives the system what the start left free, and what of the program
+// GiveBack returns to the system what the start left free, and what of the program
 // only the start needed, after each of the pauses, until ctx is done. Go would do
 // so by and by, or never in a program that allocates next to nothing.
 func GiveBack(ctx context.Context, pauses ...time.Duration) {
