@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Command bookinfo is the bookshop that people know from tutorials of service
+// Command bookinfo is the bookshop known from tutorials of service
 // meshes, as four small HTTP servers in one binary.
 //
 //	bookinfo productpage --listen 127.0.0.1:19080

@@ -85,7 +85,7 @@ func (o *orders) all(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, ordersPage{Service: "orders", Caller: caller(r), Orders: list})
 }
 
-// caller gives the identity of whoever made the request, as the Envoy in
+// caller returns the identity of the caller, as the Envoy in
 // front of us proved it: the URI of the last element of
 // x-forwarded-client-cert. It is empty for a request that came past Envoy.
 func caller(r *http.Request) string {

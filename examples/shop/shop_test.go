@@ -31,7 +31,7 @@ func newServer(t *testing.T, role string, o options) *httptest.Server {
 	return s
 }
 
-// request gives the status and the body of an answer.
+// request returns the status and the body of an answer.
 func request(t *testing.T, method, url, body string, header map[string]string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
