@@ -11,6 +11,6 @@
 // The package trusts only what it verified itself (the signature of a token, or
 // the chain that the TLS handshake verified) and what a Kubernetes API server
 // says. It never puts a part of a token into an error or a log, and asks only
-// hosts that it was told to. JWT.Run is the goroutine that fetches keys behind a
+// hosts that are configured. JWT.Run is the goroutine that fetches keys behind a
 // URL; a review of a token runs in a goroutine that ends with its time limit.
 package authn

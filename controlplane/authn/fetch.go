@@ -110,7 +110,7 @@ func hostPort(host, port string) string {
 }
 
 // checkStart looks at the first URL that will be asked, so that a mistake in the
-// configuration is told at the start.
+// configuration is reported at the start.
 func (f *fetcher) checkStart(address, issuer string) error {
 	if address == "" {
 		address = issuer

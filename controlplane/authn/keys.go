@@ -29,7 +29,7 @@ const (
 	minRSA = 2048
 )
 
-// keySource gives the public keys of an issuer.
+// keySource returns the public keys of an issuer.
 type keySource interface {
 	// current returns the newest keys. It may wait a bounded time for the first.
 	current(ctx context.Context) (*keySet, error)

@@ -50,7 +50,7 @@ func TestKeysInAFile(t *testing.T) {
 	expect("broken", second, 2)
 	expect("still broken", second, 2)
 	write(first)
-	expect("mended", first, 3)
+	expect("fixed", first, 3)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

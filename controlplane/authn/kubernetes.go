@@ -263,5 +263,5 @@ func hide(text, token string) string {
 }
 
 // Refuse returns an error for a token that an API server calls no good. It wraps
-// ErrUnauthenticated; the reason is told to the caller.
+// ErrUnauthenticated; the caller receives the reason.
 func Refuse(reason string) error { return refuse("%s", reason) }

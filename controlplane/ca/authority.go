@@ -43,7 +43,7 @@ type Config struct {
 type RootConfig struct {
 	KeyType certs.KeyType // empty means ECDSA P-256
 	TTL     time.Duration // life of a root; zero means 10 years
-	Check   time.Duration // how often it is looked whether the root must be renewed; zero means 1 h, negative never
+	Check   time.Duration // how often the age of the root is checked; zero means 1 h, negative never
 	Grace   int           // a root is renewed when so many percent of its life are left; zero means 20
 }
 

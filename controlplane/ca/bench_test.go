@@ -170,7 +170,7 @@ func TestManyAgentsRenew(t *testing.T) {
 	renewAll(t, 200, time.Minute)
 }
 
-// renewAll gives each agent a certificate that runs out after the given time,
+// renewAll sends each agent a certificate that runs out after the given time,
 // and has all of them renewed over the network. It fails if one runs out.
 func renewAll(t testing.TB, agents int, life time.Duration) time.Duration {
 	t.Helper()

@@ -66,7 +66,7 @@ func TestRevocationLists(t *testing.T) {
 		select {
 		case <-changed:
 		default:
-			t.Error("nobody was told of the list")
+			t.Error("the list was not published")
 		}
 		if !bytes.Equal(a.CRLPEM(), good) || shake() != nil {
 			t.Errorf("the list is not offered, or refuses others: %v", shake())

@@ -23,9 +23,9 @@ func FuzzSign(f *testing.F) {
 		block, _ := pem.Decode(newCSR(f, newKey(f, kt), web()))
 		f.Add(block.Bytes)
 		for i := range 24 {
-			spoilt := append([]byte(nil), block.Bytes...)
-			spoilt[i*len(spoilt)/24] ^= 0x41
-			f.Add(spoilt)
+			altered := append([]byte(nil), block.Bytes...)
+			altered[i*len(altered)/24] ^= 0x41
+			f.Add(altered)
 		}
 	}
 	f.Add([]byte{})

@@ -103,7 +103,7 @@ func TestLimiterForgetsThoseWhoAreSilent(t *testing.T) {
 		t.Errorf("the last caller is allowed twice: %+v", r)
 	}
 	if r := l.allowCaller("id", string(rune(3*maxBuckets)), now); r == nil || r.first {
-		t.Errorf("the second refusal is told as the first: %+v", r)
+		t.Errorf("the second refusal is reported as the first: %+v", r)
 	}
 	if r := l.allowCaller("id", string(rune(3*maxBuckets)), now.Add(time.Second)); r != nil {
 		t.Errorf("after a second the caller is refused: %+v", r)

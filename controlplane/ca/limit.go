@@ -11,7 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// Why a caller is told to come back later, as the metric names it.
+// Why a caller must come back later, as the metric names it.
 const (
 	refusedCaller   = "caller"
 	refusedIdentity = "identity"
@@ -70,7 +70,7 @@ func (l *limiter) take(key string, limit Limit, reason string, now time.Time) *r
 }
 
 // spread makes of a time the one to name: a second at least, and up to twice as
-// long, so that those who are told at the same time do not come back together.
+// long, so that callers that are refused at the same time do not come back together.
 func spread(wait time.Duration) time.Duration {
 	wait = max(wait, time.Second)
 	return wait + rand.N(wait)

@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// What people call the two kinds of authority.
+// The usual names of the two kinds of authority.
 const (
 	kindSelfSigned = "self-signed"
 	kindKept       = "kept" // in the store, and signed by another root

@@ -85,7 +85,7 @@ func (a *Authority) attempt(ctx context.Context) error {
 		saveErr = a.store.Save(ctx, d.material, version)
 	}
 	if errors.Is(saveErr, ErrConflict) || saveErr != nil && d.made {
-		a.nextCheck = time.Time{} // nothing of this happened
+		a.nextCheck = time.Time{} // no renewal happened
 		return saveErr
 	}
 	a.kept, a.version, a.unsaved = d.material, version, saveErr != nil

@@ -67,7 +67,7 @@ type root struct {
 	cert *x509.Certificate
 }
 
-// duration is written as people write it.
+// duration is written as a text such as 24h.
 type duration time.Duration
 
 // MarshalText implements encoding.TextMarshaler.

@@ -148,7 +148,7 @@ func TestSelfSignedRotation(t *testing.T) {
 					t.Errorf("the phases were %s", got)
 				}
 				if told < 3 {
-					t.Errorf("changes were told %d times, want at each step", told)
+					t.Errorf("changes were published %d times, want at each step", told)
 				}
 				if bytes.Contains(a.RootPEM(), first) {
 					t.Error("the first root is still trusted after its end")
@@ -255,7 +255,7 @@ func TestSetRoots(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody was told of the new root")
+		t.Error("the new root was not published")
 	}
 	if !bytes.Contains(a.RootPEM(), other) {
 		t.Error("the root is not given out")
@@ -266,7 +266,7 @@ func TestSetRoots(t *testing.T) {
 	}
 	select {
 	case <-changed:
-		t.Error("the same root again was told as a change")
+		t.Error("the same root again was published as a change")
 	default:
 	}
 	for _, bad := range []string{"x", string(certs.EncodeChain(issuer(t, key, key, nil, func(c *x509.Certificate) { c.IsCA = false })))} {

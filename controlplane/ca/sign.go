@@ -27,7 +27,7 @@ type Issued struct {
 	Chain    [][]byte // the leaf, the intermediates if there are any, and the roots, each element as PEM
 	Serial   *big.Int
 	NotAfter time.Time
-	Signer   string // for people: what signed
+	Signer   string // what signed, for messages
 }
 
 // Sign certifies the key of a PEM certificate request for the identity, which

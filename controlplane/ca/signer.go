@@ -29,7 +29,7 @@ const (
 
 // signer is a key with the certificates above it. It is never changed.
 type signer struct {
-	kind     string // for people: self-signed, or plugged-in
+	kind     string // self-signed or plugged-in, for messages
 	key      crypto.Signer
 	cert     *x509.Certificate   // the issuer
 	chain    []*x509.Certificate // between leaf and root: the issuer first; empty if it is a root

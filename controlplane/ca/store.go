@@ -25,7 +25,7 @@ import (
 // are left as they are. It holds private keys.
 type Material map[string][]byte
 
-// Names in Material and in directories, as people know them from Istio, and
+// Names in Material and in directories, as Istio has them, and
 // those of a rotation.
 const (
 	keyFile      = "ca-key.pem"
@@ -194,7 +194,7 @@ func lock(path string, how int) (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	}
 	return func() {
-		_ = f.Close() // gives the lock back; nothing was written
+		_ = f.Close() // releases the lock; nothing was written
 	}, nil
 }
 

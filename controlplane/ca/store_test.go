@@ -189,7 +189,7 @@ func TestStoreIsHealed(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour); err != nil {
-			t.Errorf("a store that was spoilt ends signing: %v", err)
+			t.Errorf("a store that became invalid ends signing: %v", err)
 		}
 	})
 }

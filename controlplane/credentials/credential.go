@@ -262,7 +262,7 @@ func (c *Credential) same(o *Credential) bool {
 // ErrNotFound is wrapped by the errors of sources that hold no such credential.
 var ErrNotFound = errors.New("credential not found")
 
-// Source gives credentials.
+// Source returns credentials.
 type Source interface {
 	// Get returns the credential of a Secret. The error wraps ErrNotFound if
 	// there is no such Secret, and says what is wrong with it if there is.

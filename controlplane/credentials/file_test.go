@@ -178,7 +178,7 @@ func TestFileModes(t *testing.T) {
 		}
 	}
 	put(t, path, secretYAML("one", b), 0o400)
-	eventually(t, "mended", uses(s, "one", b))
+	eventually(t, "fixed", uses(s, "one", b))
 }
 
 func TestBrokenFile(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// many gives a Gateway and routes with four rules each, every one of its own host.
+// many returns a Gateway and routes with four rules each, every one of its own host.
 func many(b *testing.B, routes int) Input {
 	b.Helper()
 	text := `

@@ -87,7 +87,7 @@ func (g *gateway) bind() string {
 	return loopback(g.addresses[0].Value)
 }
 
-// loopback gives a loopback address back, and empty for any other.
+// loopback returns the address if it is a loopback address, else "".
 func loopback(address string) string {
 	if ip, err := netip.ParseAddr(address); err == nil && ip.IsLoopback() {
 		return ip.String()

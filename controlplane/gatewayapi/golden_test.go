@@ -44,7 +44,7 @@ func objects(t testing.TB, text string) map[model.Kind][]*model.Config {
 	return out
 }
 
-// readable reads any text; false means that nothing of it can be converted.
+// readable reads any text; false means that none of its objects can be converted.
 func readable(text []byte) (map[model.Kind][]*model.Config, bool) {
 	list, _ := codec.Decode("in.yaml", text)
 	out := map[model.Kind][]*model.Config{}
@@ -83,7 +83,7 @@ func input(t testing.TB, text string) Input {
 	}
 }
 
-// show writes what a conversion gave, for people.
+// show writes the result of a conversion as text.
 func show(t testing.TB, r *Result) string {
 	t.Helper()
 	var b strings.Builder

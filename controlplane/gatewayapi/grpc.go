@@ -56,7 +56,7 @@ func (c *converter) grpcRule(r *route, in *gatewayv1.GRPCRouteRule, position int
 	return out
 }
 
-// grpcFilters gives the filters of a GRPCRoute as those of an HTTPRoute, which are
+// grpcFilters returns the filters of a GRPCRoute as those of an HTTPRoute, which are
 // called the same.
 func grpcFilters(in []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {
 	var out []gatewayv1.HTTPRouteFilter

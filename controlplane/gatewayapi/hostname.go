@@ -5,7 +5,7 @@ package gatewayapi
 
 import "strings"
 
-// intersect gives the more specific one of two host names of which one covers the
+// intersect returns the more specific one of two host names of which one covers the
 // other; false means that they have nothing in common. Empty covers everything; a
 // wildcard covers names with at least one label more.
 func intersect(a, b string) (string, bool) {
@@ -27,7 +27,7 @@ func covers(wildcard, host string) bool {
 	return ok && strings.HasSuffix(host, suffix) && host != suffix && host != wildcard
 }
 
-// hostnames gives where a route with some hosts takes requests of a listener.
+// hostnames returns where a route with some hosts takes requests of a listener.
 func hostnames(listener string, route []string) []string {
 	if len(route) == 0 {
 		route = []string{""}

@@ -59,7 +59,7 @@ func (c *converter) requests(r *route, parents []gatewayv1.ParentReference, coun
 // rule is a rule of an HTTPRoute or GRPCRoute, for each of its matches.
 type rule struct {
 	matches []match
-	// make gives the route of a match at a port.
+	// make returns the route of a match at a port.
 	make func(m match, port uint32, scheme string) *networkingv1alpha3.HTTPRoute
 }
 
@@ -71,7 +71,7 @@ type match struct {
 	prefix string
 }
 
-// entriesOf gives the rules as one place takes them.
+// entriesOf returns the rules as one place takes them.
 func entriesOf(rules []*rule, at attachment) []entry {
 	port, scheme := at.port, "http"
 	if l := at.listener; l != nil {

@@ -186,7 +186,7 @@ func ingressMatch(p *kubenetworkingv1.HTTPIngressPath) (*networkingv1alpha3.Stri
 	return exactly(path), weight{path: pathExact, length: len(path)}
 }
 
-// ingressBackend gives where a backend sends requests; nil if it names nothing
+// ingressBackend returns where a backend sends requests; nil if it names nothing
 // that takes them.
 func (c *converter) ingressBackend(o object[kubenetworkingv1.IngressSpec], b *kubenetworkingv1.IngressBackend, at string) *networkingv1alpha3.Destination {
 	if b.Service == nil {

@@ -42,15 +42,15 @@ const (
 
 // Input is what is converted, and what has to be known for it.
 type Input struct {
-	// List gives all objects of a kind.
+	// List returns all objects of a kind.
 	List func(model.Kind) []*model.Config
-	// Service gives a Service of a cluster, nil if there is none; nil means that
+	// Service returns a Service of a cluster, nil if there is none; nil means that
 	// there is no cluster.
 	Service func(namespace, name string) *model.Service
-	// Selector gives the labels by which a Service chooses its workloads; nil means
+	// Selector returns the labels by which a Service chooses its workloads; nil means
 	// that nobody knows.
 	Selector func(namespace, name string) map[string]string
-	// NamespaceLabels gives the labels of a namespace; nil means that only the
+	// NamespaceLabels returns the labels of a namespace; nil means that only the
 	// label with its name is known.
 	NamespaceLabels func(name string) map[string]string
 	// Certificate says what is wrong with a Secret as a certificate with key; nil
@@ -146,7 +146,7 @@ func Convert(in Input) *Result {
 	return c.result
 }
 
-// specs gives the objects of a kind, oldest first, with the defaults of the
+// specs returns the objects of a kind, oldest first, with the defaults of the
 // Gateway API in place.
 func specs[T any](c *converter, kind model.Kind) []object[T] {
 	var out []object[T]
@@ -185,7 +185,7 @@ func (c *converter) add(kind model.Kind, from *model.Config, made *model.Config)
 	c.result.Objects[kind] = append(c.result.Objects[kind], made)
 }
 
-// service gives a Service, of a cluster or of a ServiceEntry object that is named
+// service returns a Service, of a cluster or of a ServiceEntry object that is named
 // like one.
 func (c *converter) service(n name) *model.Service {
 	c.result.services[n] = true
@@ -197,7 +197,7 @@ func (c *converter) service(n name) *model.Service {
 	return c.entry(n.name + "." + n.namespace + ".svc." + c.in.Domain)
 }
 
-// entry gives the service of a host that ServiceEntry objects define.
+// entry returns the service of a host that ServiceEntry objects define.
 func (c *converter) entry(host string) *model.Service {
 	c.result.entries = true
 	if c.hosts == nil {

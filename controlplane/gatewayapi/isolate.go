@@ -18,7 +18,7 @@ import (
 // the most specific host, and for no other one, even if that one has no route for
 // it.
 
-// within reports whether another listener of the port stands in for part of the
+// within reports whether another listener of the port takes over part of the
 // hosts of this one.
 func (l *listener) within(wider *listener) bool {
 	own, others := string(deref(l.Hostname)), string(deref(wider.Hostname))

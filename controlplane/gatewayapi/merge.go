@@ -73,7 +73,7 @@ func saysNothing(status any) bool {
 	return false
 }
 
-// copyOf gives a copy of a status, empty if there is none.
+// copyOf returns a copy of a status, empty if there is none.
 func copyOf[T any](there any) *T {
 	if v, ok := there.(*T); ok && v != nil {
 		c, _ := model.CloneSpec(v).(*T)

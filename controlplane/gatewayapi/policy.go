@@ -54,7 +54,7 @@ func (c *converter) readPolicies() {
 	}
 }
 
-// policyOf gives the policy that holds for a port of a service; nil if none does.
+// policyOf returns the policy that holds for a port of a service; nil if none does.
 func (c *converter) policyOf(n name, s *model.Service, port uint32) *securing {
 	var whole *securing
 	for _, p := range c.secured[n] {

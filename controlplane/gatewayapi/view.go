@@ -23,7 +23,7 @@ type View struct {
 	byKey  map[model.Key]*model.Config
 }
 
-// Result gives the newest conversion; nil before the first Update.
+// Result returns the newest conversion; nil before the first Update.
 func (v *View) Result() *Result { return v.result.Load() }
 
 // DependsOn reports whether the newest conversion depends on something that
@@ -34,7 +34,7 @@ func (v *View) DependsOn(change model.Change) bool {
 }
 
 // Update converts anew if a change touches something that the last conversion
-// depended on, and gives the change with the converted objects that differ now.
+// depended on, and returns the change with the converted objects that differ now.
 // What says the same as before stays the same pointer.
 func (v *View) Update(in Input, change model.Change) model.Change {
 	if !v.DependsOn(change) {
@@ -65,7 +65,7 @@ func (v *View) Update(in Input, change model.Change) model.Change {
 	return change.Merge(model.Change{Keys: changed})
 }
 
-// Get gives a converted object; nil if there is none.
+// Get returns a converted object; nil if there is none.
 func (v *View) Get(key model.Key) *model.Config { return v.byKey[key] }
 
 // dependsOn reports whether a change touches what was converted, or asked for.
@@ -100,7 +100,7 @@ func (r *Result) dependsOn(change model.Change) bool {
 	return false
 }
 
-// Blame gives problems of converted objects to the objects that people wrote.
+// Blame moves problems of converted objects to the objects that users wrote.
 // What a converted object names and is not there the status of its origin says
 // already.
 func (r *Result) Blame(problems []model.Problem) []model.Problem {

@@ -73,7 +73,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// Problems of converted objects are told of what people wrote; what is missing
+// Problems of converted objects are reported for the user's objects; what is missing
 // the status says.
 func TestBlame(t *testing.T) {
 	t.Parallel()

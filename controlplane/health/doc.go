@@ -11,7 +11,7 @@
 // verdict outlives the stream that brought it; it ends with the entry, or when
 // the entry no longer is the one that was spoken of.
 //
-// Who writes the status of objects asks for the verdicts, and what stands in the
+// Who writes the status of objects asks for the verdicts, and what is in the
 // status counts where no agent has spoken to this replica: after a restart, and
 // where the agent is connected to another replica.
 //

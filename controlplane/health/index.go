@@ -53,7 +53,7 @@ func newIndex(objects []*model.Config) index {
 	return x
 }
 
-// canonical gives the one spelling of an IP address.
+// canonical returns the one spelling of an IP address.
 func canonical(address string) (string, bool) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -62,7 +62,7 @@ func canonical(address string) (string, bool) {
 	return ip.Unmap().String(), true
 }
 
-// of gives the entries for which a proxy may speak: the one that registration
+// of returns the entries for which a proxy may speak: the one that registration
 // made for it, or would have made; or the one that it names; or those that have
 // one of its addresses. All are of its own namespace and service account.
 func (x index) of(proxy *model.Proxy) []*entry {
@@ -89,7 +89,7 @@ func (x index) of(proxy *model.Proxy) []*entry {
 	return out
 }
 
-// named gives the entry with a name, if the proxy may speak for it.
+// named returns the entry with a name, if the proxy may speak for it.
 func (x index) named(proxy *model.Proxy, name string) []*entry {
 	e := x.byKey[model.Key{Kind: model.WorkloadEntry, Namespace: proxy.Namespace, Name: name}]
 	if e == nil || e.account != proxy.ServiceAccount {

@@ -14,7 +14,7 @@ import (
 // maxName is the length of the name of a Kubernetes object.
 const maxName = 253
 
-// RegisteredNames gives the names that registration gives the entry of a proxy
+// RegisteredNames returns the names that registration chooses for the entry of a proxy
 // of a group: with its network first, which not all proxies name, then without.
 // A proxy that names no group has none.
 func RegisteredNames(proxy *model.Proxy) []string {
@@ -28,7 +28,7 @@ func RegisteredNames(proxy *model.Proxy) []string {
 	return []string{registeredName(proxy.AutoRegisterGroup, proxy.IPs[0], proxy.Network), name}
 }
 
-// registeredName gives the name of Istio, <group>-<address>[-<network>], of which
+// registeredName returns the name of Istio, <group>-<address>[-<network>], of which
 // the end counts if it is too long. One that cannot be the name of an object is
 // made one, and ends with a hash, so that it is no other's.
 func registeredName(group, address, network string) string {

@@ -77,7 +77,7 @@ func conditionOf(c *model.Config) *metav1alpha1.IstioCondition {
 }
 
 // hear takes what the status of an entry says now. It counts where nobody has
-// reported here, or where somebody else was told later than a report whose stream
+// reported here, or where another replica was informed later than a report whose stream
 // is gone. The caller holds mu.
 func (t *Table) hear(e *entry, now *told) {
 	e.told = now
@@ -101,7 +101,7 @@ func (e *entry) isDown() (down bool, why string) {
 }
 
 // Follow takes entries of which nothing but the status has changed: another
-// replica of the control plane may have been told something. OnChange hears of
+// replica of the control plane may have received a report. OnChange hears of
 // what that takes out of service or brings back.
 func (t *Table) Follow(objects []*model.Config) {
 	var changed []verdict
@@ -123,11 +123,11 @@ func (t *Table) Follow(objects []*model.Config) {
 // entry.
 type Verdict struct {
 	Healthy bool
-	Message string // of the agent, for people
+	Message string // of the agent
 	At      time.Time
 }
 
-// Verdict gives what was said of an entry here; false means that nobody has.
+// Verdict returns what was said of an entry here; false means that nobody has.
 func (t *Table) Verdict(key model.Key) (Verdict, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// stored gives an entry with a condition; an empty status is none.
+// stored returns an entry with a condition; an empty status is none.
 func stored(annotation, status, reason string, generation int64, at time.Time) *model.Config {
 	c := &model.Config{
 		Key: model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "w"}, Generation: 1,
@@ -67,7 +67,7 @@ func TestStoredConditions(t *testing.T) {
 	}
 }
 
-// An agent says otherwise than the status; another replica is told otherwise than
+// An agent says otherwise than the status; another replica hears otherwise than
 // this one was.
 func TestStoredAndReported(t *testing.T) {
 	t.Parallel()

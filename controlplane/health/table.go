@@ -21,7 +21,7 @@ import (
 // Config is what a [Table] needs.
 type Config struct {
 	// OnChange takes the WorkloadEntry objects that go out of service or come
-	// back. It is called by whoever calls Report, and must not wait.
+	// back. It is called by the caller of Report, and must not wait.
 	OnChange func(model.Change)
 	// OnVerdict hears of the entries of which an agent said something new, which
 	// [Table.Verdict] gives; nil for nobody. It must not wait.
@@ -58,7 +58,7 @@ type report struct {
 	at      time.Time
 }
 
-// New checks the configuration and gives a table that knows of no entry.
+// New checks the configuration and returns a table that knows of no entry.
 func New(cfg Config) (*Table, error) {
 	if cfg.OnChange == nil {
 		return nil, errors.New("health needs somebody to tell of changes")
@@ -140,7 +140,7 @@ func (t *Table) Gone(proxy *model.Proxy) {
 	delete(t.live, proxy)
 }
 
-// Update takes all WorkloadEntry objects. Verdicts that it changes are told to
+// Update takes all WorkloadEntry objects. Verdicts that it changes are passed to
 // nobody: who calls it builds a snapshot next.
 func (t *Table) Update(objects []*model.Config) {
 	var changed []verdict
@@ -180,7 +180,7 @@ func (t *Table) Update(objects []*model.Config) {
 	t.spokenOf(spoken)
 }
 
-// Unhealthy gives the entries that are out of service. The map is the caller's.
+// Unhealthy returns the entries that are out of service. The map is the caller's.
 func (t *Table) Unhealthy() map[model.Key]struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -142,7 +142,7 @@ func TestWhomAProxySpeaksFor(t *testing.T) {
 	}
 }
 
-// Only what makes a difference is told, and the log says why.
+// Only what makes a difference is reported, and the log says why.
 func TestRepeatedReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "shop/web-1 web 10.0.0.1")

@@ -56,7 +56,7 @@ func NewConfigMaps(cfg ConfigMapsConfig) (*ConfigMaps, error) {
 	return &ConfigMaps{cfg: cfg, data: map[string]map[string]string{}}, nil
 }
 
-// Get gives what a ConfigMap holds, nil if there is none of that name. Nobody
+// Get returns what a ConfigMap holds, nil if there is none of that name. Nobody
 // may write to it.
 func (c *ConfigMaps) Get(name string) map[string]string {
 	c.mu.RLock()

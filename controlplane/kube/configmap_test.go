@@ -23,7 +23,7 @@ func configMap(name, text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "mesh"}, Data: map[string]string{"mesh": text}}
 }
 
-// What is read, changed, made and deleted is told of once each; others of the
+// What is read, changed, made and deleted is reported once each; others of the
 // namespace are not looked at.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()

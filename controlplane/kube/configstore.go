@@ -74,7 +74,7 @@ type followed struct {
 
 var _ config.Store = (*ConfigStore)(nil)
 
-// NewConfigStore gives the store of a cluster.
+// NewConfigStore returns the store of a cluster.
 func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("config source k8s://: there is no cluster to read it from")
@@ -101,7 +101,7 @@ func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 	}, nil
 }
 
-// Name gives the URL of the store.
+// Name returns the URL of the store.
 func (s *ConfigStore) Name() string { return s.cfg.Name }
 
 // Problems lists the objects that are not valid, and the kinds that cannot be

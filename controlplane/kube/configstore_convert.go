@@ -23,7 +23,7 @@ func keyOf(k schema.Schema, u *unstructured.Unstructured) model.Key {
 	return model.Key{Kind: k.Kind, Namespace: u.GetNamespace(), Name: u.GetName()}
 }
 
-// read gives the state of an object that others may see: nil for one of another
+// read returns the state of an object that others may see: nil for one of another
 // revision, and the last good one when it is not valid. The caller holds mu.
 func (s *ConfigStore) read(k schema.Schema, u *unstructured.Unstructured) *model.Config {
 	key := keyOf(k, u)
@@ -58,7 +58,7 @@ func (s *ConfigStore) read(k schema.Schema, u *unstructured.Unstructured) *model
 
 func (s *ConfigStore) source(key model.Key) string { return s.cfg.Name + " " + key.String() }
 
-// sentences gives the errors, or the warnings when there are no errors.
+// sentences returns the errors, or the warnings when there are no errors.
 func sentences(list []model.Problem) string {
 	var errs, warnings []string
 	for _, p := range list {

@@ -111,7 +111,7 @@ func (d *definitionSink) set(o any) error {
 	return nil
 }
 
-// servedVersion gives the first of the kind's versions that the API server
+// servedVersion returns the first of the kind's versions that the API server
 // serves now.
 func servedVersion(crd *unstructured.Unstructured, k schema.Schema) string {
 	if crd.GetDeletionTimestamp() != nil || !established(crd) {
@@ -188,7 +188,7 @@ func (d *definitionSink) Replace(list []any, _ string) error {
 	return errors.Join(errs...)
 }
 
-// schemaNamed gives the kind of a definition's name, plural.group.
+// schemaNamed returns the kind of a definition's name, plural.group.
 func schemaNamed(name string) (schema.Schema, bool) {
 	for _, s := range schema.All() {
 		if s.Plural+"."+s.Group == name {

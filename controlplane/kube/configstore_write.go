@@ -28,7 +28,7 @@ const strictly = "strict decoding error: "
 // fieldManager names this program in managedFields.
 const fieldManager = "outrigger"
 
-// resource gives the client and the schema of an object. Before the definitions
+// resource returns the client and the schema of an object. Before the definitions
 // were read it takes the recommended version.
 func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInterface, schema.Schema, error) {
 	k, ok := schema.Of(key.Kind)
@@ -213,12 +213,12 @@ func (s *ConfigStore) Delete(ctx context.Context, key model.Key, resourceVersion
 	return nil
 }
 
-// apiFault gives an error of the API server the meaning that it has in a store.
+// apiFault maps an error of the API server to the meaning that it has in a store.
 func apiFault(verb string, key model.Key, err error) error {
 	meaning := func(is error) error { return fmt.Errorf("%s %s: %w", verb, key, is) }
 	switch {
 	case apierrors.IsNotFound(err):
-		// A missing namespace is told in the same way.
+		// A missing namespace has the same reason.
 		if text := err.Error(); strings.Contains(text, "namespaces ") {
 			return fmt.Errorf("%s %s: the namespace does not exist, create it first: %w", verb, key, config.ErrNotFound)
 		}
@@ -237,7 +237,7 @@ func apiFault(verb string, key model.Key, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, key, err)
 }
 
-// causes gives the fields that the API server complains of.
+// causes returns the fields that the API server complains of.
 func causes(err error) []field.Error {
 	var list []field.Error
 	if status, ok := err.(apierrors.APIStatus); ok && status.Status().Details != nil {

@@ -214,7 +214,7 @@ func TestTerm(t *testing.T) {
 	}
 }
 
-// Who has no work left gives the lease back, and tries again.
+// Who has no work left releases the lease, and tries again.
 func TestLeadAgain(t *testing.T) {
 	t.Parallel()
 	c := newClient(Config{}, fake.NewClientset(), fake.NewClientset())

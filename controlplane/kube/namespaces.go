@@ -49,7 +49,7 @@ func NewNamespaces(cfg NamespacesConfig) (*Namespaces, error) {
 // Synced is closed once all namespaces were read.
 func (n *Namespaces) Synced() <-chan struct{} { return n.synced }
 
-// Labels gives the labels of a namespace, nil if there is none of that name.
+// Labels returns the labels of a namespace, nil if there is none of that name.
 // Nobody may write to them.
 func (n *Namespaces) Labels(name string) map[string]string {
 	n.mu.RLock()

@@ -226,7 +226,7 @@ func (r *Registry) PodLabels(namespace, name, account string) map[string]string 
 	return nil
 }
 
-// order gives the clusters that are ready: the own one, then by name. The caller
+// order returns the clusters that are ready: the own one, then by name. The caller
 // holds the mutex.
 func (r *Registry) order() []*member {
 	return slices.SortedFunc(func(yield func(*member) bool) {
@@ -246,7 +246,7 @@ func (r *Registry) order() []*member {
 	})
 }
 
-// merge gives a service as all clusters together have it; nil if none has it.
+// merge returns a service as all clusters together have it; nil if none has it.
 // The definition is that of the own cluster, else of the oldest. The caller holds
 // the mutex.
 func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
@@ -292,7 +292,7 @@ func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 	return out
 }
 
-// own gives the service of the own cluster.
+// own returns the service of the own cluster.
 func (r *Registry) own(n types.NamespacedName) *serviceRecord {
 	if m := r.members[r.cfg.Cluster]; m != nil && m.ready && m.selected(n.Namespace) {
 		return m.services[n]

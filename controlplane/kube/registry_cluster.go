@@ -16,7 +16,7 @@ import (
 )
 
 // member is one cluster as the registry sees it. It knows no API: the registry
-// calls it with its mutex held. What it says is told through the marks.
+// calls it with its mutex held. What it says is passed on through the marks.
 type member struct {
 	id string
 	// marks
@@ -317,7 +317,7 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	return out
 }
 
-// endpoint gives what the endpoints of an address have in common. One of a pod
+// endpoint returns what the endpoints of an address have in common. One of a pod
 // that was not seen yet, or that is gone, is none: it comes on another watch, and
 // without it nobody knows whether the address speaks TLS.
 func (m *member) endpoint(namespace string, e *sliceEndpoint) (model.Endpoint, bool) {
@@ -367,7 +367,7 @@ func (m *member) awaited() (n int) {
 	return n
 }
 
-// placeOf gives where a pod is.
+// placeOf returns where a pod is.
 func (m *member) placeOf(pod *podRecord) *place {
 	if pod.place != nil {
 		return pod.place
@@ -403,7 +403,7 @@ func (m *member) locality(node string, labels map[string]string) string {
 	return ""
 }
 
-// workload gives a pod as a selector of a ServiceEntry chooses it; nil if it
+// workload returns a pod as a selector of a ServiceEntry chooses it; nil if it
 // takes no requests.
 func (m *member) workload(name types.NamespacedName) *registry.Workload {
 	pod := m.pods[name]

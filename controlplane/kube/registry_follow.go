@@ -47,9 +47,9 @@ type kind[O runtime.Object, R any, P record[R]] struct {
 	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	trim  func(O)
-	// read gives what is kept; nil if nothing is.
+	// read returns what is kept; nil if nothing is.
 	read func(O) *R
-	// set gives the member what changed; it reports whether somebody needs it.
+	// set applies what changed to the member; it reports whether somebody needs it.
 	set func(types.NamespacedName, *R) bool
 
 	following *following
@@ -155,7 +155,7 @@ func (f *following) seen(kind string) {
 		f.registry.members[f.member.id] = f.member
 		f.member.selects = f.registry.selects
 		f.member.start()
-		clear(f.registry.pending) // whoever waits for synced tells that all is new
+		clear(f.registry.pending) // the waiter for synced reports that all is new
 		clear(f.registry.merged)
 		close(f.synced)
 	}

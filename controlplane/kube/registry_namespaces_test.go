@@ -20,7 +20,7 @@ func selector(label, value string) *meshv1alpha1.LabelSelector {
 }
 
 // Which namespaces count changes with the choice and with their labels; each
-// change is told of once, and nothing of what does not count.
+// change is reported once, and what does not count is not.
 func TestSelectNamespaces(t *testing.T) {
 	t.Parallel()
 	var told []string

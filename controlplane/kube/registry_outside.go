@@ -95,7 +95,7 @@ func (o *outside) chooses(node *nodeRecord) bool {
 	return o.nodes != nil && node != nil && len(node.external) > 0 && model.Selects(o.nodes, node.labels)
 }
 
-// reached gives the addresses at which a service takes requests from outside.
+// reached returns the addresses at which a service takes requests from outside.
 func (m *member) reached(r *serviceRecord) []string {
 	if r.outside.nodes == nil {
 		return r.outside.addresses
@@ -109,7 +109,7 @@ func (m *member) reached(r *serviceRecord) []string {
 	return out
 }
 
-// gateways gives the service as a gateway of a network.
+// gateways returns the service as a gateway of a network.
 func (m *member) gateways(r *serviceRecord) (out []model.NetworkGateway) {
 	if r.outside.network == "" {
 		return nil
@@ -126,7 +126,7 @@ func (m *member) gateways(r *serviceRecord) (out []model.NetworkGateway) {
 	return out
 }
 
-// withClusters gives a service with what is its own in each cluster that has it.
+// withClusters returns a service with what is its own in each cluster that has it.
 func withClusters(s *model.Service, n types.NamespacedName, in []*member) *model.Service {
 	out := *s
 	altered := len(in) > 1

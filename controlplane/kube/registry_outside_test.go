@@ -151,7 +151,7 @@ func TestServiceOfTwoClusters(t *testing.T) {
 	}
 	for cluster, want := range map[string]string{"c": "10.96.0.1", "d": "10.97.0.1", "e": "10.96.0.1"} {
 		if got := s.AddressesFor(&model.Proxy{ClusterID: cluster}); len(got) != 1 || got[0] != want {
-			t.Errorf("a proxy of %s is told %v, want %s", cluster, got, want)
+			t.Errorf("a proxy of %s receives %v, want %s", cluster, got, want)
 		}
 	}
 	delete(r.members, "d")

@@ -40,7 +40,7 @@ type objectsOf struct {
 	selects    func(map[string]string) bool
 }
 
-// whole gives a member that saw all records before it derived anything.
+// whole returns a member that saw all records before it derived anything.
 func (o *objectsOf) whole() *member {
 	m := newMember("c")
 	listen(m)
@@ -176,7 +176,7 @@ func showMember(m *member) map[string]string {
 }
 
 // FuzzMember holds that a cluster that was followed is the same as one that was
-// read at once, that what changed was told, and that nothing is kept of what is
+// read at once, that what changed was reported, and that nothing is kept of what is
 // gone.
 func FuzzMember(f *testing.F) {
 	for seed := range uint64(100) {
@@ -253,6 +253,6 @@ func BenchmarkFlap(b *testing.B) {
 		}
 	}
 	if said.endpoints[name] == 0 {
-		b.Fatal("nothing was told")
+		b.Fatal("nothing was reported")
 	}
 }

@@ -41,7 +41,7 @@ const (
 	namespacesKind        = "Namespaces"
 )
 
-// intern gives one string for all that are equal: clusters repeat theirs in each
+// intern returns one string for all that are equal: clusters repeat theirs in each
 // pod.
 func intern(s string) string { return unique.Make(s).Value() }
 

@@ -217,7 +217,7 @@ func (r *Registry) leave(id string) {
 	r.cfg.OnChange(model.Change{All: true})
 }
 
-// remoteClient makes the client of a kubeconfig. Its errors hold nothing of it.
+// remoteClient makes the client of a kubeconfig. Its errors do not quote it.
 func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -242,7 +242,7 @@ func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 }
 
 // harmless refuses a kubeconfig that would have this process read files or run
-// programs: whoever may write the Secret could get hold of both.
+// programs: anyone who may write the Secret could read both.
 func harmless(config *clientcmdapi.Config, allowed []string) error {
 	refuse := func(way string) error {
 		if slices.Contains(allowed, way) {

@@ -63,7 +63,7 @@ type Webhook struct {
 	log *slog.Logger
 }
 
-// NewWebhook gives a Webhook.
+// NewWebhook returns a Webhook.
 func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
 	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
 		return nil, errors.New("webhook configuration: it needs a cluster, the roots and a way to hear of their changes")
@@ -204,7 +204,7 @@ func (w *Webhook) update(ctx context.Context, c *admissionv1.ValidatingWebhookCo
 	return true
 }
 
-// refuses gives nil when the API server refuses an object that is not valid, on
+// refuses returns nil when the API server refuses an object that is not valid, on
 // the word of the webhook.
 func (w *Webhook) refuses(ctx context.Context) error {
 	gateway := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}

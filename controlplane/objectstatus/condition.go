@@ -49,7 +49,7 @@ const (
 // verdict is what a condition says; the zero value says nothing.
 type verdict struct{ status, reason, message string }
 
-// distributed gives the verdict of how far the proxies are. Without a proxy there
+// distributed returns the verdict of how far the proxies are. Without a proxy there
 // is none.
 func distributed(p discovery.Progress) verdict {
 	switch {
@@ -126,13 +126,13 @@ func (c content) same(o content) bool {
 
 func (c content) empty() bool { return c.distribution == verdict{} && !c.analysed && c.health == nil }
 
-// statusOf gives the status of an object; nil when there is none.
+// statusOf returns the status of an object; nil when there is none.
 func statusOf(c *model.Config) *metav1alpha1.IstioStatus {
 	status, _ := c.Status.(*metav1alpha1.IstioStatus)
 	return status
 }
 
-// conditionOf gives the condition of a type, nil if there is none.
+// conditionOf returns the condition of a type, nil if there is none.
 func conditionOf(status *metav1alpha1.IstioStatus, kind string) *metav1alpha1.IstioCondition {
 	for _, c := range status.GetConditions() {
 		if c.GetType() == kind {
@@ -142,7 +142,7 @@ func conditionOf(status *metav1alpha1.IstioStatus, kind string) *metav1alpha1.Is
 	return nil
 }
 
-// apply gives the status that an object should have, and whether that is another
+// apply returns the status that an object should have, and whether that is another
 // one than it has. What others wrote stays.
 func (c content) apply(object *model.Config, now time.Time) (*metav1alpha1.IstioStatus, bool) {
 	old := statusOf(object)
@@ -204,7 +204,7 @@ func verdictOf(c *metav1alpha1.IstioCondition) verdict {
 	return verdict{c.GetStatus(), c.GetReason(), c.GetMessage()}
 }
 
-// said gives what the status of an object says of the distribution of its state;
+// said returns what the status of an object says of the distribution of its state;
 // nothing if that is of an earlier one.
 func said(c *model.Config) verdict {
 	condition := conditionOf(statusOf(c), reconciledType)
@@ -214,7 +214,7 @@ func said(c *model.Config) verdict {
 	return verdictOf(condition)
 }
 
-// sentences gives the problems as people read them.
+// sentences returns the problems as text.
 func sentences(problems []model.Problem) string {
 	var list []string
 	for _, p := range problems[:min(len(problems), maxSentences)] {
@@ -234,7 +234,7 @@ var messageTypes = []*analysisv1alpha1.AnalysisMessageBase_Type{
 	{Name: "TakesNoFullEffect", Code: "OUT0001"},
 }
 
-// typeOf gives type and level of a problem: the index into messageTypes.
+// typeOf returns type and level of a problem: the index into messageTypes.
 func typeOf(p model.Problem) (int, analysisv1alpha1.AnalysisMessageBase_Level) {
 	switch {
 	case p.Dangling:
@@ -245,7 +245,7 @@ func typeOf(p model.Problem) (int, analysisv1alpha1.AnalysisMessageBase_Level) {
 	return 1, analysisv1alpha1.AnalysisMessageBase_ERROR
 }
 
-// messages gives the messages of problems, one each, behind those of the types of
+// messages returns the messages of problems, one each, behind those of the types of
 // others.
 func messages(old []*analysisv1alpha1.AnalysisMessageBase, problems []model.Problem) []*analysisv1alpha1.AnalysisMessageBase {
 	var out []*analysisv1alpha1.AnalysisMessageBase

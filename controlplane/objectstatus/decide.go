@@ -10,7 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// jobs gives what there is to write, and when to look again. Without a
+// jobs returns what there is to write, and when to look again. Without a
 // distribution this replica writes health only. The caller holds mu.
 func (w *Writer) jobs(now time.Time, dist *discovery.Distribution) (list []job, due time.Time) {
 	due = now.Add(poll)
@@ -36,7 +36,7 @@ func (w *Writer) jobs(now time.Time, dist *discovery.Distribution) (list []job, 
 	return list, due
 }
 
-// job gives what there is to write of one object, if anything, and when to look
+// job returns what there is to write of one object, if anything, and when to look
 // again. The caller holds mu.
 func (w *Writer) job(key model.Key, now time.Time, dist *discovery.Distribution) (*job, time.Time) {
 	o := w.objects[key]
@@ -96,7 +96,7 @@ func (w *Writer) settled(key model.Key, o *object, want content) {
 	delete(w.dirty, key)
 }
 
-// distribution gives what to say of who has the last change of an object; when to
+// distribution returns what to say of who has the last change of an object; when to
 // look again; and whether to say nothing of the object until then. The caller
 // holds mu.
 func (w *Writer) distribution(key model.Key, o *object, now time.Time, dist *discovery.Distribution) (v verdict, again time.Time, hold bool) {

@@ -12,7 +12,7 @@
 // has that is told by discovery. It works in rounds: what became of an object in
 // the meantime is one write. What it has written it does not write again, and
 // what others wrote stays, so that two replicas, or a second control plane, do
-// not write against each other for ever: of two replicas with proxies of their
+// not overwrite each other forever: of two replicas with proxies of their
 // own, the one that found something wrong has the word until it takes it back.
 //
 // A verdict that all proxies have an object stays until the object changes:

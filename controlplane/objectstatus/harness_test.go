@@ -134,7 +134,7 @@ func (r *replica) at(proxies ...discovery.ProxyStanding) {
 	r.Wake()
 }
 
-// had gives proxies that have acknowledged everything up to a sequence.
+// had returns proxies that have acknowledged everything up to a sequence.
 func had(n int, sequence uint64) []discovery.ProxyStanding {
 	list := make([]discovery.ProxyStanding, n)
 	for i := range list {
@@ -194,7 +194,7 @@ func (s *store) change(t *testing.T, c *model.Config) {
 	}
 }
 
-// says gives a condition as text: status, reason, generation, message.
+// says returns a condition as text: status, reason, generation, message.
 func (s *store) says(t *testing.T, key model.Key, kind string) string {
 	t.Helper()
 	synctest.Wait()

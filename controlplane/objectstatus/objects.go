@@ -99,7 +99,7 @@ func (w *Writer) begin(o *object, c *model.Config) {
 	o.phase, o.attempts, o.retry = heard, 0, time.Time{}
 	o.done.distribution, o.foreign = verdict{}, verdict{}
 	before := said(c)
-	o.own = before // whoever wrote it: a replica that starts again is no other one
+	o.own = before // even if another wrote it: a replica that starts again is no other one
 	// What is in force stays so, whatever has been said of it since.
 	o.closed = !w.inForce(c.Kind) || before.status == isTrue
 	if o.closed {

@@ -14,7 +14,7 @@ import (
 )
 
 // Where another controller writes the same status again and again, the two do not
-// write as fast as they can for ever; a new verdict is written at once.
+// write as fast as they can forever; a new verdict is written at once.
 func TestVerdictsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, _ := verdicts(t, nil)

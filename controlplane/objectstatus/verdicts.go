@@ -78,7 +78,7 @@ func NewVerdicts(cfg VerdictsConfig) (*Verdicts, error) {
 	}, nil
 }
 
-// Set gives all that is to be said. The map and its values are kept.
+// Set returns all that is to be said. The map and its values are kept.
 func (v *Verdicts) Set(want map[model.Key]any) {
 	v.mu.Lock()
 	for key, status := range want {
@@ -243,7 +243,7 @@ func (v *Verdicts) done(key model.Key, err error) {
 	if v.cfg.Denied(err) {
 		wait = deniedTime
 		if v.denied {
-			err = nil // it was told
+			err = nil // it was reported
 		}
 		v.denied = true
 	}

@@ -103,7 +103,7 @@ type Writer struct {
 	ready    bool
 	problems map[model.Key][]model.Problem
 	// failing is true from a write that failed until one that does not; denied
-	// means that a missing right was told.
+	// means that a missing right was reported.
 	failing, denied bool
 }
 
@@ -342,7 +342,7 @@ var errOvertaken = errors.New("another replica was faster")
 // errRead ends a patch that only reads.
 var errRead = errors.New("it was read")
 
-// read gives the newest state of an object, past what the store has heard of.
+// read returns the newest state of an object, past what the store has heard of.
 func (w *Writer) read(ctx context.Context, key model.Key) (*model.Config, error) {
 	var out *model.Config
 	_, err := w.store.Patch(ctx, key, func(c *model.Config) error {
@@ -358,7 +358,7 @@ func (w *Writer) read(ctx context.Context, key model.Key) (*model.Config, error)
 	return nil, err
 }
 
-// write brings the status of an object to what it should say, and gives the
+// write brings the status of an object to what it should say, and returns the
 // object as it is then; nil if a newer state of it is on its way.
 func (w *Writer) write(ctx context.Context, j job) (*model.Config, error) {
 	c := j.config

@@ -286,7 +286,7 @@ func TestReplicaGone(t *testing.T) {
 	})
 }
 
-// What fails is tried again, later each time; a missing right is told once.
+// What fails is tried again, later each time; a missing right is reported once.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	denied := errors.New("forbidden")

@@ -51,7 +51,7 @@ type Debouncer struct {
 	first, last time.Time
 }
 
-// NewDebouncer gives a debouncer that is idle until Run.
+// NewDebouncer returns a debouncer that is idle until Run.
 func NewDebouncer(cfg DebouncerConfig) *Debouncer {
 	return &Debouncer{cfg: cfg, wake: make(chan struct{}, 1)}
 }

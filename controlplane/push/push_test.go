@@ -164,7 +164,7 @@ func TestQueueServesOnceMoreWhatCameMeanwhile(t *testing.T) {
 		q.Enqueue("a")
 	}
 	if q.Len() != 0 {
-		t.Error("a connection that is being served stands in the queue")
+		t.Error("a connection that is being served is in the queue")
 	}
 	proceed <- struct{}{}
 	<-serving

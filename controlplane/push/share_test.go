@@ -9,7 +9,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// large gives a change of many objects.
+// large returns a change of many objects.
 func large() model.Change {
 	c := model.NewChange()
 	for i := range 10_000 {

@@ -17,7 +17,7 @@ import (
 // of 240.240.0.0/16, rounded down to a prime so that every step visits all.
 const slots = 65011
 
-// allocate gives a virtual address to each service of a ServiceEntry that has
+// allocate assigns a virtual address to each service of a ServiceEntry that has
 // none and whose name stands for one service. The address is a function of the
 // name and of the older services alone: it is the same after a restart and in
 // another replica, and a service that comes later does not change it.
@@ -56,7 +56,7 @@ func freeSlot(key model.ServiceKey, taken map[uint32]bool) uint32 {
 	return slot
 }
 
-// slotAddresses gives the addresses of a slot: 240.240.a.b, where b is neither 0
+// slotAddresses returns the addresses of a slot: 240.240.a.b, where b is neither 0
 // nor 255, and the same in 2001:2::f0f0:0/112, a range for tests (RFC 5180).
 func slotAddresses(slot uint32) []string {
 	a, b := byte(slot/254), byte(slot%254+1)

@@ -16,7 +16,7 @@ import (
 
 // Input is what services are derived from.
 type Input struct {
-	// List gives the ServiceEntry and the WorkloadEntry objects in canonical
+	// List returns the ServiceEntry and the WorkloadEntry objects in canonical
 	// order ([model.Older]); Get gives one, nil if there is none.
 	List func(model.Kind) []*model.Config
 	Get  func(model.Key) *model.Config
@@ -211,7 +211,7 @@ func (b *builder) readWorkloads() {
 	}
 }
 
-// combine gives the endpoints of a service out of those of its definitions.
+// combine returns the endpoints of a service out of those of its definitions.
 func (s *Services) combine(key model.ServiceKey) []*model.Endpoint {
 	behind := s.shape.behind[key]
 	if len(behind) == 1 {
@@ -239,7 +239,7 @@ func (s *Services) problems() []model.Problem {
 	return all
 }
 
-// Update gives what follows s after a change, and the services whose endpoints
+// Update returns what follows s after a change, and the services whose endpoints
 // may be others. Whole means that anything may be: the definitions changed. The
 // input is that of Build; only what the change names is asked for.
 func (s *Services) Update(in Input, change model.Change) (next *Services, endpoints []model.ServiceKey, whole bool) {

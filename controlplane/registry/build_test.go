@@ -61,7 +61,7 @@ func inputOf(entries, workloads []*model.Config, unhealthy map[model.Key]struct{
 	}
 }
 
-// keysOf gives the keys of WorkloadEntry objects.
+// keysOf returns the keys of WorkloadEntry objects.
 func keysOf(refs ...string) map[model.Key]struct{} {
 	keys := map[model.Key]struct{}{}
 	for _, ref := range refs {

@@ -109,7 +109,7 @@ func (d *definition) hostIsEndpoint() bool {
 	return r == model.ResolutionDNS || r == model.ResolutionDNSRoundRobin
 }
 
-// make gives the endpoints of all ports of a definition; p is the service if it
+// make returns the endpoints of all ports of a definition; p is the service if it
 // is one of the platform.
 func (b *builder) make(d *definition, p *PlatformService) made {
 	n := b.out.workloads[d.name.namespace]
@@ -129,7 +129,7 @@ func (b *builder) make(d *definition, p *PlatformService) made {
 	return b.endpoints(d, targets)
 }
 
-// endpoints gives those of a ServiceEntry.
+// endpoints returns those of a ServiceEntry.
 func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	c, resolution := d.config, resolutionOf(d.entry)
 	// One allocation for all of them: a mesh has many.
@@ -175,7 +175,7 @@ func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	return m
 }
 
-// endpoint gives what the endpoints of a workload have in common, or why there
+// endpoint returns what the endpoints of a workload have in common, or why there
 // are none.
 func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.Endpoint, reason string) {
 	address := w.Address
@@ -194,7 +194,7 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.En
 	}, ""
 }
 
-// platformEndpoints gives the endpoints of a service of the platform, with those
+// platformEndpoints returns the endpoints of a service of the platform, with those
 // of the WorkloadEntry objects that it selects.
 func (b *builder) platformEndpoints(p *PlatformService, targets []*Workload, selects bool) (m made) {
 	m.endpoints = b.out.shape.networks.assign(p.Endpoints)

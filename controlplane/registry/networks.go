@@ -62,7 +62,7 @@ func networkProblem(format string, args ...any) model.Problem {
 	return model.Problem{Object: model.Key{Kind: model.MeshConfigKind, Name: "meshNetworks"}, Reason: fmt.Sprintf(format, args...), Warning: true}
 }
 
-// of gives the network of an address in a cluster; empty if none is known.
+// of returns the network of an address in a cluster; empty if none is known.
 func (f *networkFinder) of(cluster, address string) string {
 	if network := f.clusters[cluster]; network != "" {
 		return network
@@ -82,7 +82,7 @@ func (f *networkFinder) of(cluster, address string) string {
 	return ""
 }
 
-// assign gives endpoints of a platform with the networks of those that name none,
+// assign returns endpoints of a platform with the networks of those that name none,
 // each address once in a network. It is the same list if there is nothing to do.
 func (f *networkFinder) assign(list []*model.Endpoint) []*model.Endpoint {
 	if len(f.clusters) == 0 && len(f.ranges) == 0 {
@@ -135,7 +135,7 @@ func (n *Networks) Any() bool { return n != nil && len(n.all) > 0 }
 // Equal reports whether the gateways are the same.
 func (n *Networks) Equal(o *Networks) bool { return slices.Equal(n.All(), o.All()) }
 
-// All gives all gateways, sorted.
+// All returns all gateways, sorted.
 func (n *Networks) All() []model.NetworkGateway {
 	if n == nil {
 		return nil
@@ -143,7 +143,7 @@ func (n *Networks) All() []model.NetworkGateway {
 	return n.all
 }
 
-// Gateways gives those that lead to the endpoints of a cluster in a network: the
+// Gateways returns those that lead to the endpoints of a cluster in a network: the
 // ones of the cluster, else all of the network.
 func (n *Networks) Gateways(network, cluster string) []model.NetworkGateway {
 	if n == nil || network == "" {
@@ -193,7 +193,7 @@ func newNetworks(all []model.NetworkGateway) *Networks {
 	return n
 }
 
-// multiple gives the least common multiple of a and b, or a if it is too large.
+// multiple returns the least common multiple of a and b, or a if it is too large.
 func multiple(a uint32, b int) uint32 {
 	x, y := uint64(a), uint64(b)
 	for y != 0 {
@@ -240,7 +240,7 @@ func (b *builder) gateways(services []*PlatformService) {
 	b.out.Networks = newNetworks(all)
 }
 
-// gatewaysOf gives the gateways of a network that are a service, in the clusters
+// gatewaysOf returns the gateways of a network that are a service, in the clusters
 // of the network.
 func (b *builder) gatewaysOf(s *model.Service, network string, port uint32) (out []model.NetworkGateway) {
 	if s == nil {

@@ -16,11 +16,11 @@ import (
 // describes, such as clusters. It is safe for concurrent use, and what it gives
 // is never written to.
 type Platform interface {
-	// Services gives all services, in no order.
+	// Services returns all services, in no order.
 	Services() []*PlatformService
-	// Service gives one; nil means that there is none.
+	// Service returns one; nil means that there is none.
 	Service(namespace, name string) *PlatformService
-	// Pods gives the workloads of a namespace that take requests, or the one
+	// Pods returns the workloads of a namespace that take requests, or the one
 	// of a name.
 	Pods(namespace, name string) []*Workload
 }

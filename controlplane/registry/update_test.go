@@ -77,7 +77,7 @@ func (w *world) step(r *rand.Rand) model.Key {
 	}
 	address := func() string { return fmt.Sprintf("10.0.0.%d", r.IntN(6)) }
 	if r.IntN(10) == 0 {
-		// Whoever alters the networks need not say so.
+		// A caller that changes the networks need not say so.
 		w.networks = networksOf(map[string][]string{"one": {pick("10.0.0.0/29", "10.0.0.0/30")}, "two": {pick("10.0.0.4/31", "c")}}, pick("192.0.2.1", "192.0.2.2"))
 	}
 	gone := r.IntN(4) == 0
@@ -125,7 +125,7 @@ func (w *world) step(r *rand.Rand) model.Key {
 	return key
 }
 
-// FuzzUpdate holds that following changes gives what building anew does, that
+// FuzzUpdate holds that following changes has the result of building anew, that
 // nothing that was given is written to again, and that what is said to be
 // changed is all that changed.
 func FuzzUpdate(f *testing.F) {

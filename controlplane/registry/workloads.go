@@ -34,14 +34,14 @@ type namespace struct {
 
 type pair struct{ key, value string }
 
-// pairOf gives the one pair of a selector that is enough to find it again. The
+// pairOf returns the one pair of a selector that is enough to find it again. The
 // selector is not empty.
 func pairOf(selector map[string]string) pair {
 	key := slices.Min(slices.Collect(maps.Keys(selector)))
 	return pair{key, selector[key]}
 }
 
-// of gives the workloads of a namespace; keys are the label keys to index.
+// of returns the workloads of a namespace; keys are the label keys to index.
 func (w workloads) of(name string, keys map[string]bool) *namespace {
 	n := w[name]
 	if n == nil {
@@ -51,7 +51,7 @@ func (w workloads) of(name string, keys map[string]bool) *namespace {
 	return n
 }
 
-// clone gives a copy in which a namespace may be altered.
+// clone returns a copy in which a namespace may be altered.
 func (n *namespace) clone() *namespace {
 	return &namespace{all: maps.Clone(n.all), byPair: maps.Clone(n.byPair), keys: n.keys}
 }
@@ -85,7 +85,7 @@ func (n *namespace) add(w *Workload) {
 	}
 }
 
-// pairs gives the labels of a workload that the index has.
+// pairs returns the labels of a workload that the index has.
 func (n *namespace) pairs(w *Workload) func(func(pair) bool) {
 	return func(yield func(pair) bool) {
 		for k, v := range w.Labels {
@@ -96,7 +96,7 @@ func (n *namespace) pairs(w *Workload) func(func(pair) bool) {
 	}
 }
 
-// selected gives the workloads that have all the labels, the oldest first.
+// selected returns the workloads that have all the labels, the oldest first.
 func (n *namespace) selected(selector map[string]string, pods bool) []*Workload {
 	if n == nil {
 		return nil

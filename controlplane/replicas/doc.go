@@ -13,9 +13,9 @@
 //
 // A replica gives up at most one in twenty of its proxies in a round, never goes
 // below the mean, and does nothing while proxies come and go in numbers or
-// replicas do: a crowd that looks for a new place is not set in motion again.
+// replicas do: a group of proxies that reconnects is not set in motion again.
 //
-// controlplane/server runs it where it is told of other replicas. It knows
+// controlplane/server runs it if other replicas are configured. It knows
 // neither gRPC nor snapshots. Goroutines: Run asks all at once, and waits for
 // the answers.
 package replicas

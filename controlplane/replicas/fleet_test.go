@@ -34,7 +34,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// numbered gives one cluster and one listener, whose content is the number of the
+// numbered returns one cluster and one listener, whose content is the number of the
 // snapshot.
 type numbered struct{ sets sync.Map }
 

@@ -42,7 +42,7 @@ const (
 
 // Config is what a [Balancer] needs.
 type Config struct {
-	// Peers gives the addresses, host:port, at which the replicas answer now;
+	// Peers returns the addresses, host:port, at which the replicas answer now;
 	// this one may be among them.
 	Peers func(context.Context) ([]string, error)
 	// Load is how many proxies this replica serves; Shed has one of them connect
@@ -130,7 +130,7 @@ func (b *Balancer) Run(ctx context.Context) error {
 	}
 }
 
-// shed gives up n proxies, spread over a time, and returns after it.
+// shed disconnects n proxies, spread over a time, and returns after it.
 func (b *Balancer) shed(ctx context.Context, n int, over time.Duration) error {
 	for range n {
 		if err := sleep(ctx, over/time.Duration(n+1)); err != nil {
@@ -171,7 +171,7 @@ func (b *Balancer) surplus(ctx context.Context) int {
 	return 0
 }
 
-// ask gives the loads of the other replicas that answer and take proxies.
+// ask returns the loads of the other replicas that answer and take proxies.
 func (b *Balancer) ask(ctx context.Context) (map[string]Load, error) {
 	addresses, err := b.cfg.Peers(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// Resolve gives what looks up replicas: each item is host:port, and a name stands
+// Resolve returns what looks up replicas: each item is host:port, and a name stands
 // for all of its addresses, as that of a headless service does.
 func Resolve(list []string) (func(context.Context) ([]string, error), error) {
 	type place struct{ host, port string }

@@ -17,7 +17,7 @@ import (
 // mostMatches bounds the matches of an object, which delegates multiply.
 const mostMatches = 10_000
 
-// lendersOf gives the objects without hosts, which only lend their routes to
+// lendersOf returns the objects without hosts, which only lend their routes to
 // others, by namespace/name.
 func lendersOf(objs []*model.Config) map[string]*model.Config {
 	out := make(map[string]*model.Config)
@@ -109,7 +109,7 @@ func (v *VirtualService) report(route int, dangling bool, format string, args ..
 	})
 }
 
-// qualified gives a copy of a route in which every name is a full one, so that
+// qualified returns a copy of a route in which every name is a full one, so that
 // it means the same in another namespace.
 func qualified(in *networkingv1alpha3.HTTPRoute, namespace string, set settings) *networkingv1alpha3.HTTPRoute {
 	out, _ := proto.Clone(in).(*networkingv1alpha3.HTTPRoute)
@@ -172,7 +172,7 @@ func joined(root, sub string) string {
 	return root + "-" + sub
 }
 
-// lendMatches gives the pairs of matches that have requests in common. Each match
+// lendMatches returns the pairs of matches that have requests in common. Each match
 // of the delegate must be part of one.
 func lendMatches(root, sub []*networkingv1alpha3.HTTPMatchRequest) (out []*networkingv1alpha3.HTTPMatchRequest, conflict string) {
 	if len(root) == 0 {
@@ -198,7 +198,7 @@ func lendMatches(root, sub []*networkingv1alpha3.HTTPMatchRequest) (out []*netwo
 	return out, ""
 }
 
-// lendMatch gives the match of the requests that both match; the conflict is the
+// lendMatch returns the match of the requests that both match; the conflict is the
 // field that keeps them apart. The match of the delegate may only be the narrower
 // one, and regular expressions cannot be compared.
 func lendMatch(root, sub *networkingv1alpha3.HTTPMatchRequest) (out *networkingv1alpha3.HTTPMatchRequest, conflict string) {

@@ -118,7 +118,7 @@ func TestDelegateInherits(t *testing.T) {
 	}
 }
 
-// TestDelegateProblems: whoever names a delegate that cannot be had hears of it,
+// TestDelegateProblems: a missing delegate is a problem of the object that names it,
 // as long as that is so; nobody else does.
 func TestDelegateProblems(t *testing.T) {
 	t.Parallel()

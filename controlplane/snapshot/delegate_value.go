@@ -27,7 +27,7 @@ func covers(outer, inner *networkingv1alpha3.StringMatch) bool {
 	return strings.HasPrefix(inner.GetExact()+inner.GetPrefix(), prefix.Prefix)
 }
 
-// narrower gives the match of a delegate where it is the narrower one, and that
+// narrower returns the match of a delegate where it is the narrower one, and that
 // of the root where the delegate takes every value.
 func narrower(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.StringMatch, bool) {
 	switch {
@@ -39,7 +39,7 @@ func narrower(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.St
 	return nil, false
 }
 
-// wider gives the one of two matches that takes the values of both: what two
+// wider returns the one of two matches that takes the values of both: what two
 // routes both exclude is excluded by either.
 func wider(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.StringMatch, bool) {
 	switch {

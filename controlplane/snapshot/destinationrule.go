@@ -36,7 +36,7 @@ type DestinationRule struct {
 // Selected reports whether the rule is for certain workloads only.
 func (d *DestinationRule) Selected() bool { return len(d.selector) > 0 }
 
-// Subset gives the subset of a name; nil means that there is none.
+// Subset returns the subset of a name; nil means that there is none.
 func (d *DestinationRule) Subset(name string) *networkingv1alpha3.Subset {
 	if d == nil {
 		return nil
@@ -197,7 +197,7 @@ func (d *DestinationRules) keep(old *DestinationRules) {
 	}
 }
 
-// For gives the rule of a host as a proxy sees it: of its own namespace, then
+// For returns the rule of a host as a proxy sees it: of its own namespace, then
 // of the service's, then of the root namespace. In the root namespace only what is
 // for nobody else comes first. Nil means that there is none.
 func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labels map[string]string) *DestinationRule {
@@ -226,7 +226,7 @@ func (d *DestinationRule) private(namespace string) bool {
 	return d.Selected() || len(d.exportTo) == 1 && (d.exportTo[0] == "." || d.exportTo[0] == namespace)
 }
 
-// withHost gives the rules of a namespace for exactly this host.
+// withHost returns the rules of a namespace for exactly this host.
 func (d *DestinationRules) withHost(namespace, host string) []*DestinationRule {
 	ns := d.namespaces[namespace]
 	if ns == nil {

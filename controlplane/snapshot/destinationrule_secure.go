@@ -17,7 +17,7 @@ func ofGatewayAPI(obj *model.Config) bool {
 
 // secure lays the TLS of each BackendTLSPolicy over the rules that there are for
 // its host: what such a policy says holds for all requests (Gateway API, GEP-1897),
-// whoever wrote a rule about something else, or before.
+// even if a rule about something else was written before.
 func (d *DestinationRules) secure() {
 	for host, obj := range d.secured {
 		spec, _ := obj.Spec.(*networkingv1alpha3.DestinationRule)
@@ -37,7 +37,7 @@ func (d *DestinationRules) secure() {
 	}
 }
 
-// withTLSOf gives a copy of a policy, which may be nil, with the TLS of another
+// withTLSOf returns a copy of a policy, which may be nil, with the TLS of another
 // one: that of each port, and that of all.
 func withTLSOf(policy, secure *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.TrafficPolicy {
 	if policy == nil {

@@ -16,7 +16,7 @@ type EndpointSet struct {
 	List []*model.Endpoint
 	// Networks is true if one of them names its network.
 	Networks bool
-	// from is what the registry gave: the same slice gives the same set.
+	// from is what the registry returned: the same slice makes the same set.
 	from []*model.Endpoint
 	// ports holds the parts of List by service port; nil if there is one port.
 	ports map[uint32][]*model.Endpoint
@@ -53,7 +53,7 @@ type Endpoints struct {
 	sets map[model.ServiceKey]*EndpointSet
 }
 
-// Of gives the endpoints of a service; nil means that there are none.
+// Of returns the endpoints of a service; nil means that there are none.
 func (e *Endpoints) Of(key model.ServiceKey) *EndpointSet { return e.sets[key] }
 
 func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][]*model.Endpoint, byName bool) *Endpoints {
@@ -79,7 +79,7 @@ func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][
 	return e
 }
 
-// replace gives the index with other endpoints of some services, which belong
+// replace returns the index with other endpoints of some services, which belong
 // into it; it is the same index if they are the same endpoints.
 func (e *Endpoints) replace(keys []model.ServiceKey, all map[model.ServiceKey][]*model.Endpoint) *Endpoints {
 	next := e
@@ -101,7 +101,7 @@ func (e *Endpoints) replace(keys []model.ServiceKey, all map[model.ServiceKey][]
 	return next
 }
 
-// newSet gives the set of the endpoints that take requests, nil if there are
+// newSet returns the set of the endpoints that take requests, nil if there are
 // none; prev, if they are the same.
 func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 	if prev != nil && len(from) > 0 && len(from) == len(prev.from) && &from[0] == &prev.from[0] {
@@ -119,7 +119,7 @@ func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 	return &EndpointSet{List: list, Networks: networks, from: from, ports: byPort(list)}
 }
 
-// inService gives a copy of a list without the endpoints that take no requests.
+// inService returns a copy of a list without the endpoints that take no requests.
 func inService(list []*model.Endpoint) []*model.Endpoint {
 	return slices.DeleteFunc(slices.Clone(list), func(e *model.Endpoint) bool { return e.Unhealthy })
 }
@@ -145,7 +145,7 @@ type Accounts struct {
 	sets map[model.ServiceKey]*AccountSet
 }
 
-// Of gives the identities of a service; nil means that none is known.
+// Of returns the identities of a service; nil means that none is known.
 func (a *Accounts) Of(key model.ServiceKey) *AccountSet { return a.sets[key] }
 
 func newAccounts(old *Accounts, services *Services, all map[model.ServiceKey][]*model.Endpoint) *Accounts {
@@ -190,7 +190,7 @@ func (a *Accounts) replace(services []*model.Service, all map[model.ServiceKey][
 	return next
 }
 
-// newAccountSet gives the identities behind a service, nil if none is known;
+// newAccountSet returns the identities behind a service, nil if none is known;
 // prev, if they are the same.
 func newAccountSet(prev *AccountSet, svc *model.Service, endpoints []*model.Endpoint) *AccountSet {
 	if len(endpoints) == 0 && prev != nil && svc.Registry == model.RegistryKubernetes {

@@ -75,10 +75,10 @@ func newGateways(old *Gateways, objs []*model.Config, _ settings) *Gateways {
 	return g
 }
 
-// Get gives the object of a name, namespace/name; nil if there is none.
+// Get returns the object of a name, namespace/name; nil if there is none.
 func (g *Gateways) Get(name string) *Gateway { return g.byName[name] }
 
-// For gives the objects that select a workload, oldest first: those without a
+// For returns the objects that select a workload, oldest first: those without a
 // selector select every gateway. Scoped leaves out those of other namespaces than
 // the workload's; those that were made of a Gateway of the Gateway API are never
 // for other namespaces.
@@ -93,7 +93,7 @@ func (g *Gateways) For(namespace string, labels map[string]string, scoped bool) 
 	return out
 }
 
-// ServerHosts gives the hosts of a server of the Gateway that VirtualServices of
+// ServerHosts returns the hosts of a server of the Gateway that VirtualServices of
 // a namespace may use: "host" is for all, "namespace/host" and "./host" for one.
 func (g *Gateway) ServerHosts(server *networkingv1alpha3.Server, namespace string) []string {
 	var out []string
@@ -110,7 +110,7 @@ func (g *Gateway) ServerHosts(server *networkingv1alpha3.Server, namespace strin
 	return out
 }
 
-// IntersectHosts gives the hosts that fall under both lists, each the narrower
+// IntersectHosts returns the hosts that fall under both lists, each the narrower
 // of two, in the order of the second list, without duplicates.
 func IntersectHosts(a, b []string) []string {
 	var out []string
@@ -177,7 +177,7 @@ func gatewaysOf(obj *model.Config, spec *networkingv1alpha3.VirtualService) []st
 	return names
 }
 
-// GatewayName gives namespace/name of what a VirtualService names: a name of
+// GatewayName returns namespace/name of what a VirtualService names: a name of
 // its own namespace, ./name, namespace/name, or the old name.namespace.svc...
 func GatewayName(name, namespace string) string {
 	if of, rest, ok := strings.Cut(name, "/"); ok {

@@ -52,7 +52,7 @@ func TestMissingGateways(t *testing.T) {
 	}
 }
 
-// serverOf gives a Gateway of namespace edge with the hosts of one server.
+// serverOf returns a Gateway of namespace edge with the hosts of one server.
 func serverOf(name string, selector map[string]string, hosts ...string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.Gateway, Namespace: "edge", Name: name},

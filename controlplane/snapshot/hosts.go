@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// resolveHost gives the full name of a host: "*", addresses and names with a
+// resolveHost returns the full name of a host: "*", addresses and names with a
 // dot are kept, a bare name is a service of the namespace.
 func (s settings) resolveHost(host, namespace string) string {
 	if host == "" || strings.ContainsAny(host, ".*") {

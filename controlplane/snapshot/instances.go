@@ -33,7 +33,7 @@ var instanceSeed = maphash.MakeSeed()
 
 func shardOf(address string) int { return int(maphash.String(instanceSeed, address) % instanceShards) }
 
-// At gives what the workload with these addresses serves, by service, then by
+// At returns what the workload with these addresses serves, by service, then by
 // number of the port of the service.
 func (n *Instances) At(addresses []string) []Instance {
 	var out []Instance
@@ -69,7 +69,7 @@ func (n *Instances) add(i Instance) {
 	n.shards[at][i.Endpoint.Address] = append(n.shards[at][i.Endpoint.Address], i)
 }
 
-// replace gives the index with other endpoints of some services.
+// replace returns the index with other endpoints of some services.
 func (n *Instances) replace(services []*model.Service, before, after map[model.ServiceKey][]*model.Endpoint) *Instances {
 	next := &Instances{shards: n.shards}
 	changed := make(map[model.ServiceKey]bool, len(services))

@@ -18,10 +18,10 @@ import (
 
 // Input is what a snapshot is built from.
 type Input struct {
-	// List gives all objects of a kind, in any order. Only the kinds that
+	// List returns all objects of a kind, in any order. Only the kinds that
 	// the change touches are asked for.
 	List func(model.Kind) []*model.Config
-	// Get gives one object, nil if there is none; a nil Get looks it up in what
+	// Get returns one object, nil if there is none; a nil Get looks it up in what
 	// List gives.
 	Get func(model.Key) *model.Config
 	// Platform are the services of clusters; nil means none.
@@ -99,7 +99,7 @@ type settings struct {
 	exportServices, exportRules, exportRoutes string
 }
 
-// exportTo gives to whom an object is exported.
+// exportTo returns to whom an object is exported.
 func exportTo(own []string, otherwise string) []string {
 	if len(own) > 0 || otherwise == "" {
 		return own
@@ -159,7 +159,7 @@ func denied(prev *Mesh, list *denylist.List) *denylist.List {
 	return list
 }
 
-// ResolveHost gives the full name of a host that an object in the namespace
+// ResolveHost returns the full name of a host that an object in the namespace
 // speaks of: names without a dot are services of that namespace.
 func (m *Mesh) ResolveHost(host, namespace string) string {
 	return m.settings().resolveHost(host, namespace)
@@ -227,7 +227,7 @@ func (m *Mesh) replaceEndpoints(keys []model.ServiceKey, before map[model.Servic
 	m.Instances = m.Instances.replace(services, before, m.registry.Endpoints)
 }
 
-// get gives what looks up one object.
+// get returns what looks up one object.
 func (in *Input) get() func(model.Key) *model.Config {
 	if in.Get != nil {
 		return in.Get
@@ -256,7 +256,7 @@ type step struct {
 // were made of, nil for one that was not made yet.
 type index interface{ objects() []*model.Config }
 
-// rebuild gives the index of one kind: the old one when its objects did not
+// rebuild returns the index of one kind: the old one when its objects did not
 // change.
 func rebuild[T index](old T, st step, kind model.Kind, build func(old T, objs []*model.Config, set settings) T) T {
 	isNew := old.objects() == nil
@@ -270,7 +270,7 @@ func rebuild[T index](old T, st step, kind model.Kind, build func(old T, objs []
 	return build(old, objs, st.set)
 }
 
-// canonical gives a copy in canonical order; never nil.
+// canonical returns a copy in canonical order; never nil.
 func canonical(objs []*model.Config) []*model.Config {
 	out := append(make([]*model.Config, 0, len(objs)), objs...)
 	slices.SortStableFunc(out, model.Older)

@@ -42,7 +42,7 @@ func (o objects) input() Input {
 
 func (o objects) build() *Mesh { return Build(nil, o.input(), model.Change{All: true}) }
 
-// replace gives the objects with one of them changed.
+// replace returns the objects with one of them changed.
 func (o objects) replace(c *model.Config) objects {
 	out := slices.DeleteFunc(slices.Clone(o), func(x *model.Config) bool { return x.Key == c.Key })
 	return append(out, c)

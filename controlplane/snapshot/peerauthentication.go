@@ -73,7 +73,7 @@ func newPeerAuthentications(_ *PeerAuthentications, objs []*model.Config, set se
 	return p
 }
 
-// Mode gives the mode of a port of a workload: mesh, namespace and workload
+// Mode returns the mode of a port of a workload: mesh, namespace and workload
 // objects in this order, where a later one that says nothing keeps the mode.
 func (p *PeerAuthentications) Mode(namespace string, labels map[string]string, port uint32) MutualTLS {
 	mode := apply(MutualTLSPermissive, p.mesh.GetMtls())
@@ -89,7 +89,7 @@ func (p *PeerAuthentications) Mode(namespace string, labels map[string]string, p
 	return mode
 }
 
-// Ports gives the ports of a workload that have a mode of their own, sorted.
+// Ports returns the ports of a workload that have a mode of their own, sorted.
 func (p *PeerAuthentications) Ports(namespace string, labels map[string]string) []uint32 {
 	if ns := p.namespaces[namespace]; ns != nil {
 		if workload, ok := ns.workloads.first(labels); ok {

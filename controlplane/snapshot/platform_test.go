@@ -28,7 +28,7 @@ func (p platform) Service(_, name string) *registry.PlatformService { return p[n
 
 func (p platform) Pods(string, string) []*registry.Workload { return nil }
 
-// with gives the platform with a service whose endpoints are of an account at
+// with returns the platform with a service whose endpoints are of an account at
 // some addresses.
 func (p platform) with(name, account string, addresses ...string) platform {
 	out := platform{}

@@ -63,7 +63,7 @@ func (c *checker) faultShare(obj *model.Config, at string, fault *networkingv1al
 }
 
 // neverReached reports routes behind one of a delegate that takes every request;
-// what stands in one object was checked with it.
+// the content of one object was checked with it.
 func (c *checker) neverReached(vs *VirtualService) {
 	routes := vs.Spec.GetHttp()
 	for i, r := range routes {

@@ -25,21 +25,21 @@ type inputs struct {
 	// one since then, nil for what was gone.
 	lists map[model.Kind][]*model.Config
 	read  map[model.Key]*model.Config
-	// spoilt are the objects that cannot be built from.
-	spoilt map[model.Key]spoilt
+	// broken are the objects that cannot be built from.
+	broken map[model.Key]broken
 	// owed is what changed and was not built.
 	owed model.Change
 }
 
-// spoilt is an object that cannot be built from.
-type spoilt struct {
+// broken is an object that cannot be built from.
+type broken struct {
 	// object is nil where its end is what cannot be built from; good is what
-	// stands in its place, nil for nothing.
+	// replaces it, nil for nothing.
 	object, good *model.Config
 	reason       string
 }
 
-// of gives an object as the snapshot has it, nil for none.
+// of returns an object as the snapshot has it, nil for none.
 func (i *inputs) of(key model.Key) *model.Config {
 	if c, ok := i.read[key]; ok {
 		return c
@@ -63,13 +63,13 @@ const maxSpoilt = 64
 // where there is neither a snapshot before this one nor one without objects.
 func guarded(prev *Mesh, in Input, change model.Change, build builder) *Mesh {
 	g := &guard{
-		prev: prev, in: in, change: change, build: build, spoilt: map[model.Key]spoilt{},
+		prev: prev, in: in, change: change, build: build, broken: map[model.Key]broken{},
 		now: inputs{lists: map[model.Kind][]*model.Config{}, read: map[model.Key]*model.Config{}},
 	}
 	if prev != nil {
 		g.before = prev.inputs
 		g.change = change.Merge(g.before.owed)
-		maps.Copy(g.spoilt, g.before.spoilt)
+		maps.Copy(g.broken, g.before.broken)
 	}
 	m, cause := g.attempt(nil)
 	if cause == nil {
@@ -85,7 +85,7 @@ type guard struct {
 	change model.Change
 	build  builder
 	before inputs
-	spoilt map[model.Key]spoilt
+	broken map[model.Key]broken
 	// now is what was read of the stores, once for all attempts.
 	now inputs
 }
@@ -129,7 +129,7 @@ func (g *guard) attempt(held map[model.Key]bool) (m *Mesh, cause any) {
 			c := g.get(key)
 			if held[key] {
 				c = g.before.of(key)
-			} else if s, ok := g.spoilt[key]; ok && sameOrNone(s.object, c) {
+			} else if s, ok := g.broken[key]; ok && sameOrNone(s.object, c) {
 				c = s.good
 			}
 			used.read[key] = c
@@ -155,25 +155,25 @@ func (g *guard) keep(used inputs) inputs {
 			used.read[key] = c
 		}
 	}
-	for key, s := range g.spoilt {
+	for key, s := range g.broken {
 		now, read := g.now.read[key]
 		if _, listed := g.now.lists[key.Kind]; listed {
 			now, read = g.now.of(key), true
 		}
 		if !read || sameOrNone(s.object, now) {
-			if used.spoilt == nil {
-				used.spoilt = map[model.Key]spoilt{}
+			if used.broken == nil {
+				used.broken = map[model.Key]broken{}
 			}
-			used.spoilt[key] = s
+			used.broken[key] = s
 		}
 	}
 	return used
 }
 
-// instead gives the objects of a kind as they are built from.
+// instead returns the objects of a kind as they are built from.
 func (g *guard) instead(kind model.Kind, held map[model.Key]bool) []*model.Config {
 	list, instead := g.list(kind), map[model.Key]*model.Config{}
-	for key, s := range g.spoilt {
+	for key, s := range g.broken {
 		if key.Kind == kind && sameOrNone(s.object, g.now.of(key)) {
 			instead[key] = s.good
 		}
@@ -243,10 +243,10 @@ func (g *guard) search(cause any) *Mesh {
 }
 
 func (g *guard) spoil(key model.Key, cause any) {
-	g.spoilt[key] = spoilt{object: g.now.of(key), good: g.before.of(key), reason: fmt.Sprint(cause)}
+	g.broken[key] = broken{object: g.now.of(key), good: g.before.of(key), reason: fmt.Sprint(cause)}
 }
 
-// stay gives the snapshot before this one again: it is no object that cannot be
+// stay returns the snapshot before this one again: it is no object that cannot be
 // built from.
 func (g *guard) stay(cause any) *Mesh {
 	if g.prev == nil {
@@ -269,7 +269,7 @@ func (g *guard) changed() []model.Key {
 	created := map[model.Key]*model.Config{}
 	note := func(key model.Key, now *model.Config) {
 		was := g.before.of(key)
-		if s, ok := g.spoilt[key]; was == now || ok && sameOrNone(s.object, now) {
+		if s, ok := g.broken[key]; was == now || ok && sameOrNone(s.object, now) {
 			return
 		}
 		created[key] = cmp.Or(now, was)
@@ -332,8 +332,8 @@ func sameSpec(a, b *model.Config) (same bool) {
 // problems tell of the objects that cannot be built from.
 func (i *inputs) problems() []model.Problem {
 	var out []model.Problem
-	for _, key := range slices.SortedFunc(maps.Keys(i.spoilt), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) }) {
-		s := i.spoilt[key]
+	for _, key := range slices.SortedFunc(maps.Keys(i.broken), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) }) {
+		s := i.broken[key]
 		p := model.Problem{Object: key}
 		what := "it is left out"
 		if s.good != nil {

@@ -86,7 +86,7 @@ func (f *faulty) enter(kind model.Kind, name string, spec any, panics bool) mode
 	return key
 }
 
-// serves gives the address of each service, and the objects that are problems.
+// serves returns the address of each service, and the objects that are problems.
 func serves(m *Mesh) (addresses map[string]string, problems []string) {
 	addresses = map[string]string{}
 	for _, s := range m.Services.Sorted {

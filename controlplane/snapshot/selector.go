@@ -38,7 +38,7 @@ func (s *selectors[T]) add(labels map[string]string, value T) {
 	s.size++
 }
 
-// first gives the first object that matches the labels.
+// first returns the first object that matches the labels.
 func (s *selectors[T]) first(labels map[string]string) (value T, ok bool) {
 	best := s.size
 	for k, v := range labels {

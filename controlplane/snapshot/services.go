@@ -71,7 +71,7 @@ func preferred(a, b *model.Service) int {
 	return a.Created.Compare(b.Created)
 }
 
-// ForHost gives the service of a host as a namespace sees it: its own one,
+// ForHost returns the service of a host as a namespace sees it: its own one,
 // otherwise the preferred one that it is exported to. Nil means that there is
 // none.
 func (s *Services) ForHost(host, namespace string) *model.Service {
@@ -88,7 +88,7 @@ func (s *Services) ForHost(host, namespace string) *model.Service {
 	return first
 }
 
-// Visible gives the services that a namespace sees, one for each host, sorted
+// Visible returns the services that a namespace sees, one for each host, sorted
 // by host. The Sidecar may be nil.
 func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service {
 	out := make([]*model.Service, 0, len(s.Sorted))

@@ -36,7 +36,7 @@ func (s *Sidecar) Imports(namespace, host string) bool {
 	return s == nil || s.imports.hold(namespace, host)
 }
 
-// Egress gives the egress listeners of the Sidecar.
+// Egress returns the egress listeners of the Sidecar.
 func (s *Sidecar) Egress() []*EgressListener {
 	if s == nil {
 		return nil
@@ -70,7 +70,7 @@ func (s *Sidecar) ImportsKey() string {
 	return s.importsKey
 }
 
-// Ingress gives the inbound listeners of the Sidecar.
+// Ingress returns the inbound listeners of the Sidecar.
 func (s *Sidecar) Ingress() []*networkingv1alpha3.IstioIngressListener {
 	if s == nil {
 		return nil
@@ -135,7 +135,7 @@ func newSidecars(old *Sidecars, objs []*model.Config, set settings) *Sidecars {
 	return s
 }
 
-// For gives the Sidecar of a workload: the oldest whose selector matches, then
+// For returns the Sidecar of a workload: the oldest whose selector matches, then
 // that of the namespace, then that of the mesh, then nil.
 func (s *Sidecars) For(namespace string, labels map[string]string) *Sidecar {
 	if ns := s.namespaces[namespace]; ns != nil {

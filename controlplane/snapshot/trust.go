@@ -20,7 +20,7 @@ type Trust struct {
 	problems []model.Problem
 }
 
-// newTrust gives the bundle of some roots; the old one if it holds the same.
+// newTrust returns the bundle of some roots; the old one if it holds the same.
 func newTrust(old *Trust, roots []byte) *Trust {
 	if old != nil && bytes.Equal(old.roots, roots) {
 		return old

@@ -34,7 +34,7 @@ type Origin struct {
 	Rule   int
 }
 
-// Origin gives the place of an HTTP route of Spec.
+// Origin returns the place of an HTTP route of Spec.
 func (v *VirtualService) Origin(route int) Origin {
 	if v.origins == nil {
 		return Origin{Config: v.Config, Rule: route}
@@ -58,7 +58,7 @@ type VirtualServices struct {
 	all       []*model.Config
 }
 
-// OfGateway gives the objects that apply to a Gateway, named namespace/name,
+// OfGateway returns the objects that apply to a Gateway, named namespace/name,
 // oldest first.
 func (v *VirtualServices) OfGateway(name string) []*VirtualService { return v.byGateway[name] }
 
@@ -155,7 +155,7 @@ func sameLender(a, b *model.Config) bool {
 	return a == b || a != nil && b != nil && sameConfig(a, b)
 }
 
-// For gives the VirtualService of a host as a namespace sees it: the most
+// For returns the VirtualService of a host as a namespace sees it: the most
 // specific host wins, then what is for this namespace rather than for all (see
 // [VirtualService.Reach]), then the older object. Nil means that there is none.
 func (v *VirtualServices) For(host, namespace string) *VirtualService {

@@ -145,7 +145,7 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 	return p, nil
 }
 
-// moduleURL gives the address of a module; one without a scheme is an image.
+// moduleURL returns the address of a module; one without a scheme is an image.
 func moduleURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -163,7 +163,7 @@ func moduleURL(text string) (string, error) {
 	return text, nil
 }
 
-// compactJSON gives a message as JSON in the same bytes each time, which
+// compactJSON returns a message as JSON in the same bytes each time, which
 // protojson does not.
 func compactJSON(msg proto.Message) (string, error) {
 	text, err := protojson.Marshal(msg)
@@ -204,7 +204,7 @@ func (p *WasmPlugin) selects(namespace string, labels map[string]string) bool {
 	})
 }
 
-// For gives the plugins of a workload as a request meets them within each phase:
+// For returns the plugins of a workload as a request meets them within each phase:
 // by priority, then those of the root namespace, then by age.
 func (w *WasmPlugins) For(namespace string, labels map[string]string) []*WasmPlugin {
 	list, ok := w.byNamespace[namespace]
@@ -220,7 +220,7 @@ func (w *WasmPlugins) For(namespace string, labels map[string]string) []*WasmPlu
 	return out
 }
 
-// Get gives the plugin of a name, namespace.name; nil if there is none.
+// Get returns the plugin of a name, namespace.name; nil if there is none.
 func (w *WasmPlugins) Get(name string) *WasmPlugin { return w.byName[name] }
 
 // Root is the namespace whose plugins are for all namespaces.

@@ -2,7 +2,7 @@
 // Copyright The Outrigger Authors
 
 // Package webhook answers the API server, which asks whether objects that
-// people write are valid. The rules are those of package config; what the API
+// users write are valid. The rules are those of package config; what the API
 // server does with the answer is said in its ValidatingWebhookConfiguration,
 // which controlplane/kube keeps.
 package webhook

@@ -55,7 +55,7 @@ type Config struct {
 }
 
 // Validator is the webhook that checks objects when they are created and
-// updated. Everything else is allowed: it never stands in the way of objects
+// updated. Everything else is allowed: it never blocks objects
 // that it does not know.
 type Validator struct {
 	log            *slog.Logger
@@ -68,7 +68,7 @@ type Validator struct {
 	bodies *semaphore.Weighted
 }
 
-// NewValidator gives a Validator.
+// NewValidator returns a Validator.
 func NewValidator(cfg Config) (*Validator, error) {
 	labels := []string{"group", "version", "resource"}
 	v := &Validator{

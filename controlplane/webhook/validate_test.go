@@ -37,7 +37,7 @@ func post(v http.Handler, contentType, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// ask gives the JSON of a question about an object.
+// ask returns the JSON of a question about an object.
 func ask(version, operation, group, kind, object string) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/%s","kind":"AdmissionReview","request":{"uid":"u-1","operation":%q,`+
 		`"kind":{"group":%q,"version":"v1","kind":%q},"resource":{"group":%q,"version":"v1","resource":"r"},"name":"x","namespace":"shop","object":%s}}`,
