@@ -53,7 +53,7 @@ func (p bookPage) version() string {
 	return out
 }
 
-// TestBookinfo runs the bookshop, and applies the rules that people know it by,
+// TestBookinfo runs the bookshop, and applies the rules of its tutorials,
 // one after the other, with outrigger apply.
 func TestBookinfo(t *testing.T) {
 	t.Parallel()

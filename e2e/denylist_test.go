@@ -61,7 +61,7 @@ func TestShopDenied(t *testing.T) {
 	began := time.Now()
 	eventually(t, 3*time.Minute, answers(denied, http.StatusServiceUnavailable))
 	t.Logf("the first request of the denied workload fails after %s", time.Since(began))
-	// Once its old connections are gone, nothing of it gets through.
+	// Once its old connections are gone, none of its requests get through.
 	for row := 0; row < 50; row++ {
 		if complaint := answers(denied, http.StatusServiceUnavailable)(); complaint != "" {
 			row = 0

@@ -32,7 +32,7 @@ func document(t *testing.T, elem ...string) string {
 	return string(b)
 }
 
-// all gives the first group of every match, sorted and unique.
+// all returns the first group of every match, sorted and unique.
 func all(expression *regexp.Regexp, text string) []string {
 	var found []string
 	for _, m := range expression.FindAllStringSubmatch(text, -1) {
@@ -42,7 +42,7 @@ func all(expression *regexp.Regexp, text string) []string {
 	return slices.Compact(found)
 }
 
-// difference gives what is in a and not in b.
+// difference returns what is in a and not in b.
 func difference(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 }

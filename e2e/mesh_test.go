@@ -130,7 +130,7 @@ func (s *shop) readmeLine(t *testing.T) {
 	}
 }
 
-// share asks the catalog n times and gives how many answers came from v2.
+// share asks the catalog n times and returns how many answers came from v2.
 func share(t *testing.T, n int, header http.Header) (v2 int) {
 	t.Helper()
 	client := throughProxy(t, frontend)
@@ -197,7 +197,7 @@ func (s *shop) strict(t *testing.T) {
 	}
 }
 
-// family gives the process ids of everything that runs, to see that nothing
+// family returns the process ids of everything that runs, to see that nothing
 // was started again. An agent that asks Envoy for its version is at its start. A
 // process without arguments has ended.
 func (s *shop) family() string {

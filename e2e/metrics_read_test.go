@@ -336,7 +336,7 @@ func parsed(t *testing.T, text string) source {
 	return source{"a/a.go", []byte(text), set, file}
 }
 
-// TestReadMetrics shows what is understood, and that what is not is told.
+// TestReadMetrics shows what is understood, and that what is not is reported.
 func TestReadMetrics(t *testing.T) {
 	t.Parallel()
 	const head = "package a\nconst n = 3\nfunc f() {\n"

@@ -96,7 +96,7 @@ func checkMetrics(t *testing.T, metrics []metric, text string) {
 		t.Fatalf("only %d metrics were found in the code", len(inCode))
 	}
 	for _, name := range difference(inCode, names) {
-		t.Errorf("%s stands in the code, but no metric of this name was found: is it made in another way than the others?", name)
+		t.Errorf("%s is in the code, but no metric of this name was found: is it made in another way than the others?", name)
 	}
 }
 

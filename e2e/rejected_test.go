@@ -45,7 +45,7 @@ spec:
   http: [{directResponse: {status: 418}}]
 `
 
-// TestRejected gives the Envoys of a mesh a VirtualService that they refuse, while
+// TestRejected sends the Envoys of a mesh a VirtualService that they refuse, while
 // requests go through it: one of each identity tries it, the others never see it, no
 // request fails, other changes go on, and within 2 s a person can read what is wrong in the
 // status of the object and with the tool. The correction ends it.
@@ -211,7 +211,7 @@ func (s *shop) said(t *testing.T) string {
 // refusal is a line in which an Envoy says that it refuses something.
 var refusal = regexp.MustCompile(`(?m)^(\S+) +agent +\| envoy config .* rejected: .*program size of`)
 
-// triedBy gives the workloads whose Envoys have refused the change.
+// triedBy returns the workloads whose Envoys have refused the change.
 func (s *shop) triedBy() (out []string) {
 	for _, m := range refusal.FindAllStringSubmatch(s.out.String(), -1) {
 		if !slices.Contains(out, m[1]) {
@@ -221,7 +221,7 @@ func (s *shop) triedBy() (out []string) {
 	return out
 }
 
-// tool runs a command of the tool, and gives what it prints.
+// tool runs a command of the tool, and returns what it prints.
 func (s *shop) tool(args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(s.bin, "outrigger"), args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "HOME="+s.home)

@@ -19,7 +19,7 @@ import (
 	"testing"
 )
 
-// The rules of the repository, as they stand in ARCHITECTURE.md and
+// The rules of the repository, as written in ARCHITECTURE.md and
 // CONTRIBUTING.md:
 //
 //   - who may import whom (TestImports);

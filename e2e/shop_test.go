@@ -32,7 +32,7 @@ const (
 	catalogV1    = "127.1.0.3"
 	catalogV2    = "127.1.0.4"
 	orders       = "127.1.0.5"
-	// readmeLine stands in the README and in what outrigger up prints.
+	// readmeLine is in the README and in the output of outrigger up.
 	readmeLine = "curl -x http://127.1.0.2:15080 http://catalog:8080/"
 )
 
@@ -211,7 +211,7 @@ func (s *shop) write(name, content string) {
 	}
 }
 
-// read gives a file of the user's configuration.
+// read returns a file of the user's configuration.
 func (s *shop) read(name string) string {
 	s.t.Helper()
 	b, err := os.ReadFile(filepath.Join(s.dir, "config", name))
@@ -273,7 +273,7 @@ type process struct {
 	args   string
 }
 
-// processes gives all descendants of outrigger up.
+// processes returns all descendants of outrigger up.
 func (s *shop) processes() []process {
 	s.t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -309,7 +309,7 @@ func (s *shop) processes() []process {
 	return out
 }
 
-// find gives the one process of a program whose directory ends with a
+// find returns the one process of a program whose directory ends with a
 // workload's name; no workload means any directory.
 func (s *shop) find(program, workload string) process {
 	s.t.Helper()
@@ -323,7 +323,7 @@ func (s *shop) find(program, workload string) process {
 	return process{}
 }
 
-// statusField gives a field of /proc/PID/status, in kB.
+// statusField returns a field of /proc/PID/status, in kB.
 func statusField(t *testing.T, p process, field string) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
@@ -354,7 +354,7 @@ func gone(p process) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// throughProxy gives a client that reaches the mesh through the Envoy of a
+// throughProxy returns a client that reaches the mesh through the Envoy of a
 // workload, as an application with HTTP_PROXY set does.
 func throughProxy(t *testing.T, address string) *http.Client {
 	t.Helper()
@@ -368,7 +368,7 @@ func throughProxy(t *testing.T, address string) *http.Client {
 
 var versionField = regexp.MustCompile(`"version": ?"(v[0-9])"`)
 
-// get makes one request and gives the status, the body and the catalog's
+// get makes one request and returns the status, the body and the catalog's
 // version in it.
 func get(ctx context.Context, c *http.Client, address string, header http.Header) (code int, body, version string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)

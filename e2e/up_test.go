@@ -118,7 +118,7 @@ func TestForkedProcessesEnd(t *testing.T) {
 	})
 }
 
-// TestUpRefuses shows that what is wrong with a mesh file is told before
+// TestUpRefuses shows that what is wrong with a mesh file is reported before
 // anything starts.
 func TestUpRefuses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:18081")

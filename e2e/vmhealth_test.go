@@ -129,7 +129,7 @@ func (s *shop) atMachines(probes map[string]string) {
 	}
 }
 
-// findCatalog gives the process of one version of the catalog.
+// findCatalog returns the process of one version of the catalog.
 func (s *shop) findCatalog(version string) process {
 	s.t.Helper()
 	for _, p := range s.processes() {

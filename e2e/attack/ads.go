@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// stream is one ADS stream; whoever opened it closes it.
+// stream is one ADS stream; its opener closes it.
 type stream struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	conn   *grpc.ClientConn

@@ -104,7 +104,7 @@ func (b *bench) coldStart(ctx context.Context) (_ []figure, err error) {
 	}, nil
 }
 
-// coldPrepare gives the agent as it is to be started, which has kept what it
+// coldPrepare returns the agent as it is to be started, which has kept what it
 // needs, and a client of the mesh. The control plane, and with it the
 // certificate authority, has ended.
 func (b *bench) coldPrepare(ctx context.Context) (agentSpec, *http.Client, error) {
@@ -147,7 +147,7 @@ func (b *bench) coldPrepare(ctx context.Context) (agentSpec, *http.Client, error
 	return a, client, err
 }
 
-// coldOnce starts the agent and gives the time until a request is answered.
+// coldOnce starts the agent and returns the time until a request is answered.
 func (b *bench) coldOnce(ctx context.Context, a agentSpec, client *http.Client) (time.Duration, error) {
 	p, err := b.startAgent("cold-agent", a)
 	if err != nil {

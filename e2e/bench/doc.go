@@ -15,6 +15,6 @@
 // that start without a control plane. floor.go is the
 // control plane that does nothing but send bytes, relay_source.go the one at the
 // far end of what relay.go times; both are this program again, as processes of
-// their own: so that their CPU time can be told, and that what is handed over
+// their own: so that their CPU time can be measured, and that what is handed over
 // takes a wake-up by the kernel, as in a mesh.
 package main

@@ -139,7 +139,7 @@ func (b *bench) envoyOnce(ctx context.Context, c *control, name, token string) (
 	return r, nil
 }
 
-// get gives the body of an answer.
+// get returns the body of an answer.
 func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -86,7 +86,7 @@ func floorFile(dir, typeURL, what string) string {
 	return filepath.Join(dir, typeURL[strings.LastIndexByte(typeURL, '.')+1:]+"."+what)
 }
 
-// obey pushes what it is told to, and ends with the input.
+// obey pushes what its input requests, and ends with the input.
 func (f *floor) obey(orders io.Reader, stop func()) {
 	lines := bufio.NewScanner(orders)
 	for lines.Scan() {

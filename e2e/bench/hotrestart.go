@@ -86,7 +86,7 @@ func (b *bench) hotRestart(ctx context.Context) ([]figure, error) {
 	}, nil
 }
 
-// hotRestarts asks for one after the other and gives how long each took.
+// hotRestarts asks for one after the other and returns how long each took.
 func (b *bench) hotRestarts(ctx context.Context, agent *process) (took []float64, err error) {
 	if err := sleep(ctx, time.Second); err != nil { // of load only
 		return nil, err

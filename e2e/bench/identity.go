@@ -20,7 +20,7 @@ const (
 	tokenKey    = "bench"
 )
 
-// newIdentity makes a key and gives a token of the workload default/default,
+// newIdentity makes a key and returns a token of the workload default/default,
 // and the rule with which the control plane checks it. The key is forgotten.
 func newIdentity() (token, rule string, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -105,7 +105,7 @@ func (s *subscriptions) read(typeURL string, data []byte) error {
 	return nil
 }
 
-// decode gives the resources of a response.
+// decode returns the resources of a response.
 func decode(data []byte, delta bool) ([]*anypb.Any, error) {
 	if !delta {
 		var r discoveryv3.DiscoveryResponse
@@ -125,7 +125,7 @@ func decode(data []byte, delta bool) ([]*anypb.Any, error) {
 	return out, nil
 }
 
-// routeNames gives the route configurations that a listener refers to.
+// routeNames returns the route configurations that a listener refers to.
 func routeNames(resource *anypb.Any) (names []string, err error) {
 	var l listenerv3.Listener
 	if err := resource.UnmarshalTo(&l); err != nil {
@@ -148,7 +148,7 @@ func routeNames(resource *anypb.Any) (names []string, err error) {
 	return names, nil
 }
 
-// shorten gives a response with the first resource only.
+// shorten returns a response with the first resource only.
 func shorten(data []byte, delta bool) ([]byte, error) {
 	if !delta {
 		var r discoveryv3.DiscoveryResponse

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// newMachine gives a starter whose programs run in a network namespace of their
+// newMachine returns a starter whose programs run in a network namespace of their
 // own, which ends with them. It needs root.
 func newMachine() (*starter, error) {
 	s := &starter{work: make(chan func())}

@@ -197,7 +197,7 @@ func (b *bench) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.log, time.Now().Format("15:04:05 ")+format+"\n", args...) // progress is not worth an end
 }
 
-// sizes gives the sizes of the binaries, which are built stripped.
+// sizes returns the sizes of the binaries, which are built stripped.
 func (b *bench) sizes(context.Context) ([]figure, error) {
 	var figures []figure
 	for _, p := range []struct {

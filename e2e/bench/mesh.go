@@ -34,12 +34,12 @@ func serviceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprin
 
 func routeFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("vs-%d.yaml", i)) }
 
-// serviceEntry gives service i, whose first endpoint has the given address.
+// serviceEntry returns service i, whose first endpoint has the given address.
 func serviceEntry(i int, first string) string {
 	return serviceNamed(fmt.Sprintf("svc-%d.mesh.local", i), i, first)
 }
 
-// serviceNamed gives service i with a host of its own.
+// serviceNamed returns service i with a host of its own.
 func serviceNamed(host string, i int, first string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: networking.istio.io/v1
@@ -82,7 +82,7 @@ spec:
 	return nil
 }
 
-// route gives the route of service i; the marker stands in the header that
+// route returns the route of service i; the marker is in the header that
 // its second rule sets.
 func route(i int, marker string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1

@@ -90,7 +90,7 @@ func (s *starter) run(p spec) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", p.path, err)
 	}
 	go func() {
-		_ = cmd.Wait() // how it ended stands in the log
+		_ = cmd.Wait() // the log says how it ended
 		close(proc.ended)
 	}()
 	return proc, nil
@@ -110,7 +110,7 @@ func (p *process) stop() {
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // wait asks a URL every millisecond until it answers 200 with the wanted text,
-// and gives the time since the program's start.
+// and returns the time since the program's start.
 func (p *process) wait(ctx context.Context, url, want string) (time.Duration, error) {
 	client := &http.Client{Transport: &http.Transport{DialContext: p.dial}, Timeout: 2 * time.Second}
 	defer client.CloseIdleConnections()
@@ -150,7 +150,7 @@ func answers(ctx context.Context, client *http.Client, url, want string) bool {
 	return errors.Join(err, resp.Body.Close()) == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(want))
 }
 
-// lastWords gives the end of a program's log.
+// lastWords returns the end of a program's log.
 func (p *process) lastWords() string {
 	data, err := os.ReadFile(p.log)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *process) lastWords() string {
 	return strings.TrimSpace(string(data[max(0, len(data)-2000):]))
 }
 
-// cpu gives the CPU time that a process has used.
+// cpu returns the CPU time that a process has used.
 func cpu(pid int) (time.Duration, error) {
 	var ts unix.Timespec
 	// The id of another process's CPU clock, as clock_getcpuclockid makes it.
@@ -169,7 +169,7 @@ func cpu(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// memory gives a process's resident and anonymous memory in bytes.
+// memory returns a process's resident and anonymous memory in bytes.
 func memory(pid int) (resident, anonymous float64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -194,7 +194,7 @@ func memory(pid int) (resident, anonymous float64, err error) {
 	return resident, anonymous, nil
 }
 
-// untilExec gives the time, in seconds, from a program's start until its child
+// untilExec returns the time, in seconds, from a program's start until its child
 // has become another program.
 func (p *process) untilExec(ctx context.Context, program string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -213,7 +213,7 @@ func (p *process) untilExec(ctx context.Context, program string) (float64, error
 	}
 }
 
-// child gives the process that another one started, by the name of its program.
+// child returns the process that another one started, by the name of its program.
 func child(parent int, program string) (int, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	if err != nil {

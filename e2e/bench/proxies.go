@@ -89,7 +89,7 @@ func (p *proxies) stop() {
 	p.running.Wait()
 }
 
-// next waits for one value of each proxy and gives the last.
+// next waits for one value of each proxy and returns the last.
 func next[T any](p *proxies, from <-chan T, limit time.Duration) (last T, err error) {
 	timeout := time.After(limit)
 	count := cap(p.synced)
@@ -198,7 +198,7 @@ type ads struct {
 	delta  bool
 }
 
-// received is a response; whoever has it frees its buffers.
+// received is a response; its owner frees its buffers.
 type received struct {
 	data                    mem.BufferSlice
 	typeURL, nonce, version string
@@ -296,7 +296,7 @@ func (s *ads) receive() (received, error) {
 	return received{data: m.data, typeURL: fields[responseType], nonce: fields[responseNonce], version: fields[responseVersion]}, nil
 }
 
-// encodeNode gives the node of proxy i: an application that nobody calls, or, where
+// encodeNode returns the node of proxy i: an application that nobody calls, or, where
 // traffic is redirected, an endpoint of one of 500 services.
 func encodeNode(i int, redirect bool) ([]byte, error) {
 	ip, mode := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1), "NONE"

@@ -122,7 +122,7 @@ func (p point) figures() []figure {
 	}
 }
 
-// onMore gives the memory of one more proxy: the growth between the two largest
+// onMore returns the memory of one more proxy: the growth between the two largest
 // numbers of proxies of the mesh of which there are most points.
 func onMore(points []point) []figure {
 	byMesh := map[int][]point{}

@@ -59,7 +59,7 @@ func scale(points []point, value func(point) float64) func(float64) float64 {
 	return func(v float64) float64 { return 0.06 + 0.84*(math.Log10(math.Max(v, 1e-6))-low)/decades }
 }
 
-// encodeReturn gives what a proxy that has responses asks for when it comes
+// encodeReturn returns what a proxy that has responses asks for when it comes
 // back, by type: the names that it asked for, and the versions that it has.
 func (s *subscriptions) encodeReturn() (map[string][]byte, error) {
 	const field, key, value = 5, 1, 2 // DeltaDiscoveryRequest.initial_resource_versions, a map

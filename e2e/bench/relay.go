@@ -111,7 +111,7 @@ func (b *bench) relay(ctx context.Context) (figures []figure, err error) {
 }
 
 // compare sends a response along each path in turns, so that noise meets all,
-// and gives the medians in seconds.
+// and returns the medians in seconds.
 func (b *bench) compare(ctx context.Context, paths []*path, size, times int) ([]float64, error) {
 	samples := make([][]float64, len(paths))
 	for range times {

@@ -23,10 +23,10 @@ import (
 )
 
 // sourceCommand as the first argument makes this program a control plane that
-// sends what it is told to: the far end of the paths that relay times.
+// sends what its input requests: the far end of the paths that relay times.
 const sourceCommand = "source"
 
-// source pushes to the stream of a path what it is told to.
+// source pushes to the stream of a path what its input requests.
 type source struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	mu    sync.Mutex // guards paths
@@ -63,7 +63,7 @@ func runSource(ctx context.Context, args []string, orders io.Reader) error {
 	}
 }
 
-// obey pushes what it is told to, and ends with the input. It reads each file
+// obey pushes what its input requests, and ends with the input. It reads each file
 // once.
 func (s *source) obey(orders io.Reader) error {
 	read := map[string]*discoveryv3.DiscoveryResponse{}

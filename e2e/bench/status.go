@@ -47,7 +47,7 @@ func newApplication(address string) (*application, error) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		for sent := 0; sent < scrapeSize; sent += len(block) {
 			if _, err := w.Write(block); err != nil {
-				return // whoever reads says so
+				return // the reader reports it
 			}
 		}
 	})
@@ -346,7 +346,7 @@ func forgetPeak(pid int) error {
 	return nil
 }
 
-// peakMemory gives the highest resident memory since, in bytes.
+// peakMemory returns the highest resident memory since, in bytes.
 func peakMemory(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -74,7 +74,7 @@ func (f figure) straight() string {
 	return f.Unit.text(f.Straight)
 }
 
-// target gives the target and whether it is met.
+// target returns the target and whether it is met.
 func (f figure) target() string {
 	var text string
 	met := true
@@ -123,7 +123,7 @@ func writeJSON(file, head string, figures []figure) error {
 	return nil
 }
 
-// median gives the middle of some values, which it sorts.
+// median returns the middle of some values, which it sorts.
 func median(values []float64) (float64, error) {
 	if len(values) == 0 {
 		return 0, errors.New("nothing was measured")

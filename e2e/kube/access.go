@@ -84,7 +84,7 @@ func (c *Cluster) writeKubeconfig(user clientcmdapi.AuthInfo) (path string, err 
 // TokenOptions says what token of a service account is asked for.
 type TokenOptions struct {
 	Audiences []string      // none: that of kube-apiserver, which is its issuer
-	Lifetime  time.Duration // 0 is an hour; kube-apiserver gives no less than 10 minutes
+	Lifetime  time.Duration // 0 is an hour; kube-apiserver grants at least 10 minutes
 	Pod       *corev1.Pod   // the token is valid as long as this Pod is there; nil for no such bond
 }
 

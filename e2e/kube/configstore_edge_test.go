@@ -102,7 +102,7 @@ func edgeNames(t *testing.T, c *Cluster, s *kube.ConfigStore) {
 func edgeFields(t *testing.T, c *Cluster, s *kube.ConfigStore) {
 	t.Helper()
 	ctx := testContext(t)
-	// It stands in the experimental definitions only.
+	// Only the experimental definitions have it.
 	scope := gatewayv1.GatewayDefaultScopeAll
 	gateway := &model.Config{
 		Key: model.Key{Kind: model.KubernetesGateway, Namespace: "default", Name: "edge"},

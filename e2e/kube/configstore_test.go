@@ -31,7 +31,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// definitionsOf gives the folder of a module in which its definitions are.
+// definitionsOf returns the folder of a module in which its definitions are.
 func definitionsOf(t *testing.T, module, folder string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
@@ -48,7 +48,7 @@ type seeded struct {
 	err  error
 }
 
-// data gives the folder. What fill writes into a new cluster is in it.
+// data returns the folder. What fill writes into a new cluster is in it.
 func (s *seeded) data(t *testing.T, fill func(context.Context, *Cluster) error) string {
 	t.Helper()
 	s.once.Do(func() {
@@ -78,7 +78,7 @@ func (s *seeded) remove() {
 	}
 }
 
-// configCluster gives a cluster of the test's own with the definitions of Istio
+// configCluster returns a cluster of the test's own with the definitions of Istio
 // and of the Gateway API.
 func configCluster(t *testing.T) *Cluster {
 	t.Helper()
@@ -114,7 +114,7 @@ func configStore(t *testing.T, c *Cluster) *kube.ConfigStore {
 	return s
 }
 
-// untyped gives a client for any kind.
+// untyped returns a client for any kind.
 func untyped(t *testing.T, c *Cluster) dynamic.Interface {
 	t.Helper()
 	client, err := dynamic.NewForConfig(c.AdminConfig())
@@ -171,7 +171,7 @@ func TestConfigStoreConforms(t *testing.T) {
 	})
 }
 
-// workloadEntry gives an object that is quick to write.
+// workloadEntry returns an object that is quick to write.
 func workloadEntry(namespace, name, address string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
@@ -282,7 +282,7 @@ func TestConfigStoreMissesNothing(t *testing.T) {
 	}
 	<-done
 	eventually(t, ctx, "every object is there", func() bool { return len(s.List(model.WorkloadEntry, "default")) == writes })
-	eventually(t, ctx, "every object was told of", func() bool { return events.Load() >= writes })
+	eventually(t, ctx, "every object was reported", func() bool { return events.Load() >= writes })
 }
 
 // An object of another revision is not there, and one that changes to another
@@ -316,7 +316,7 @@ func TestConfigStoreLeavesOut(t *testing.T) {
 	if _, err := entries.Update(ctx, bad, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "the problem is told", func() bool { return len(s.Problems()) == 1 })
+	eventually(t, ctx, "the problem is reported", func() bool { return len(s.Problems()) == 1 })
 	if p := s.Problems()[0]; p.Object != plain.Key || !strings.Contains(p.Reason, "spec.address") || !strings.Contains(p.Reason, "last good version") {
 		t.Errorf("the problem is %v", p)
 	}
@@ -388,7 +388,7 @@ func TestConfigStoreWithoutRights(t *testing.T) {
 	}
 }
 
-// unwrapAll gives the innermost error.
+// unwrapAll returns the innermost error.
 func unwrapAll(err error) error {
 	for {
 		inner, ok := err.(interface{ Unwrap() error })

@@ -47,7 +47,7 @@ var build = sync.OnceValue(func() error {
 	return nil
 })
 
-// program gives the path of one of them.
+// program returns the path of one of them.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	if err := build(); err != nil {
@@ -102,7 +102,7 @@ func answers(url string) func(context.Context) error {
 	}
 }
 
-// install applies what a user applies, and gives the kubeconfig of the control
+// install applies what a user applies, and returns the kubeconfig of the control
 // plane's service account.
 func install(t *testing.T, c *Cluster, manifests ...string) (kubeconfig string) {
 	t.Helper()
@@ -246,7 +246,7 @@ func pairOf(t *testing.T, key crypto.Signer, texts []string) (tls.Certificate, [
 	return pair, chain, nil
 }
 
-// clusters opens an ADS stream and gives the type of the first answer.
+// clusters opens an ADS stream and returns the type of the first answer.
 func clusters(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs.ID) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)

@@ -23,7 +23,7 @@ import (
 
 // The control plane with no other rights than those of examples/kubernetes:
 //   - the roots are in each namespace;
-//   - the token of a service account gives a certificate, the certificate a
+//   - the token of a service account is exchanged for a certificate, the certificate a
 //     stream and the next certificate;
 //   - tokens for another audience or another cluster give nothing;
 //   - a node account gets certificates of the pods on its node, and no others.
@@ -163,7 +163,7 @@ func TestControlReplicas(t *testing.T) {
 	if got := leader(); got != "control-"+first.host {
 		t.Fatalf("%q leads", got)
 	}
-	if err := first.Stop(ctx); err != nil { // it gives the lease back
+	if err := first.Stop(ctx); err != nil { // it releases the lease
 		t.Fatal(err)
 	}
 	if err := c.CreateNamespace(ctx, "late"); err != nil {
@@ -184,7 +184,7 @@ func TestControlReplicas(t *testing.T) {
 }
 
 // kube-apiserver goes away under a control plane:
-//   - callers with a token are told to come back, those with a certificate are
+//   - callers with a token must come back, those with a certificate are
 //     served as before;
 //   - it comes back, and so do they;
 //   - a control plane that starts meanwhile waits for it.

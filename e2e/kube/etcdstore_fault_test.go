@@ -50,7 +50,7 @@ func busyWriter(s *etcdStore) (stop func()) {
 	}
 }
 
-// truth gives what etcd holds.
+// truth returns what etcd holds.
 func truth(t *testing.T, client *clientv3.Client, prefix string) map[model.Key]string {
 	t.Helper()
 	answer, err := client.Get(t.Context(), prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())

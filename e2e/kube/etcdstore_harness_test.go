@@ -25,7 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// etcdURL gives the URL of the store in an etcd; user is "" or "name@".
+// etcdURL returns the URL of the store in an etcd; user is "" or "name@".
 func etcdURL(e *Etcd, user, path string) string {
 	_, host, _ := strings.Cut(e.Endpoint, "://")
 	return "etcd://" + user + host + path
@@ -116,7 +116,7 @@ func (s *etcdStore) until(what string, yes func() bool) {
 // sentence.
 func (s *etcdStore) told(words ...string) {
 	s.t.Helper()
-	s.until(fmt.Sprintf("the handler of watch errors is told of %q", words), func() bool {
+	s.until(fmt.Sprintf("the handler of watch errors receives %q", words), func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, err := range s.errs {
@@ -185,7 +185,7 @@ func etcdKey(prefix, name string) string {
 	return prefix + "/networking.istio.io/workloadentries/shop/" + name
 }
 
-// etcdClient gives a client of its maker.
+// etcdClient returns a client of its maker.
 func etcdClient(t *testing.T, e *Etcd) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}, TLS: e.TLS(), DialTimeout: startTime, Logger: zap.NewNop()})

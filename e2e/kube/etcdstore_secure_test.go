@@ -73,7 +73,7 @@ func TestEtcdStoreTLS(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the files are mended", func(t *testing.T) {
+	t.Run("the files are corrected", func(t *testing.T) {
 		t.Parallel()
 		ca, cert, key := file("ca.crt", stranger.pem), file("client.crt", wrong.cert), file("client.key", wrong.key)
 		s := openEtcdStore(t, etcdURL(e, "", "/mesh?ca="+ca+"&cert="+cert+"&key="+key))
@@ -176,7 +176,7 @@ func TestEtcdStoreUser(t *testing.T) {
 		}
 		store.mu.Unlock()
 		if strings.Contains(said, password) || strings.Contains(said, wrong) {
-			t.Errorf("a password is told: %s", said)
+			t.Errorf("a password is revealed: %s", said)
 		}
 	}
 }

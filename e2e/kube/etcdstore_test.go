@@ -231,7 +231,7 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	problems(3)
 
 	// What can be read and breaks a rule is no more in force than that, and can
-	// be mended by who names no version.
+	// be corrected by a write that names no version.
 	invalid := strings.Replace(etcdValue(t, raw, "b"), "10.0.0.2", "no address!", 1)
 	put(etcdKey("/mesh", "b"), invalid)
 	problems(4, "spec.address", "the last good version stays in force")
@@ -264,7 +264,7 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	}
 }
 
-// etcdValue gives what etcd holds of an object.
+// etcdValue returns what etcd holds of an object.
 func etcdValue(t *testing.T, raw *clientv3.Client, name string) string {
 	t.Helper()
 	answer, err := raw.Get(t.Context(), etcdKey("/mesh", name))

@@ -49,7 +49,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: outrigger-con
 
 var silent = slog.New(slog.DiscardHandler)
 
-// connect gives a client with these rights.
+// connect returns a client with these rights.
 func connect(t *testing.T, c *Cluster) *kube.Client {
 	t.Helper()
 	if err := c.Apply(t.Context(), []byte(controlPlaneRights)); err != nil {

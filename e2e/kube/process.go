@@ -87,7 +87,7 @@ func (p *process) live(started chan<- error) {
 	err := p.cmd.Start()
 	started <- err
 	if err == nil {
-		_ = p.cmd.Wait() // how it ended stands in its state
+		_ = p.cmd.Wait() // its state says how it ended
 	}
 	close(p.ended)
 }
@@ -204,7 +204,7 @@ func (s *Server) signal(sig os.Signal) {
 // Log is the path of the file with all that the program wrote.
 func (s *Server) Log() string { return filepath.Join(s.dir, s.name+".log") }
 
-// tail gives the last lines of the log.
+// tail returns the last lines of the log.
 func (s *Server) tail(lines int) string {
 	text, err := os.ReadFile(s.Log())
 	if err != nil {

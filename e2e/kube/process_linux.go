@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// childAttributes gives a program a process group of its own, so that Ctrl-C
+// childAttributes puts a program into a process group of its own, so that Ctrl-C
 // does not end it before the test, and ends it with the test process.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -90,7 +90,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// claims gives the middle part of a token.
+// claims returns the middle part of a token.
 func claims(t *testing.T, token string) []byte {
 	t.Helper()
 	parts := strings.Split(token, ".")

@@ -33,7 +33,7 @@ const (
 	endpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-// adsView is what a proxy has been told of clusters and endpoints.
+// adsView is what a proxy has received about clusters and endpoints.
 type adsView struct {
 	mu        sync.Mutex // guards what follows
 	clusters  map[string]*clusterv3.Cluster
@@ -158,14 +158,14 @@ func (v *adsView) has(cluster string, want ...string) func() bool {
 	}
 }
 
-// cluster gives a cluster by name; nil if there is none.
+// cluster returns a cluster by name; nil if there is none.
 func (v *adsView) cluster(name string) *clusterv3.Cluster {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.clusters[name]
 }
 
-// count gives how many answers of a type came.
+// count returns how many answers of a type came.
 func (v *adsView) count(typeURL string) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -102,7 +102,7 @@ func TestRegistryModel(t *testing.T) {
 	}
 	label(ctx, t, c.Admin(), "shop", "mesh", "on")
 	shows("none", "http:HTTP, headless")
-	eventually(t, ctx, "the change is told", func() bool {
+	eventually(t, ctx, "the change is reported", func() bool {
 		return strings.Contains(f.view(), "none.shop") && !strings.Contains(f.view(), "kubernetes.default")
 	})
 	label(ctx, t, c.Admin(), "shop", "mesh", "off")

@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// clusterView is a stream that keeps what it was told of clusters.
+// clusterView is a stream that keeps the clusters that it received.
 type clusterView struct {
 	mu    sync.Mutex // guards names
 	names []string

@@ -25,7 +25,7 @@ import (
 const authoritySecret = "istio-ca-secret"
 
 // Ten replicas start at once and save an authority each; then ten change it:
-//   - one of them wins, the others are told so and read the winner's;
+//   - one of them wins, the others learn it and read the winner's;
 //   - the Secret is of Istio's type, labels of others stay;
 //   - nothing is lost when the same is done over and over.
 func TestAuthorityStore(t *testing.T) {
@@ -198,7 +198,7 @@ func checkCredentials(t *testing.T, s credentials.Source, root *issuer, tls, gen
 
 // Credentials follow the Secrets of two namespaces, and of no other:
 //   - TLS and generic Secrets, and those with -cacert;
-//   - a change and a deletion are told; a pair that does not match is not used;
+//   - a change and a deletion are reported; a pair that does not match is not used;
 //   - Secrets that are no credentials are not even remembered;
 //   - while the API server is away, everything stays, and is followed after.
 func TestCredentials(t *testing.T) {

@@ -188,7 +188,7 @@ func (c *control) endpoints(t *testing.T, cluster string) string {
 	return strings.Join(addresses, " ")
 }
 
-// value gives the sum of the samples of a metric whose lines begin so.
+// value returns the sum of the samples of a metric whose lines begin so.
 func (c *control) value(t *testing.T, line string) (sum float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -50,13 +50,13 @@ func statusControl(t *testing.T, kubeconfig string) *control {
 
 func (c *control) plaintext() string { return c.host + ":15010" }
 
-// objectsOf gives the objects of a kind of networking.istio.io in shop.
+// objectsOf returns the objects of a kind of networking.istio.io in shop.
 func objectsOf(t *testing.T, c *Cluster, plural string) dynamic.ResourceInterface {
 	t.Helper()
 	return untyped(t, c).Resource(schema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: plural}).Namespace("shop")
 }
 
-// conditionIn gives a condition of an object as text: status, reason, message.
+// conditionIn returns a condition of an object as text: status, reason, message.
 func conditionIn(u *unstructured.Unstructured, kind string) string {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions") // what cannot be read is none
 	for _, one := range list {

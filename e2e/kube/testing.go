@@ -117,7 +117,7 @@ func (s *Shared) Main(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// Cluster gives the cluster. It is started once; if that fails, every test
+// Cluster returns the cluster. It is started once; if that fails, every test
 // says why.
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
@@ -141,7 +141,7 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// Namespace gives the cluster and a new namespace of the test's own, named
+// Namespace returns the cluster and a new namespace of the test's own, named
 // after it, with the service account default. It stays until the cluster ends.
 func (s *Shared) Namespace(t testing.TB) (*Cluster, string) {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// webhookManifest is the configuration as people install it: open until the
+// webhookManifest is the configuration as users install it: open until the
 // control plane has shown that it answers.
 const webhookManifest = `apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration

@@ -88,7 +88,7 @@ func (w *workspace) writeAll(files map[string][]byte) error {
 
 func (w *workspace) host(port int) string { return net.JoinHostPort(w.address, strconv.Itoa(port)) }
 
-// close gives the address back and removes the directory, or only the data in
+// close releases the address and removes the directory, or only the data in
 // it if the logs are to stay.
 func (w *workspace) close(keepLogs bool) error {
 	err := w.lease.Close()

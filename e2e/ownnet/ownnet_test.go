@@ -47,7 +47,7 @@ func TestTests(t *testing.T) {
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if strings.Contains(errs.String(), "no network namespace") {
-		t.Skipf("this system gives no network namespaces: %s", errs.String())
+		t.Skipf("this system has no network namespaces: %s", errs.String())
 	}
 	if want := "listens at " + l.Addr().String(); string(out) != want || cmd.ProcessState.ExitCode() != 7 {
 		t.Errorf("it says %q and ends with %v, want %q and exit status 7\n%s", out, err, want, errs.String())

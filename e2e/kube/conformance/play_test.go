@@ -156,7 +156,7 @@ func (w *world) withSecret(ctx context.Context, ns, name, dir string, start func
 	}
 }
 
-// port gives a port that nobody listens on. One test writes the port of
+// port returns a port that nobody listens on. One test writes the port of
 // infra-backend-v1 into an EndpointSlice itself.
 func (w *world) port(deployment string, target int32) (int32, error) {
 	address := ":0"
@@ -171,7 +171,7 @@ func (w *world) port(deployment string, target int32) (int32, error) {
 	return int32(l.Addr().(*net.TCPAddr).Port), nil
 }
 
-// gateway gives a Gateway a Service with an address, and a proxy.
+// gateway makes a Service with an address and a proxy for a Gateway.
 func (w *world) gateway(ctx context.Context, g *gatewayv1.Gateway, event watch.EventType) error {
 	id := "gateway/" + g.Namespace + "/" + g.Name
 	services := w.cluster.Admin().CoreV1().Services(g.Namespace)

@@ -78,7 +78,7 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 	return w
 }
 
-// machine gives an IPv4 address of this machine that is none of loopback.
+// machine returns an IPv4 address of this machine that is none of loopback.
 func machine() string {
 	list, _ := net.InterfaceAddrs() // none is no address
 	for _, a := range list {

@@ -111,7 +111,7 @@ func (b builder) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.progress, "kube: "+format+"\n", args...) // a line that nobody reads harms nothing
 }
 
-// get gives the path of a program; it builds it when the cache has none for
+// get returns the path of a program; it builds it when the cache has none for
 // this module, this version of Go and these flags.
 func (b builder) get(ctx context.Context, p part) (path, version string, err error) {
 	pins, err := b.pins(p)
@@ -157,7 +157,7 @@ func (b builder) get(ctx context.Context, p part) (path, version string, err err
 	return path, version, nil
 }
 
-// pins gives all that decides what is built, but Go and the flags.
+// pins returns all that decides what is built, but Go and the flags.
 func (b builder) pins(p part) ([]byte, error) {
 	files, err := filepath.Glob(filepath.Join(b.source, p.name, "*.go"))
 	if err != nil {
@@ -201,7 +201,7 @@ func (b builder) lock(ctx context.Context) (unlock func(), err error) {
 	for waits := false; ; waits = true {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { _ = file.Close() }, nil // closing gives the lock back
+			return func() { _ = file.Close() }, nil // closing releases the lock
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close())

@@ -85,7 +85,7 @@ var slow = []httpCase{
 	{name: "no answer in time", raw: hold(""), timeout: patience, want: probe.Failure, class: "timeout"},
 	{name: "half a status line", raw: hold("HTTP/1.1 20"), timeout: patience, want: probe.Failure, class: "timeout"},
 	{name: "half a header", raw: hold("HTTP/1.1 200 OK\r\nX-A: "), timeout: patience, want: probe.Failure, class: "timeout"},
-	{name: "hints for ever", timeout: patience, want: probe.Failure, class: "timeout", raw: hold("HTTP/1.1 103 Early Hints\r\n\r\n")},
+	{name: "endless hints", timeout: patience, want: probe.Failure, class: "timeout", raw: hold("HTTP/1.1 103 Early Hints\r\n\r\n")},
 	{name: "no body in time", raw: hold("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"), timeout: patience, want: probe.Failure, class: "error: timeout"},
 	{name: "half a body in time", raw: hold("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfi"), timeout: patience, want: probe.Failure, class: "error: timeout"},
 	{name: "no end of chunks in time", raw: hold("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n"), timeout: patience, want: probe.Failure, class: "error: timeout"},

@@ -120,7 +120,7 @@ func statusServer(t *testing.T, ip string, named map[string]any) (port int) {
 	return portOf(listener)
 }
 
-// listen opens a port. Whoever serves it closes it.
+// listen opens a port. Its server closes it.
 func listen(t *testing.T, ip string) net.Listener {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(ip, "0"))
