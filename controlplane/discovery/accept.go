@@ -9,12 +9,14 @@ import (
 	"io"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -124,7 +126,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	st.delta, st.quota = delta, quota
 	if objects == nil {
 		st.labels.given(first.node, proxy, s.server.presence.Registered)
-		s.server.kept.join(st, programOf(first.node))
+		st.member = s.server.quarantine.Join(quarantined(st, first.node), st)
 	}
 	defer s.server.remove(st)
 	requests := make(chan *request) // unbuffered: flow control reaches the proxy
@@ -205,4 +207,22 @@ const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
 // questions of people, which are answered once it is known who asks.
 func ignored(typeURL string) bool {
 	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
+}
+
+// quarantined describes a proxy to the quarantine.
+func quarantined(st *stream, n *corev3.Node) quarantine.Proxy {
+	p := quarantine.Proxy{ID: st.proxy.ID, Namespace: st.proxy.Namespace, Program: programOf(n)}
+	if st.caller != nil {
+		p.Identity = &st.caller.ID
+	}
+	if len(st.proxy.IPs) > 0 {
+		p.Address = st.proxy.IPs[0]
+	}
+	return p
+}
+
+// programOf returns what runs at the other end, as its node says, in bounded length.
+func programOf(n *corev3.Node) string {
+	v := n.GetUserAgentBuildVersion()
+	return clip(strings.Join([]string{n.GetUserAgentName(), n.GetUserAgentVersion(), v.GetVersion().String()}, " "))
 }

@@ -4,10 +4,8 @@
 package discovery
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
@@ -15,13 +13,14 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // givenTo gives the sets that a proxy was given in its last round; before the
 // first one, what is made for it.
-func (d debugger) givenTo(st *stream) sets {
+func (d debugger) givenTo(st *stream) quarantine.Sets {
 	if g := st.standing.gives.Load(); g != nil {
 		return *g
 	}
@@ -29,8 +28,8 @@ func (d debugger) givenTo(st *stream) sets {
 }
 
 // madeFor gives what the generator makes for a proxy.
-func (d debugger) madeFor(st *stream) sets {
-	var made sets
+func (d debugger) madeFor(st *stream) quarantine.Sets {
+	var made quarantine.Sets
 	for i, typeURL := range xds.Types {
 		made[i] = d.generate(d.mesh, st.proxy, typeURL)
 	}
@@ -45,32 +44,23 @@ type heldBack struct {
 	made *xds.Resource
 }
 
-// heldFrom lists what is held back from a proxy because somebody refused it, and
-// reports whether it waits for another one to try something first.
-func (k *keeper) heldFrom(st *stream) (list []heldBack, waits bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	sc := st.place.scope
-	if sc == nil {
-		return nil, false
-	}
-	for it, h := range sc.holds {
-		if h.variant == nil || !h.variant.accused() {
-			continue
-		}
-		t := h.variant.trial
+// heldFrom lists what is withheld from a proxy, and reports whether it waits for
+// another one to try something first.
+func (d debugger) heldFrom(st *stream) (list []heldBack, waits bool) {
+	all, waits := st.member.Withheld()
+	for _, w := range all {
 		list = append(list, heldBack{
-			item: it, made: sc.made[it.typ].Get(it.name),
-			Held: report.Held{
-				Type: shortType(xds.Types[it.typ]), Name: it.name, By: t.proxy, Reason: t.reason, Since: t.since,
-				LastGood: st.place.circle.good(it, h.good) != nil,
-			},
+			item: item{w.Type, w.Name}, made: w.Made,
+			Held: report.Held{Type: shortType(xds.Types[w.Type]), Name: w.Name, By: w.By, Reason: w.Reason, Since: w.Since, LastGood: w.LastGood},
 		})
 	}
-	slices.SortFunc(list, func(a, b heldBack) int {
-		return cmp.Or(cmp.Compare(a.typ, b.typ), strings.Compare(a.name, b.name))
-	})
-	return list, st.place.open
+	return list, waits
+}
+
+// item is a resource: its type, as an index of explained, and its name.
+type item struct {
+	typ  int
+	name string
 }
 
 // configDump is what a proxy is given, in the form in which Envoy's admin port
@@ -99,8 +89,8 @@ func (d debugger) configDump() (answerOf, error) {
 			dump.add(typeURL, r.Name, a)
 		}
 	}
-	dump.clusters.VersionInfo, dump.listeners.VersionInfo = given[typeCluster].Version, given[slices.Index(xds.Types, xds.TypeListener)].Version
-	refused, _ := d.kept.heldFrom(st)
+	dump.clusters.VersionInfo, dump.listeners.VersionInfo = given[slices.Index(xds.Types, xds.TypeCluster)].Version, given[slices.Index(xds.Types, xds.TypeListener)].Version
+	refused, _ := d.heldFrom(st)
 	for _, h := range refused {
 		failure := &adminv3.UpdateFailureState{
 			Details:           fmt.Sprintf("refused by %s: %s", h.By, h.Reason),

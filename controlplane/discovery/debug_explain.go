@@ -179,7 +179,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 			continue
 		}
 		having = append(having, st)
-		refused, waits := d.kept.heldFrom(st)
+		refused, waits := d.heldFrom(st)
 		refused = slices.DeleteFunc(refused, func(h heldBack) bool { return !mine[h.item] })
 		out.Proxies = append(out.Proxies, d.standingOf(st, mine, refused, waits, sequence))
 		for it := range mine {

@@ -153,7 +153,7 @@ func (d debugger) describe(st *stream) report.Proxy {
 	if st.caller != nil {
 		p.Identity = st.caller.ID.String()
 	}
-	refused, _ := d.kept.heldFrom(st)
+	refused, _ := d.heldFrom(st)
 	given := st.standing.gives.Load()
 	for _, typeURL := range order {
 		progress := st.progress.of(typeURL)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -118,7 +119,7 @@ func (s *Server) Distribution() *Distribution {
 	for st := range s.streams {
 		if p, follows := st.standing.get(); follows {
 			p.ID, p.Identity = st.proxy.ID, st.identity()
-			p.Rejections = append(p.Rejections, s.kept.rejections(st)...)
+			p.Rejections = append(p.Rejections, st.withheld()...)
 			proxies = append(proxies, p)
 		}
 	}
@@ -133,7 +134,7 @@ type standing struct {
 	settled uint64
 	types   []typeStanding // in the order of generate.Types; nil before the first response
 	// gives is what the proxy was given in the last round; nil before the first.
-	gives atomic.Pointer[sets]
+	gives atomic.Pointer[quarantine.Sets]
 }
 
 // typeStanding is the last response of a type: the snapshot that it came from,
@@ -216,11 +217,11 @@ func (s *standing) settle(sequence uint64) bool {
 // noteProgress is called when the stream has sent what it can: it tells those
 // who follow the distribution when the proxy has answered all of it.
 func (s *stream) noteProgress() {
-	if g := s.standing.gives.Load(); s.given.sets != (sets{}) && (g == nil || *g != s.given.sets) {
-		gives := s.given.sets
+	if g := s.standing.gives.Load(); s.given.Sets != (quarantine.Sets{}) && (g == nil || *g != s.given.Sets) {
+		gives := s.given.Sets
 		s.standing.gives.Store(&gives)
 	}
-	if s.given.open {
+	if s.given.Open {
 		return
 	}
 	for _, typeURL := range xds.Types {
@@ -244,3 +245,19 @@ func (s *Server) progressed() {
 		s.onProgress()
 	}
 }
+
+// withheld returns the rejections that withhold from a proxy what was made for it.
+func (s *stream) withheld() []Rejection {
+	list, _ := s.member.Withheld()
+	out := make([]Rejection, len(list))
+	for i, w := range list {
+		out[i] = Rejection{Type: shortType(xds.Types[w.Type]), After: w.After, UpTo: w.UpTo, Reason: w.Reason, By: w.By}
+	}
+	slices.SortFunc(out, func(a, b Rejection) int {
+		return cmp.Or(strings.Compare(a.Type, b.Type), cmp.Compare(a.UpTo, b.UpTo), strings.Compare(a.Reason, b.Reason))
+	})
+	return out
+}
+
+// Rejected returns the resources that are withheld because a proxy rejected them.
+func (s *Server) Rejected() []quarantine.Resource { return s.quarantine.Rejected() }

@@ -18,9 +18,8 @@
 // trusted, save endpoints of clusters that it may be warming.
 //
 // A change of clusters, listeners, routes or virtual hosts is tried by one proxy
-// before the others of its kind get it, and what a proxy rejects is held back
-// from them: in its place stands what was last good (see keeper). Endpoints never
-// wait.
+// before the others of its kind get it, and what a proxy rejects is withheld from
+// them: see quarantine.
 //
 // Secrets are no part of a snapshot: a stream wakes when one that its proxy requested
 // changes. See secrets.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -34,10 +35,10 @@ func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL strin
 
 // made gives what is generated of generate.Types; ok is false if that cannot be
 // done for one of them.
-func (s *Server) made(mesh *snapshot.Mesh, proxy *model.Proxy) (all sets, ok bool) {
+func (s *Server) made(mesh *snapshot.Mesh, proxy *model.Proxy) (all quarantine.Sets, ok bool) {
 	for i, typeURL := range xds.Types {
 		if all[i], ok = s.try(mesh, proxy, typeURL); !ok {
-			return sets{}, false
+			return quarantine.Sets{}, false
 		}
 	}
 	return all, true

@@ -18,6 +18,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
@@ -99,6 +100,10 @@ type harness struct {
 	client  discoveryv3.AggregatedDiscoveryServiceClient
 	// identity is namespace/account of those who connect, for byHeader.
 	identity string
+	// wait is how long others wait for a canary, as a time.Duration; 0 means
+	// 1 s.
+	wait atomic.Int64
+	reg  *prometheus.Registry
 }
 
 // byHeader proves whatever namespace/account the header of a stream names;
@@ -124,7 +129,11 @@ func start(t *testing.T, auth authn.Authenticator) *harness {
 func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, server, client credentials.TransportCredentials) {
 	t.Helper()
 	var err error
-	cfg.Secrets.Retry = 20 * time.Millisecond
+	cfg.Secrets.Retry, cfg.CanaryWait = 20*time.Millisecond, h.canaryWait
+	if h.reg == nil && cfg.Registerer == nil {
+		h.reg = prometheus.NewRegistry()
+		cfg.Registerer = h.reg
+	}
 	if h.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -402,4 +411,27 @@ func each(t *testing.T, test func(t *testing.T, h *harness, p *peer)) {
 			test(t, h, h.connect(t, delta))
 		})
 	}
+}
+
+func (h *harness) canaryWait() time.Duration {
+	if d := h.wait.Load(); d > 0 {
+		return time.Duration(d)
+	}
+	return time.Second
+}
+
+// counter returns a counter with one label.
+func counter(reg *prometheus.Registry, name, label string) float64 {
+	families, err := reg.Gather()
+	if err != nil {
+		panic(err) // the metrics contradict each other
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }

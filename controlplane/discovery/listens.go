@@ -44,5 +44,5 @@ func (s *stream) listens(q *request) {
 	next := *known
 	next.Listens = all
 	s.labels.seen.Store(&next)
-	s.given.undecided = true // it is given more than it was
+	s.given.Undecided = true // it is given more than it was
 }

@@ -25,7 +25,6 @@ type metrics struct {
 	staleNonces *prometheus.CounterVec
 	unserved    prometheus.Counter
 	panics      *prometheus.CounterVec
-	canaries    *prometheus.CounterVec
 	convergence prometheus.Histogram
 	waited      prometheus.Histogram
 	queued      prometheus.GaugeFunc
@@ -50,9 +49,6 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 			Name: "outrigger_control_xds_unserved_requests_total", Help: "Requests for types that are not served, which are not answered.",
 		}),
 		panics: byType("outrigger_control_xds_panics_total", "Faults of the program met while generating for a proxy, by type; other for those met while serving its stream."),
-		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outrigger_control_canary_pushes", Help: "Changes that one proxy tried for others, by result.",
-		}, []string{"result"}),
 		convergence: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pilot_proxy_convergence_time",
 			Help:    "Seconds from the start of a push until a proxy was sent all that changed for it.",
@@ -68,7 +64,7 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.canaries, m.convergence, m.waited, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.convergence, m.waited, m.queued)
 	}
 	return m
 }
@@ -160,7 +156,7 @@ func (s *Server) rejecting(typeURL string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		if st.progress.of(typeURL).state() == report.Rejected || slices.ContainsFunc(s.kept.rejections(st), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
+		if st.progress.of(typeURL).state() == report.Rejected || slices.ContainsFunc(st.withheld(), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
 			n++
 		}
 	}
@@ -175,16 +171,6 @@ func withoutEndpoints(m *snapshot.Mesh) (n int) {
 		}
 	}
 	return n
-}
-
-// watchRejected shows how many resources a keeper holds back.
-func (m *metrics) watchRejected(reg prometheus.Registerer, k *keeper) {
-	if reg == nil {
-		return
-	}
-	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "outrigger_control_rejected_resources", Help: "Resources that a proxy rejected and that are held back from others.",
-	}, func() float64 { return float64(len(k.rejected())) }))
 }
 
 // shortType gives the bounded metric label of a type URL.

@@ -10,10 +10,11 @@ import (
 	"strings"
 	"time"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
 // settingsOf reads what was set for one proxy. Of its ProxyConfig only what is

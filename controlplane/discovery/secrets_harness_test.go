@@ -184,18 +184,7 @@ func startSecrets(t *testing.T, encrypted bool, cfg secrets.Config) *secretHarne
 
 // refused returns how many secrets were refused for a reason.
 func (h *secretHarness) refused(reason string) float64 {
-	families, err := h.reg.Gather()
-	if err != nil {
-		panic(err) // the metrics contradict each other
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == "outrigger_control_sds_refused_total" && m.GetLabel()[0].GetValue() == reason {
-				return m.GetCounter().GetValue()
-			}
-		}
-	}
-	return 0
+	return counter(h.reg, "outrigger_control_sds_refused_total", reason)
 }
 
 // gateway connects as a gateway.

@@ -20,7 +20,9 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -60,6 +62,8 @@ type Config struct {
 	// CanaryPush has a change of clusters, listeners or routes tried by one
 	// proxy before the others of its kind get it.
 	CanaryPush bool
+	// CanaryWait returns how long the others wait for it; nil means 1 s.
+	CanaryWait func() time.Duration
 	// Objects serves other control planes; nil serves none.
 	Objects *mcpserver.Server
 	// NoVHDS has all proxies get virtual hosts inside their routes, also those
@@ -96,10 +100,11 @@ type Server struct {
 	metrics *metrics
 	queue   *push.Queue[*stream]
 	shared  *shared
-	kept    *keeper
-	secrets *secrets.Server
-	objects *mcpserver.Server // nil if there are none
-	noVHDS  bool
+	// quarantine decides what proxies receive of what is generated.
+	quarantine *quarantine.Quarantine
+	secrets    *secrets.Server
+	objects    *mcpserver.Server // nil if there are none
+	noVHDS     bool
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
 	onGone   func(proxy *model.Proxy) // may be nil
@@ -157,8 +162,10 @@ func New(cfg Config) (*Server, error) {
 	s.labelWait.Store(int64(labelWait))
 	s.objects = cfg.Objects
 	s.admission = make(chan struct{}, cfg.Workers)
-	s.kept = newKeeper(cfg, s.shared, s.metrics)
-	s.metrics.watchRejected(cfg.Registerer, s.kept)
+	s.quarantine = quarantine.New(quarantine.Config{
+		Canary: cfg.CanaryPush, Patience: cfg.CanaryWait, Diff: s.shared.diff, Guard: generate.Guard, Logger: cfg.Logger, Registerer: cfg.Registerer,
+		Recovered: func(cause any) error { return s.fault(cause, "other") },
+	})
 	s.secrets = secrets.New(cfg.Secrets, cfg.Registerer, func(cause any) error { return s.fault(cause, "other") })
 	s.secrets.OnChange(s.secretChanged)
 	return s, nil
@@ -212,7 +219,7 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 		s.warnOfSerials()
 	}
 	s.spoilt.forget(mesh.Sequence)
-	s.kept.sweep()
+	s.quarantine.Sweep()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
@@ -310,7 +317,9 @@ func (s *Server) remove(st *stream) {
 	delete(s.watching, st)
 	s.mu.Unlock()
 	s.queue.Remove(st)
-	s.kept.leave(st)
+	if st.member != nil {
+		st.member.Leave()
+	}
 	st.objects.Closed()
 	s.gone(st.proxy)
 	s.progressed()

@@ -221,7 +221,8 @@ type updateKey struct {
 // compare computes the difference.
 func (k updateKey) compare() update {
 	if k.names == nil {
-		return diffSets(k.from, k.to)
+		changed, removed := xds.Diff(k.from, k.to)
+		return update{changed: changed, removed: removed}
 	}
 	var u update
 	if k.from == k.to {
@@ -249,14 +250,20 @@ func (s *shared) update(key updateKey) update {
 	return u()
 }
 
+// diff returns the difference of two sets, computed once.
+func (s *shared) diff(from, to *xds.Set) (changed []*xds.Resource, removed []string) {
+	u := s.update(updateKey{from: from, to: to})
+	return u.changed, u.removed
+}
+
 type unionKey struct{ from, to *xds.Set }
 
 // union is the union of two sets, made once: streams that share a set go on
 // sharing.
 func (s *shared) union(from, to *xds.Set) *xds.Set {
-	all := remembered(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *xds.Set { return union(from, to) })
+	all := remembered(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *xds.Set { return xds.Union(from, to) })
 	if all == nil {
-		return union(from, to)
+		return xds.Union(from, to)
 	}
 	return all()
 }

@@ -61,7 +61,7 @@ func (s *Server) Shed() bool {
 // leave returns errMoved if a stream that leaves owes no answer, else the timer after
 // which it ends in any case. Overdue is that timer, nil before there is one.
 func (s *stream) leave(overdue <-chan time.Time) (<-chan time.Time, error) {
-	if !s.waiting() && !s.given.open {
+	if !s.waiting() && !s.given.Open {
 		return nil, errMoved
 	}
 	if overdue == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -59,9 +60,10 @@ type stream struct {
 	progress progress
 	// standing is for the distribution of snapshots.
 	standing standing
-	// place is the keeper's; given is what the stream gives out in this round.
-	place placement
-	given given
+	// member is its place in the quarantine, nil for other control planes; given is
+	// what it sends in this round.
+	member *quarantine.Member
+	given  given
 	// returned is true if the proxy had something before this stream.
 	returned  bool
 	questions *rate.Limiter
@@ -176,7 +178,7 @@ func (s *stream) handle(q *request) error {
 	s.listens(q)
 	err := s.reserve(q)
 	if err == nil {
-		err = s.server.kept.give(s)
+		err = s.give()
 	}
 	if err != nil {
 		return err
@@ -326,7 +328,7 @@ func namesClusters(typeURL string) bool {
 // removed when no route names it any more. The answer to each response brings
 // push here again.
 func (s *stream) push() error {
-	if err := s.server.kept.give(s); err != nil {
+	if err := s.give(); err != nil {
 		return err
 	}
 	return s.round()
@@ -368,10 +370,10 @@ func (s *stream) round() error {
 		return s.round() // no answer will come that makes it remove what is gone
 	}
 	s.noteProgress()
-	if s.given.trying && !s.waiting() {
-		s.server.kept.confirm(s, nil) // what it had already, too
+	if s.given.Trying && !s.waiting() {
+		s.member.Confirm() // what it had already, too
 	}
-	if !s.waiting() && !s.given.open && s.pushed != s.mesh.since {
+	if !s.waiting() && !s.given.Open && s.pushed != s.mesh.since {
 		s.pushed = s.mesh.since
 		s.server.metrics.convergence.Observe(time.Since(s.pushed).Seconds())
 	}
@@ -435,7 +437,7 @@ func (s *stream) generate(typeURL string) *xds.Set {
 		return noResources
 	}
 	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
-		return s.given.sets[i]
+		return s.given.Sets[i]
 	}
 	set, ok := s.server.try(s.mesh.Mesh, s.view(), typeURL)
 	if sub := s.subs[typeURL]; !ok && sub != nil {

@@ -4,7 +4,6 @@
 package discovery
 
 import (
-	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -220,57 +219,6 @@ func (s *subscription) compare(set *xds.Set) update {
 	return u
 }
 
-// diffSets merges two sorted sets.
-func diffSets(from, to *xds.Set) update {
-	var u update
-	if from == to {
-		return u
-	}
-	i, j := 0, 0
-	for i < len(from.Resources) || j < len(to.Resources) {
-		switch {
-		case j == len(to.Resources) || i < len(from.Resources) && from.Resources[i].Name < to.Resources[j].Name:
-			u.removed = append(u.removed, from.Resources[i].Name)
-			i++
-		case i == len(from.Resources) || to.Resources[j].Name < from.Resources[i].Name:
-			u.changed = append(u.changed, to.Resources[j])
-			j++
-		default:
-			if from.Resources[i].Hash != to.Resources[j].Hash {
-				u.changed = append(u.changed, to.Resources[j])
-			}
-			i++
-			j++
-		}
-	}
-	return u
-}
-
-// union gives the resources of to, and those of from that are gone from it.
-// It is to itself when nothing is gone, and from itself when nothing changed.
-func union(from, to *xds.Set) *xds.Set {
-	u := diffSets(from, to)
-	gone := u.removed
-	switch {
-	case len(gone) == 0:
-		return to
-	case len(u.changed) == 0:
-		return from
-	}
-	all := &xds.Set{Resources: slices.Clone(to.Resources)}
-	for _, name := range gone {
-		all.Resources = append(all.Resources, from.Get(name))
-	}
-	slices.SortFunc(all.Resources, byResourceName)
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(to.Version)) // a hash takes everything
-	for _, name := range gone {
-		_, _ = h.Write([]byte(name))
-	}
-	all.Version = versionOf(h.Sum64())
-	return all
-}
-
 func byResourceName(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) }
 
 // sent notes that the subscriber got an update, which brings it to set.
@@ -411,7 +359,7 @@ func (s *subscription) keeping(set *xds.Set) *xds.Set {
 	case !s.own:
 		return s.shared.union(s.base, set)
 	}
-	all := union(base, set)
+	all := xds.Union(base, set)
 	if all != set {
 		s.ownUnion = all
 	}

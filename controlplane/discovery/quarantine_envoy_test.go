@@ -108,11 +108,11 @@ func startCanaryMesh(t *testing.T, binary, api string, base int) *canaryMesh {
 	m := &canaryMesh{harness: &harness{}, content: &template{made: map[string]*xds.Set{}}, binary: binary, api: api, base: base}
 	logged := &journal{}
 	var err error
-	m.server, err = New(Config{Generator: m.content, Workers: 2, CanaryPush: true, Logger: slog.New(slog.NewTextHandler(logged, nil))})
+	m.patience(30 * time.Second) // several Envoys share the machine
+	m.server, err = New(Config{Generator: m.content, Workers: 2, CanaryPush: true, CanaryWait: m.canaryWait, Logger: slog.New(slog.NewTextHandler(logged, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.patience(30 * time.Second) // several Envoys share the machine
 	s := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
 	m.server.Register(s, shopCaller)
 	l, err := net.Listen("tcp", m.ip(0)+":0")
@@ -351,7 +351,7 @@ func TestEnvoyCanary(t *testing.T) {
 				begin := time.Now()
 				until(t, "the bad "+bad.what+" is held back", func() bool {
 					r := m.server.Rejected()
-					return len(r) > 0 && r[0].Type == bad.typ && strings.HasSuffix(r[0].Name, bad.resource) && r[0].LastGood
+					return len(r) > 0 && shortType(r[0].Type) == bad.typ && strings.HasSuffix(r[0].Name, bad.resource) && r[0].LastGood
 				})
 				t.Logf("%s: held back after %v, for %q", bad.what, time.Since(begin), m.server.Rejected()[0].Reason)
 				until(t, "what changed beside is everywhere", func() bool { return m.having(t, "beside-"+good) == len(m.envoys) })

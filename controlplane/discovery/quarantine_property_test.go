@@ -424,24 +424,3 @@ func TestKeptAfterRestart(t *testing.T) {
 		p.end()
 	}
 }
-
-// A resource that a proxy came back with, that is gone since and that is known by
-// its hash alone, is not what others get in the place of a bad one.
-func TestKeptWithoutBytes(t *testing.T) {
-	t.Parallel()
-	none := &xds.Resource{Name: "gone", Hash: 7}
-	there := &xds.Resource{Name: "there", Hash: 8, Any: []byte{8}}
-	for name, own := range map[string]bool{"came back": true, "has what others have": false} {
-		sub := newSubscription(xds.TypeCluster, nil)
-		sub.wildcard, sub.own = true, own
-		sub.base = &xds.Set{Resources: []*xds.Resource{none, there}}
-		if !own {
-			sub.base.Resources = []*xds.Resource{there}
-		}
-		sc := &scope{}
-		sc.took(typeCluster, sub, false)
-		if got := sc.acked[typeCluster]; got == nil || got.Get("gone") != nil || got.Get("there") != there {
-			t.Errorf("%s: what is good for others is %v", name, got)
-		}
-	}
-}

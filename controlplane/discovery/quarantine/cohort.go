@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package quarantine
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// cohort are proxies for which the same is made. The Quarantine's mutex guards it.
+type cohort struct {
+	group *group
+	made  Sets
+	// inherited is true if it took over what its proxies were given before.
+	inherited bool
+	// streams is how many there are.
+	streams int
+	// overrides are the places where something else is given than what was made.
+	overrides map[Item]*override
+	// acked are Sets that a proxy took last, nil if none did yet; ackedPart what
+	// they are a part of.
+	acked, ackedPart Sets
+	// ackedAt are the sequences of the snapshots that they are of.
+	ackedAt [len(Sets{})]uint64
+	// before is what was given before this was made; empty without overrides.
+	before Sets
+	// views are what is given, as of epoch.
+	views map[viewKey]view
+	epoch uint64
+}
+
+// override is a resource that is not given as it was made: variant is that which
+// was, nil if the resource is gone.
+type override struct {
+	variant *variant
+	hash    uint64
+	// good is what is given in its place, nil for nothing.
+	good *xds.Resource
+	// unknown is true if there may be a good one that only proxies have which
+	// were there before this server.
+	unknown bool
+	// until is how long what is gone is remembered if nothing needs it: the
+	// answer to what came with its end may be late.
+	until time.Time
+	// onDemand is true for what is gone and given only if it is needed.
+	onDemand bool
+}
+
+// viewKey is what decides what a proxy of a cohort is given: what it has attempted,
+// nil for nothing, and whether it came back and may have what is not known here.
+type viewKey struct {
+	by       *attempt
+	returned bool
+}
+
+type view struct {
+	sets            Sets
+	open, undecided bool
+	spared          map[Key]bool
+}
+
+// move brings a stream from one cohort to another; nil is none.
+func (g *group) move(m *Member, to *cohort) {
+	if from := m.cohort; from != nil {
+		if from.streams--; from.streams == 0 {
+			delete(g.cohorts, from.made)
+		}
+	}
+	if to != nil {
+		to.streams++
+		g.cohorts[to.made] = to
+	}
+	m.cohort = to
+	if cl := m.attempt; cl != nil && to != nil {
+		for it, a := range cl.items {
+			if h := to.overrides[it]; h == nil || h.variant == nil || h.variant.candidate != a.candidate {
+				if a.candidate.attempt == cl {
+					a.candidate.attempt = nil
+				}
+				delete(cl.items, it)
+			}
+		}
+		g.end(cl, attemptReplaced)
+	}
+}
+
+// cohortOf gives the cohort of what was made. The first proxy that comes to it from
+// another one brings along what it was given until then.
+func (g *group) cohortOf(m *Member, made Sets) *cohort {
+	sc, from := g.cohorts[made], m.cohort
+	switch {
+	case sc == nil && from == nil:
+		sc = &cohort{group: g, made: made}
+		sc.meet(m)
+	case sc == nil:
+		sc = &cohort{group: g, made: made}
+		sc.inherit(from, m)
+	case from != nil && !sc.inherited:
+		sc.inherit(from, m)
+		g.decided(true)
+	}
+	return sc
+}
+
+// inherit takes over what the proxies of a cohort were given, and makes candidates of
+// what is new, unless a proxy that was new took it already.
+func (sc *cohort) inherit(from *cohort, m *Member) {
+	plain := from.view(viewKey{})
+	sc.inherited, sc.before = true, plain.sets
+	for i := range sc.acked {
+		if sc.acked[i] == nil {
+			sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = from.acked[i], from.ackedPart[i], from.ackedAt[i]
+		} else if from.acked[i] != nil {
+			sc.acked[i] = xds.Union(from.acked[i], sc.acked[i])
+		}
+	}
+	for it, h := range from.overrides {
+		res := sc.made[it.Type].Get(it.Name)
+		if h.variant == nil && res == nil || h.variant != nil && res != nil && res.Hash == h.hash {
+			sc.override(it, h)
+		}
+	}
+	for i := range sc.made {
+		if from.made[i] == sc.made[i] {
+			continue
+		}
+		changed, removed := sc.group.q.cfg.Diff(from.made[i], sc.made[i])
+		for _, name := range removed {
+			if good := plain.sets[i].Get(name); good != nil {
+				sc.override(Item{i, name}, &override{good: good, until: time.Now().Add(goneTime)})
+			}
+		}
+		if i == typeEndpoint {
+			continue
+		}
+		for _, res := range changed {
+			it := Item{i, res.Name}
+			if sc.acked[i] != nil && xds.Same(sc.acked[i].Get(res.Name), res) {
+				continue
+			}
+			old := from.overrides[it]
+			sc.try(res, &override{hash: res.Hash, good: plain.sets[i].Get(it.Name), unknown: old != nil && old.unknown}, it, m)
+		}
+	}
+	if len(sc.overrides) == 0 {
+		sc.before = Sets{}
+	}
+}
+
+func (sc *cohort) put(it Item, h *override) {
+	if sc.overrides == nil {
+		sc.overrides = map[Item]*override{}
+	}
+	sc.overrides[it] = h
+}
+
+// override adds an override, or fills in what one lacked that was made when less was known.
+func (sc *cohort) override(it Item, h *override) {
+	now := sc.overrides[it]
+	switch {
+	case now == nil:
+		sc.put(it, h)
+	case now.variant != nil && now.good == nil && h.hash == now.hash && (h.good != nil || now.unknown && !h.unknown):
+		sc.overrides[it] = &override{variant: now.variant, hash: now.hash, good: h.good}
+		if h.good != nil && now.variant.accused() {
+			now.variant.state = rejected
+		}
+	}
+}
+
+// good is the newest version of a resource, from one on, that was not rejected.
+func (g *group) good(it Item, res *xds.Resource) *xds.Resource {
+	for range len(g.variants) {
+		if res == nil {
+			return nil
+		}
+		v := g.variants[Key{it, res.Hash}]
+		if v == nil || v.state != rejected && v.state != suspected {
+			break
+		}
+		res = v.good
+	}
+	return res
+}
+
+// try puts a resource on candidate, unless it is known. The override says what is given
+// in its place.
+func (sc *cohort) try(res *xds.Resource, h *override, it Item, m *Member) {
+	if h.good != nil && h.good.Hash == res.Hash {
+		return // back to what it was
+	}
+	g := sc.group
+	if h.variant = g.variant(it, res, m); h.variant == nil {
+		if !g.q.cfg.Canary || len(g.members) < 2 {
+			return
+		}
+		h.variant = g.newCandidate(it, res, m)
+		h.variant.state, h.variant.due = trying, time.Now().Add(g.q.cfg.Patience())
+		g.arm(h.variant.due)
+		h.variant.after, h.variant.upTo = m.sequence, m.placing
+	}
+	h.variant.instead(h.good, h.unknown, m)
+	if h.variant.state != accepted {
+		sc.override(it, h)
+	}
+}
+
+// meet has a cohort whose first proxy is new take over what is known in its
+// group.
+func (sc *cohort) meet(m *Member) {
+	g := sc.group
+	for key, t := range g.candidates {
+		if t.state == accepted {
+			continue
+		}
+		it := key.Item
+		it.Name = strings.ReplaceAll(it.Name, ownAddress, m.address)
+		res := sc.made[it.Type].Get(it.Name)
+		if res == nil || g.variants[Key{it, res.Hash}] == nil && shapeOf(it, res, m.address) != key {
+			continue
+		}
+		if v := g.variant(it, res, m); v != nil && v.state != accepted {
+			sc.put(it, &override{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown})
+		}
+	}
+	for key, v := range g.variants {
+		if res := sc.made[key.Type].Get(key.Name); res != nil && res.Hash == key.Hash && v.state != accepted {
+			sc.put(key.Item, &override{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown})
+		}
+	}
+	if len(sc.overrides) == 0 {
+		return
+	}
+	for _, other := range g.cohorts {
+		for it, h := range other.overrides {
+			if h.variant == nil && sc.overrides[it] == nil && sc.made[it.Type].Get(it.Name) == nil {
+				sc.put(it, &override{good: h.good, onDemand: true, until: h.until})
+			}
+		}
+	}
+}
+
+// ownAddress stands for the address of a proxy in what is compared without it.
+const ownAddress = "\x00"
+
+// shapeOf returns a resource without the address of its proxy.
+func shapeOf(it Item, res *xds.Resource, address string) Key {
+	key := Key{it, res.Hash}
+	if bytes.Contains(res.Any, []byte(address)) {
+		key.Name = string(replaceAddress([]byte(it.Name), address, ownAddress))
+		key.Hash = xxhash.Sum64(replaceAddress(res.Any, address, ownAddress))
+	}
+	return key
+}
+
+// replaceAddress replaces an address, but not where it is a part of a longer one, as
+// 10.1.1.1 is of 10.1.1.12.
+func replaceAddress(b []byte, old, address string) []byte {
+	var out []byte
+	for {
+		i := bytes.Index(b, []byte(old))
+		if i < 0 {
+			return append(out, b...)
+		}
+		end := i + len(old)
+		out = append(out, b[:i]...)
+		if i > 0 && inAddress(b[i-1]) || end < len(b) && inAddress(b[end]) {
+			out = append(out, old...)
+		} else {
+			out = append(out, address...)
+		}
+		b = b[end:]
+	}
+}
+
+// inAddress reports whether an address can hold a character.
+func inAddress(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c == '.' || c == ':'
+}
+
+// view gives what the proxies of a cohort are given.
+func (sc *cohort) view(key viewKey) view {
+	if len(sc.overrides) == 0 {
+		return view{sets: sc.made}
+	}
+	epoch := sc.group.epoch.Load()
+	if sc.views == nil || sc.epoch != epoch {
+		sc.views, sc.epoch = map[viewKey]view{}, epoch
+	}
+	v, ok := sc.views[key]
+	if !ok {
+		v = sc.makeView(key)
+		sc.views[key] = v
+	}
+	return v
+}
+
+func (sc *cohort) makeView(key viewKey) view {
+	b := viewBuilder{instead: map[Item]*xds.Resource{}}
+	out := view{}
+	for it, h := range sc.overrides {
+		if h.variant == nil {
+			continue
+		}
+		t := h.variant.candidate
+		if t.state == accepted {
+			delete(sc.overrides, it)
+			continue
+		}
+		if t.attempt != nil && t.attempt == key.by {
+			continue
+		}
+		good := sc.group.good(it, h.good)
+		if t.state != trying && sc.group.q.protects(sc.made[it.Type].Get(it.Name), good) {
+			continue // a rejection withholds nothing that protects
+		}
+		out.open = out.open || t.reason == ""
+		out.undecided = out.undecided || t.state != rejected
+		if good == nil && h.unknown && key.returned {
+			if out.spared == nil {
+				out.spared = map[Key]bool{}
+			}
+			out.spared[Key{it, h.hash}] = true
+			continue
+		}
+		b.put(it, good)
+	}
+	b.keepGone(sc.overrides, out.open)
+	if key == (viewKey{}) && !out.open {
+		now := time.Now()
+		for it, h := range sc.overrides {
+			if _, given := b.instead[it]; h.variant != nil || given {
+				continue
+			}
+			if delete(sc.overrides, it); now.Before(h.until) {
+				sc.overrides[it] = &override{good: h.good, onDemand: true, until: h.until}
+			}
+		}
+	}
+	for i := range sc.made {
+		out.sets[i] = sc.substitute(i, b.instead)
+	}
+	return out
+}
+
+// viewBuilder gathers what is given in the place of what was made; nil is
+// nothing.
+type viewBuilder struct {
+	instead map[Item]*xds.Resource
+	// naming are the listeners, routes and virtual hosts among them.
+	naming [][]byte
+}
+
+func (b *viewBuilder) put(it Item, res *xds.Resource) {
+	b.instead[it] = res
+	if res != nil && it.Type != typeCluster && it.Type != typeEndpoint {
+		b.naming = append(b.naming, res.Any)
+	}
+}
+
+// keepGone adds what is gone and still needed, or all of it.
+func (b *viewBuilder) keepGone(overrides map[Item]*override, all bool) {
+	for again := true; again; {
+		again = false
+		for it, h := range overrides {
+			if _, done := b.instead[it]; h.variant == nil && !done && (all && !h.onDemand || b.needs(it)) {
+				b.put(it, h.good)
+				again = true
+			}
+		}
+	}
+}
+
+// needs reports whether something that is given in the place of another names
+// a resource that is gone.
+func (b *viewBuilder) needs(it Item) bool {
+	switch it.Type {
+	case typeEndpoint:
+		return b.instead[Item{typeCluster, it.Name}] != nil
+	case typeHost:
+		return b.instead[Item{typeRoute, it.Name[:max(0, strings.LastIndexByte(it.Name, '/'))]}] != nil
+	case typeCluster, typeRoute:
+		return slices.ContainsFunc(b.naming, func(res []byte) bool { return bytes.Contains(res, []byte(it.Name)) })
+	}
+	return false
+}
+
+// substitute gives what was made of a type, with what is given instead.
+func (sc *cohort) substitute(i int, instead map[Item]*xds.Resource) *xds.Set {
+	made := sc.made[i]
+	var list []*xds.Resource
+	for it, res := range instead {
+		if it.Type != i {
+			continue
+		}
+		if list == nil {
+			list = slices.Clone(made.Resources)
+		}
+		at, found := slices.BinarySearchFunc(list, it.Name, func(r *xds.Resource, name string) int { return strings.Compare(r.Name, name) })
+		switch {
+		case found && res == nil:
+			list = slices.Delete(list, at, at+1)
+		case found:
+			list[at] = res
+		case res != nil:
+			list = slices.Insert(list, at, res)
+		}
+	}
+	before := sc.before[i]
+	switch {
+	case list == nil:
+		return made
+	case before != nil && slices.Equal(list, before.Resources):
+		return before
+	}
+	return xds.NewSet(nil, list, nil)
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package quarantine
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// stream requests everything and answers nothing.
+type stream struct{ woken int }
+
+func (s *stream) Notify()                  { s.woken++ }
+func (s *stream) Idle() bool               { return true }
+func (s *stream) Requests(Item, bool) bool { return true }
+func (s *stream) Accepted(Key) bool        { return false }
+
+var shop = certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "shop"}
+
+func newQuarantine() *Quarantine {
+	return New(Config{
+		Canary: true, Diff: xds.Diff, Guard: func(*xds.Resource) uint64 { return 0 }, Logger: slog.New(slog.DiscardHandler),
+		Recovered: func(cause any) error { panic(cause) },
+	})
+}
+
+func proxy(number int, program string) Proxy {
+	return Proxy{ID: fmt.Sprintf("shop-%d.default", number), Program: program, Namespace: "default", Identity: &shop}
+}
+
+// TestStaleTimer fires the timer of a group that was removed while another group
+// with the same key exists.
+func TestStaleTimer(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	first := q.Join(proxy(1, "envoy"), &stream{})
+	stale := first.group
+	first.Leave()
+	second := &stream{}
+	m := q.Join(proxy(1, "envoy"), second)
+	if m.group == stale || len(q.groups) != 1 {
+		t.Fatal("the group was not removed")
+	}
+	epoch := m.group.epoch.Load()
+	stale.variants[Key{Item{typeCluster, "a"}, 1}] = &variant{candidate: &candidate{state: trying}} // it still knows something
+	stale.expire()
+	if q.groups[m.group.key] != m.group || q.programs[shop] != 1 || m.group.epoch.Load() != epoch || second.woken != 0 {
+		t.Error("the new group is gone, counted wrong or disturbed")
+	}
+	if stale.timer != nil {
+		t.Error("the removed group has started a timer")
+	}
+}
+
+// TestGroupsAreBounded gives a group of its own to each stream whose program is one
+// too many for its identity.
+func TestGroupsAreBounded(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	var all []*Member
+	for i := range maxPrograms + 5 {
+		all = append(all, q.Join(proxy(i, fmt.Sprint("program ", i)), &stream{}))
+	}
+	if q.programs[shop] != maxPrograms || len(q.groups) != maxPrograms+5 {
+		t.Errorf("%d shared groups of %d, want %d of %d", q.programs[shop], len(q.groups), maxPrograms, maxPrograms+5)
+	}
+	unproven := Proxy{ID: "shop-1.default", Program: "program 0", Namespace: "default"}
+	if m := q.Join(unproven, &stream{}); m.group == all[0].group {
+		t.Error("a stream without a proven identity joins the group of an identity")
+	} else {
+		m.Leave()
+	}
+	if same := q.Join(proxy(99, "program 0"), &stream{}); same.group != all[0].group {
+		t.Error("two streams of one identity and program have two groups")
+	} else {
+		same.Leave()
+	}
+	for _, m := range all {
+		m.Leave()
+	}
+	if len(q.groups) != 0 || len(q.programs) != 0 {
+		t.Errorf("%d groups and %d identities are remembered without a stream", len(q.groups), len(q.programs))
+	}
+}
+
+// TestReplaceAddress leaves alone the addresses that begin or end with another.
+func TestReplaceAddress(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"10.1.1.1":                      "10.1.1.9",
+		"10.1.1.1_80 and 10.1.1.12_80":  "10.1.1.9_80 and 10.1.1.12_80",
+		"110.1.1.1 10.1.1.1":            "110.1.1.1 10.1.1.9",
+		"\x0a\x0810.1.1.1\x18\x50":      "\x0a\x0810.1.1.9\x18\x50",
+		"nothing":                       "nothing",
+		"10.1.1.10 10.1.1.1.nip 5.10.1": "10.1.1.10 10.1.1.1.nip 5.10.1",
+	} {
+		if got := string(replaceAddress([]byte(in), "10.1.1.1", "10.1.1.9")); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
+// state is of a proxy that has all of a base, as others or by itself.
+type state struct{ whole bool }
+
+func (s state) Whole() bool            { return s.whole }
+func (s state) Has(*xds.Resource) bool { return true }
+
+// TestKnownByHashAlone: a resource that a proxy had before its stream and that is gone
+// since has no bytes here. It is not sent to others in the place of a rejected one.
+func TestKnownByHashAlone(t *testing.T) {
+	t.Parallel()
+	there := &xds.Resource{Name: "there", Hash: 8, Any: []byte{8}}
+	for name, tc := range map[string]struct {
+		base  []*xds.Resource
+		whole bool
+	}{
+		"reconnected":          {[]*xds.Resource{{Name: "gone", Hash: 7}, there}, false},
+		"has what others have": {[]*xds.Resource{there}, true},
+	} {
+		sc := &cohort{}
+		sc.record(Answer{Type: typeCluster, Base: &xds.Set{Resources: tc.base}}, state{tc.whole})
+		if got := sc.acked[typeCluster]; got == nil || got.Get("gone") != nil || got.Get("there") != there {
+			t.Errorf("%s: the accepted set is %v", name, got)
+		}
+	}
+}

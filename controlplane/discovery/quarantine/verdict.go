@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package quarantine
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/internal/lograte"
+)
+
+// Rejection is a rejected response.
+type Rejection struct {
+	Type int // index of xds.Types
+	// Changed are the resources of the response.
+	Changed []*xds.Resource
+	Reason  string // Envoy's words
+	// Mixed is true if the response also held resources that are known to be bad.
+	Mixed bool
+	// The snapshots with sequences above After, up to UpTo, brought it.
+	After, UpTo uint64
+}
+
+// Rejected finds the resources that the proxy rejected and withholds them. It
+// returns false if the rejection applies to this proxy alone.
+func (m *Member) Rejected(r Rejection) bool {
+	q, g := m.q, m.group
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if m.cohort == nil {
+		return false
+	}
+	suspects := slices.DeleteFunc(slices.Clone(r.Changed), func(res *xds.Resource) bool { return g.isAccepted(Item{r.Type, res.Name}, res) })
+	guilty := culprits(suspects, r)
+	if guarded := g.release(m, r, suspects); len(guarded) > 0 {
+		isGuarded := func(res *xds.Resource) bool { return slices.Contains(guarded, res) }
+		named := len(guilty) > 0
+		guilty, suspects = slices.DeleteFunc(guilty, isGuarded), slices.DeleteFunc(suspects, isGuarded)
+		if named && len(guilty) == 0 {
+			suspects = nil // it says itself that the others are good
+		}
+	}
+	if r.Mixed && len(guilty) == 0 {
+		return true // as expected
+	}
+	known := func(res *xds.Resource) bool { return g.isHeld(m, Item{r.Type, res.Name}, res) }
+	if len(guilty) == 0 && slices.ContainsFunc(suspects, known) && !local(r.Reason) {
+		return true // they are looked at already
+	}
+	if len(suspects) == 0 || local(r.Reason) || len(guilty) == 0 && r.Type == typeEndpoint {
+		m.outlier = true
+		g.drop(m.attempt, attemptRejected)
+		return false
+	}
+	if cl := m.attempt; cl != nil {
+		cl.result = attemptRejected
+	}
+	for _, res := range guilty {
+		g.judge(m, r, res, rejected)
+	}
+	if len(guilty) == 0 {
+		g.atOnce = max(1, len(suspects)/2)
+		for _, res := range suspects {
+			g.judge(m, r, res, suspected)
+		}
+	}
+	g.end(m.attempt, attemptRejected)
+	g.decided(true)
+	return true
+}
+
+// release returns the resources of a rejection that are not withheld from
+// others because they change what protects. Those that others wait for are given
+// to all.
+func (g *group) release(m *Member, r Rejection, suspects []*xds.Resource) []*xds.Resource {
+	var guarded []*xds.Resource
+	for _, res := range suspects {
+		it := Item{r.Type, res.Name}
+		if !g.q.protects(res, m.cohort.lastGood(it, res)) {
+			continue
+		}
+		guarded = append(guarded, res)
+		if v := g.variants[Key{it, res.Hash}]; v != nil {
+			v.take(g.q.cfg.Patience())
+		}
+	}
+	if len(guarded) > 0 {
+		g.q.log.Warn("a proxy rejected a change of what protects; others get it all the same", "type_url", xds.Types[r.Type],
+			"resource", guarded[0].Name, "count", len(guarded), "proxy", m.proxy.ID, "identity", m.identity, "reason", lograte.Clip(r.Reason, maxReason))
+		g.decided(true)
+	}
+	return guarded
+}
+
+// protects reports whether a resource protects in another way than what is last
+// good, nil for nothing that is known.
+func (q *Quarantine) protects(res, good *xds.Resource) bool {
+	return q.cfg.Guard(res) != q.cfg.Guard(good)
+}
+
+// lastGood returns what would be given in the place of a resource.
+func (sc *cohort) lastGood(it Item, res *xds.Resource) *xds.Resource {
+	if h := sc.overrides[it]; h != nil && h.hash == res.Hash {
+		return sc.group.good(it, h.good)
+	}
+	if acked := sc.acked[it.Type]; acked != nil {
+		return acked.Get(it.Name)
+	}
+	return nil
+}
+
+// isHeld reports whether a resource that a stream was given is held back from it
+// by now.
+func (g *group) isHeld(m *Member, it Item, res *xds.Resource) bool {
+	v := g.variants[Key{it, res.Hash}]
+	return v != nil && v.state != accepted && v.state != trying && (v.attempt == nil || v.attempt.by != m)
+}
+
+// isAccepted reports whether a proxy of the group has accepted a resource.
+func (g *group) isAccepted(it Item, res *xds.Resource) bool {
+	if v := g.variants[Key{it, res.Hash}]; v != nil && v.state == accepted {
+		return true
+	}
+	for _, sc := range g.cohorts {
+		if acked := sc.acked[it.Type]; acked != nil && xds.Same(acked.Get(it.Name), res) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge notes what is known of a resource, in all cohorts for which it is made.
+// What is rejected and has no good version is only suspected until a second
+// proxy rejects it: nobody is worse off if another one tries it.
+func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) {
+	it := Item{r.Type, res.Name}
+	v := g.variant(it, res, m)
+	if v == nil {
+		v = g.newCandidate(it, res, m)
+	}
+	for _, sc := range g.cohorts {
+		if !xds.Same(sc.made[r.Type].Get(res.Name), res) || sc.overrides[it] != nil && sc.overrides[it].hash == res.Hash {
+			continue
+		}
+		h := &override{variant: v, hash: res.Hash, unknown: sc.acked[r.Type] == nil}
+		if !h.unknown {
+			h.good = sc.acked[r.Type].Get(res.Name)
+		}
+		sc.put(it, h)
+	}
+	if h := m.cohort.overrides[it]; h != nil && h.hash == res.Hash {
+		v.instead(h.good, h.unknown, m)
+	}
+	if cl := m.attempt; cl != nil && cl.items[it] != nil {
+		delete(cl.items, it)
+	}
+	if v.upTo == 0 {
+		v.after, v.upTo = r.After, r.UpTo
+	}
+	v.attempt, v.due, v.unused = nil, time.Time{}, time.Time{}
+	if v.state != rejected {
+		v.state = suspected
+	}
+	if state != rejected {
+		return
+	}
+	if !slices.Contains(v.against, m.proxy.ID) && len(v.against) < 2 {
+		v.against = append(v.against, m.proxy.ID)
+	}
+	if g.good(it, v.good) != nil || len(v.against) > 1 {
+		v.state = rejected
+	}
+	if v.reason == "" {
+		v.reason, v.by, v.since = lograte.Clip(r.Reason, maxReason), m, time.Now()
+		v.proxy, v.identity, v.namespace = m.proxy.ID, m.identity, m.proxy.Namespace
+		g.q.log.Warn("a resource that a proxy rejected is withheld from the proxies of its identity", "type_url", xds.Types[r.Type],
+			"resource", res.Name, "version", strconv.FormatUint(res.Hash, 16), "proxy", m.proxy.ID, "identity", m.identity, "reason", v.reason)
+	}
+}
+
+// culprits are the resources that Envoy's words name, or the only one there is;
+// none if that is not clear.
+func culprits(suspects []*xds.Resource, r Rejection) []*xds.Resource {
+	if len(suspects) == 1 && !r.Mixed {
+		return suspects
+	}
+	// A message that breaks the rules of its fields is shown, its name first.
+	for _, res := range suspects {
+		if strings.Contains(r.Reason, "\nname: "+strconv.Quote(res.Name)+"\n") {
+			return []*xds.Resource{res}
+		}
+	}
+	_, list, found := strings.Cut(r.Reason, "Error adding/updating ")
+	if found {
+		_, list, found = strings.Cut(list, " ") // cluster(s), listener(s)
+	}
+	if !found {
+		return nil
+	}
+	list = ", " + list
+	return slices.DeleteFunc(slices.Clone(suspects), func(res *xds.Resource) bool {
+		return !strings.Contains(list, ", "+res.Name+": ") && !strings.Contains(list, "\n"+res.Name+": ")
+	})
+}
+
+// local reports whether a rejection is about the machine of the proxy: what it
+// rejected is no worse for others.
+func local(words string) bool {
+	for _, part := range []string{
+		"cannot bind", "Address already in use", "Permission denied", "Cannot assign requested address",
+		// gRPC, in Go, Java and C++, of an application that has no certificates.
+		"missing in bootstrap configuration", "not defined in the bootstrap file", "nrecognized certificate provider instance name",
+	} {
+		if strings.Contains(words, part) {
+			return true
+		}
+	}
+	return false
+}

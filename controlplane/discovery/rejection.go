@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// given is what a stream sends in one round. Its loop owns it.
+type given struct {
+	mesh *published
+	quarantine.Decision
+}
+
+// give decides what the stream sends of its snapshot in this round. If that cannot
+// be generated, it continues with what it had; a stream that had nothing ends.
+func (s *stream) give() error {
+	if s.member == nil {
+		return nil
+	}
+	g := &s.given
+	if g.mesh == s.mesh && s.member.Current(&g.Decision) {
+		return nil // as most times: what was made for a snapshot does not change
+	}
+	made, ok := s.server.made(s.mesh.Mesh, s.view())
+	switch {
+	case !ok && g.mesh == nil:
+		return errNotGenerated
+	case !ok:
+		s.member.FallBehind()
+		g.mesh, g.Open, g.Trying = s.mesh, true, false
+		return nil
+	}
+	decision := s.member.Place(made, s.mesh.Sequence, s.returned)
+	if g.Spared != nil || decision.Spared != nil {
+		for _, typeURL := range xds.Types {
+			if sub := s.subs[typeURL]; sub != nil {
+				sub.at = nil // other resources are left out of the same set
+			}
+		}
+	}
+	*g = given{s.mesh, decision}
+	return nil
+}
+
+// Notify implements [quarantine.Stream].
+func (s *stream) Notify() { s.notify() }
+
+// Idle implements [quarantine.Stream].
+func (s *stream) Idle() bool {
+	if s.leaving.Load() {
+		return false
+	}
+	for _, typeURL := range xds.Types {
+		if sub := s.subs[typeURL]; sub != nil && sub.waiting {
+			return false
+		}
+	}
+	return true
+}
+
+// Requests implements [quarantine.Stream].
+func (s *stream) Requests(it quarantine.Item, replaceable bool) bool {
+	sub := s.subs[xds.Types[it.Type]]
+	if sub == nil || !sub.wildcard && !sub.names.contains(it.Name) {
+		return false
+	}
+	return replaceable || !s.returned || !s.wholeAnswers(sub)
+}
+
+// Accepted implements [quarantine.Stream].
+func (s *stream) Accepted(k quarantine.Key) bool {
+	sub := s.subs[xds.Types[k.Type]]
+	return sub != nil && !sub.waiting && !sub.refused && sub.state(k.Name) == want{hash: k.Hash, has: true}
+}
+
+// Whole implements [quarantine.State].
+func (s *subscription) Whole() bool {
+	return len(s.over) == 0 && !s.own && (s.wildcard || len(s.names.list) >= len(s.base.Resources) && s.covers(s.base))
+}
+
+// Has implements [quarantine.State].
+func (s *subscription) Has(res *xds.Resource) bool { return s.state(res.Name) == wantOf(res) }
+
+func (s *subscription) covers(set *xds.Set) bool {
+	return !slices.ContainsFunc(set.Resources, func(r *xds.Resource) bool { return !s.names.contains(r.Name) })
+}
+
+// judge takes the answer to the last response of a subscription.
+func (s *stream) judge(sub *subscription, q *request) {
+	if q.typeURL == xds.TypeExtension {
+		s.plugins.Answered(q.rejected, q.message)
+	}
+	if q.rejected != "" {
+		s.rejectedBy(sub, q)
+		return
+	}
+	if i := slices.Index(xds.Types, sub.typeURL); i >= 0 && s.member != nil {
+		s.member.Accepted(quarantine.Answer{
+			Type: i, Base: sub.base, Sequence: sub.sequence, Changed: sub.last.changed, Spared: len(s.given.Spared) > 0,
+		}, sub)
+	}
+	sub.last, sub.prior = update{}, prior{}
+}
+
+// spare takes out of an update what is held back and known to have no good
+// version here: the proxy may have one, which it keeps.
+func (s *stream) spare(sub *subscription, u update) update {
+	i := slices.Index(xds.Types, sub.typeURL)
+	if len(s.given.Spared) == 0 || i < 0 || s.wholeAnswers(sub) {
+		return u
+	}
+	out := update{removed: u.removed, kept: slices.Clone(u.kept)}
+	for _, res := range u.changed {
+		if s.given.Spared[quarantine.Key{Item: quarantine.Item{Type: i, Name: res.Name}, Hash: res.Hash}] {
+			out.kept = append(out.kept, res.Name)
+		} else {
+			out.changed = append(out.changed, res)
+		}
+	}
+	return out
+}
+
+// wholeAnswers reports whether each response holds the whole state, so that
+// nothing can be left out of it that the proxy is to keep: it gets even what it
+// rejected, and rejects it again.
+func (s *stream) wholeAnswers(sub *subscription) bool {
+	return !s.delta && (sub.wildcard || wholeState(sub.typeURL))
+}
+
+// rejectedBy takes the rejection of the last response of a subscription.
+func (s *stream) rejectedBy(sub *subscription, q *request) {
+	last := sub.last
+	sub.last = update{}
+	known := s.standing.rejection(sub.typeURL)
+	r := quarantine.Rejection{Type: slices.Index(xds.Types, sub.typeURL), Changed: last.changed, Reason: cmp.Or(q.message, q.rejected), After: known.After, UpTo: known.UpTo}
+	if r.Type < 0 || s.member == nil {
+		return
+	}
+	r.Mixed = s.wholeAnswers(sub) && s.given.SparesType(r.Type)
+	switch {
+	case !s.member.Rejected(r):
+		if sub.typeURL == xds.TypeVirtualHost {
+			sub.unsure(last) // Envoy takes all of a response or nothing
+		}
+		sub.prior = prior{}
+		return
+	case r.Mixed: // what else it held is taken: only what is named is not
+		sub.prior = prior{}
+		return
+	}
+	if s.give() != nil {
+		return // the stream ends before the next response
+	}
+	now := s.given.Sets[r.Type]
+	sub.refused = false
+	for _, res := range last.changed {
+		switch {
+		case wantOf(now.Get(res.Name)) != wantOf(res): // it is held back
+			sub.keep(res.Name, sub.prior.of(res.Name))
+		case !s.given.Spared[quarantine.Key{Item: quarantine.Item{Type: r.Type, Name: res.Name}, Hash: res.Hash}]:
+			sub.differ(res.Name, want{has: true})
+		case s.wholeAnswers(sub):
+			sub.refused = true // it is told again with the next change
+		default:
+			sub.keep(res.Name, sub.prior.of(res.Name))
+		}
+	}
+	for _, name := range last.removed {
+		sub.differ(name, want{has: true})
+	}
+	sub.at, sub.prior = nil, prior{}
+}
+
+// keep notes that the subscriber rejected a resource and still has what it had
+// before, which may be nothing.
+func (s *subscription) keep(name string, had want) {
+	s.differ(name, had)
+	if s.wildcard && !had.has {
+		if s.untaken == nil {
+			s.untaken = map[string]bool{}
+		}
+		s.untaken[name] = true
+	}
+}
+
+// withdraw makes the next difference tell the proxy which of the resources that it
+// rejected and never had do not exist any more: its agent waits for them.
+func (s *stream) withdraw(sub *subscription, set *xds.Set) {
+	i := slices.Index(xds.Types, sub.typeURL)
+	if i < 0 {
+		return
+	}
+	for name := range sub.untaken {
+		switch {
+		case set.Get(name) != nil: // it learns of another version
+			delete(sub.untaken, name)
+		case s.given.Made[i].Get(name) == nil:
+			delete(sub.untaken, name)
+			sub.differ(name, want{has: true})
+		}
+	}
+}
+
+// unsure notes that it is not known which part of a response that was rejected
+// the subscriber has: it is told again together with the next change.
+func (s *subscription) unsure(last update) {
+	at := s.at
+	for _, res := range last.changed {
+		s.differ(res.Name, want{has: true})
+	}
+	for _, name := range last.removed {
+		s.differ(name, want{has: true})
+	}
+	s.at = at
+}
+
+// rejection gives what was noted of the last answer to a type.
+func (s *standing) rejection(typeURL string) Rejection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.types != nil && s.types[i].rejected != nil {
+		return *s.types[i].rejected
+	}
+	return Rejection{}
+}
+
+// prior is what a subscriber had before the last response.
+type prior struct {
+	base *xds.Set
+	over map[string]want
+}
+
+func (p prior) of(name string) want {
+	if w, ok := p.over[name]; ok || p.base == nil {
+		return w
+	}
+	return wantOf(p.base.Get(name))
+}
