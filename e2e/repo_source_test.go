@@ -301,3 +301,51 @@ func TestFixedPorts(t *testing.T) {
 		}
 	}
 }
+
+// usedByTestsOnly lists the exceptions, with the reason.
+var usedByTestsOnly = map[string]string{
+	"WriteDoc": "make generate runs it as a test",
+}
+
+// TestNothingForTests holds that no exported type or function of production code
+// exists for tests: some other production code names it. What tests need is in
+// their files or in a package whose name ends in "test".
+func TestNothingForTests(t *testing.T) {
+	t.Parallel()
+	forTests := func(s source) bool {
+		folder := filepath.Base(filepath.Dir(s.path))
+		return s.isTest() || strings.HasSuffix(folder, "test") || strings.HasPrefix(s.path, "e2e/")
+	}
+	uses := map[string]int{}
+	declared := map[string]string{} // place to name
+	for _, s := range sources(t) {
+		if forTests(s) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				uses[id.Name]++
+			}
+			return true
+		})
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil && d.Name.IsExported() {
+					declared[fmt.Sprintf("%s:%d", s.path, s.line(d))] = d.Name.Name
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if ts, ok := spec.(*ast.TypeSpec); ok && ts.Name.IsExported() {
+						declared[fmt.Sprintf("%s:%d", s.path, s.line(ts))] = ts.Name.Name
+					}
+				}
+			}
+		}
+	}
+	for place, name := range declared {
+		if uses[name] < 2 && usedByTestsOnly[name] == "" {
+			t.Errorf("%s: only tests use %s: move it to their files, or to a package whose name ends in test", place, name)
+		}
+	}
+}

@@ -33,13 +33,13 @@ func testReadOnlyResults(t *testing.T, s *suite) {
 		},
 	} {
 		// A copy of the store's answers, so that other guards stay content.
-		guard := config.NewGuard(&frozen{Store: l.raw})
-		_ = guard.List(model.WorkloadEntry, "")
-		if err := guard.Verify(); err != nil {
+		watched := newGuard(&frozen{Store: l.raw})
+		_ = watched.List(model.WorkloadEntry, "")
+		if err := watched.Verify(); err != nil {
 			t.Fatalf("nobody wrote, and yet: %v", err)
 		}
-		write(guard)
-		if err := guard.Verify(); err == nil || !strings.Contains(err.Error(), "Clone") {
+		write(watched)
+		if err := watched.Verify(); err == nil || !strings.Contains(err.Error(), "Clone") {
 			t.Errorf("a write to %s is not found: %v", what, err)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 // live is a store under test, with a guard around it and a follower behind it.
 type live struct {
-	*config.Guard
+	*guard
 	t      *testing.T
 	raw    config.Store
 	wait   time.Duration
@@ -34,7 +34,7 @@ func (s *suite) prepare(t *testing.T) *live {
 // guard dresses a store that was not run yet.
 func (s *suite) guard(t *testing.T, raw config.Store) *live {
 	t.Helper()
-	l := &live{Guard: config.NewGuard(raw), t: t, raw: raw, wait: s.opts.Wait}
+	l := &live{guard: newGuard(raw), t: t, raw: raw, wait: s.opts.Wait}
 	l.follow = newFollower(l)
 	l.RegisterEventHandler(l.follow.hear)
 	return l

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package config
+package storetest
 
 import (
 	"errors"
@@ -9,13 +9,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Guard is a [Store] that finds out who writes to what is shared: it remembers
-// a copy of every object and list that it handed out. It is for tests.
-type Guard struct {
-	Store
+// guard is a [config.Store] that detects writes to shared objects: it keeps a
+// copy of every object and list that it returned.
+type guard struct {
+	config.Store
 
 	mu     sync.Mutex // guards what follows
 	copies map[*model.Config]*model.Config
@@ -26,12 +27,12 @@ type Guard struct {
 
 type sharedList struct{ shared, was []*model.Config }
 
-// NewGuard watches over what a store returns.
-func NewGuard(s Store) *Guard {
-	return &Guard{Store: s, copies: map[*model.Config]*model.Config{}, lists: map[**model.Config]sharedList{}}
+// newGuard returns a guard of what s returns.
+func newGuard(s config.Store) *guard {
+	return &guard{Store: s, copies: map[*model.Config]*model.Config{}, lists: map[**model.Config]sharedList{}}
 }
 
-func (g *Guard) remember(objects ...*model.Config) {
+func (g *guard) remember(objects ...*model.Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, o := range objects {
@@ -42,14 +43,14 @@ func (g *Guard) remember(objects ...*model.Config) {
 }
 
 // Get gives one object, or nil.
-func (g *Guard) Get(key model.Key) *model.Config {
+func (g *guard) Get(key model.Key) *model.Config {
 	c := g.Store.Get(key)
 	g.remember(c)
 	return c
 }
 
 // List gives the objects of a kind.
-func (g *Guard) List(kind model.Kind, namespace string) []*model.Config {
+func (g *guard) List(kind model.Kind, namespace string) []*model.Config {
 	list := g.Store.List(kind, namespace)
 	g.remember(list...)
 	if len(list) > 0 {
@@ -63,8 +64,8 @@ func (g *Guard) List(kind model.Kind, namespace string) []*model.Config {
 }
 
 // RegisterEventHandler adds a handler.
-func (g *Guard) RegisterEventHandler(handler func([]Event), kinds ...model.Kind) {
-	g.Store.RegisterEventHandler(func(events []Event) {
+func (g *guard) RegisterEventHandler(handler func([]config.Event), kinds ...model.Kind) {
+	g.Store.RegisterEventHandler(func(events []config.Event) {
 		for _, e := range events {
 			g.remember(e.Old, e.New)
 		}
@@ -74,7 +75,7 @@ func (g *Guard) RegisterEventHandler(handler func([]Event), kinds ...model.Kind)
 
 // Verify names the objects that somebody wrote to after they were handed out,
 // and says when somebody wrote to a list.
-func (g *Guard) Verify() error {
+func (g *guard) Verify() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
@@ -92,7 +93,7 @@ func (g *Guard) Verify() error {
 }
 
 func unchanged(a, b *model.Config) bool {
-	return SameContent(a, b) && model.SameSpec(a.Status, b.Status) && a.APIVersion == b.APIVersion &&
+	return config.SameContent(a, b) && model.SameSpec(a.Status, b.Status) && a.APIVersion == b.APIVersion &&
 		a.ResourceVersion == b.ResourceVersion && a.Generation == b.Generation && a.UID == b.UID &&
 		a.Created.Equal(b.Created) && a.Source == b.Source
 }
