@@ -139,7 +139,7 @@ func TestNothingThere(t *testing.T) {
 	s.want("diff -f DIR/empty.yaml", 2, "", "outrigger: no objects in empty.yaml: nothing was compared\n")
 	s.want("validate -f DIR/empty.yaml", 0, "0 objects valid, 0 errors, 0 warnings\n", "")
 	s.want("delete vs -l team=none", 0, "", "no objects found\n")
-	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete what stands in files, or what is named\n")
+	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete what is in files, or what is named\n")
 }
 
 // What get -o name prints can be given to get and delete, and a table of all

@@ -137,6 +137,33 @@ func TestWriteAndRead(t *testing.T) {
 		"error: delete WorkloadEntry/default/one: it does not exist\noutrigger: 1 of 2 failed; the others are done\n")
 }
 
+// TestDeleteFiles deletes what files name, also if an object is in several of
+// them or is not valid.
+func TestDeleteFiles(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("a.yaml", entry)
+	s.want("create -f DIR/a.yaml", 0, "workloadentry/one created\nworkloadentry/two in shop created\n", "")
+	s.file("b.yaml", strings.ReplaceAll(entry, "10.0.0.1", "10.0.0.9"))
+	s.file("c.yaml", strings.ReplaceAll(entry, "address: 10.0.0.2", "address: not an address"))
+	s.want("delete -f DIR", 0, "workloadentry/one deleted\nworkloadentry/two in shop deleted\n", "")
+	s.file("d.yaml", "kind: [\n")
+	if code, out, errs := s.run("delete", "-f", s.dir); code != 1 || out != "" || !strings.Contains(errs, "d.yaml:1: this is not YAML") || !strings.Contains(errs, "nothing was deleted") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+}
+
+// TestDeleteBookinfoRules deletes the rules of the Bookinfo example by their
+// folder, which holds several versions of the same objects.
+func TestDeleteBookinfoRules(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.want("create -f ../../examples/bookinfo/rules/virtual-service-reviews-v3.yaml", 0, "virtualservice/reviews created\n", "")
+	if code, out, errs := s.run("delete", "-f", "../../examples/bookinfo/rules", "--ignore-not-found"); code != 0 || out != "virtualservice/reviews deleted\n" {
+		t.Errorf("%d\n%s\n%s", code, out, errs)
+	}
+}
+
 // What get prints can be given to replace: somebody else's change in between is
 // a conflict.
 func TestReplaceKeepsOthersChanges(t *testing.T) {

@@ -70,6 +70,44 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 	return objects, problems, nil
 }
 
+// readKeys returns the keys of the objects in files, for a command that needs no
+// more of them: an object that is not valid, or is in several files, has its key
+// all the same. What has no key is an error.
+func (f *fileFlags) readKeys(cmd *cobra.Command, done string) ([]model.Key, error) {
+	objects, problems, err := f.read(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	var keys []model.Key
+	seen := map[model.Key]bool{}
+	add := func(key model.Key) {
+		if !seen[key] {
+			seen[key] = true
+			keys = append(keys, key)
+		}
+	}
+	for _, c := range objects {
+		add(c.Key)
+	}
+	unknown := problems[:0]
+	for _, p := range problems {
+		switch {
+		case p.Warning:
+		case p.Object.Name == "":
+			unknown = append(unknown, p)
+		default:
+			add(p.Object)
+		}
+	}
+	if n := sayProblems(cmd.ErrOrStderr(), unknown); n > 0 {
+		return nil, &ExitError{exitFailed, fmt.Errorf("%s: nothing was %s", count(n, "error"), done)}
+	}
+	if len(keys) == 0 {
+		return nil, &ExitError{exitFailed, fmt.Errorf("no objects in %s: nothing was %s", strings.Join(f.files, ", "), done)}
+	}
+	return keys, nil
+}
+
 // readSome reads the valid objects for a command that does something with
 // them: no problem may be among them, and one object has to be there.
 func (f *fileFlags) readSome(cmd *cobra.Command, done string) ([]*model.Config, error) {

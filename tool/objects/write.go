@@ -128,21 +128,20 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete (KIND NAME... | KIND/NAME... | KIND -l SELECTOR | -f FILE)",
 		Short: "Delete objects",
-		Long:  "Delete objects by name, by label, or all that stand in files.",
+		Long: "Delete objects by name, by label, or all those in files. Of a file only kind,\n" +
+			"namespace and name count: its objects need not be valid, and the same object may\n" +
+			"be in several files.",
 		Example: "  outrigger delete virtualservice catalog -n shop\n  outrigger delete vs -l team=web -A\n" +
 			"  outrigger delete -f route.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var keys []model.Key
 			if len(files.files) > 0 {
 				if len(args) > 0 {
-					return &ExitError{exitUsage, fmt.Errorf("-f and %q exclude each other: delete what stands in files, or what is named", args[0])}
+					return &ExitError{exitUsage, fmt.Errorf("-f and %q exclude each other: delete what is in files, or what is named", args[0])}
 				}
-				objects, err := files.readSome(cmd, "deleted")
-				if err != nil {
+				var err error
+				if keys, err = files.readKeys(cmd, "deleted"); err != nil {
 					return err
-				}
-				for _, c := range objects {
-					keys = append(keys, c.Key)
 				}
 			} else if len(args) == 0 {
 				return &ExitError{exitUsage, errNothing}

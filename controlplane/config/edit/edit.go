@@ -19,12 +19,42 @@ import (
 // errNotFound means that no document of a file is that of an object.
 var errNotFound = errors.New("the file does not hold it")
 
-// Object gives the text of a file in which the document of an object is
-// another one, or gone when doc is nil. Other documents stay byte for byte; of
-// the document itself, comments before and behind it stay, but not those
-// before one that goes. An item of a list is replaced within the list, which
-// is then written anew.
+// Fields returns the text of a file in which an object says what now says. Was
+// and now are encodings of the object as it is in the file and as it is meant to
+// be: only what differs between them changes, and comments, order and spelling of
+// everything else stay. It fails if the text does not allow that, for example
+// because of aliases; then [Object] replaces the whole document. The caller checks
+// that the result holds the object that now is.
+func Fields(data []byte, key model.Key, was, now []byte) ([]byte, error) {
+	return change(data, key, func(c codec.Document, at, _ int) ([]byte, error) {
+		head, body, tail := parts(c)
+		text, err := merge(body, at, was, now)
+		return slices.Concat(head, text, tail), err
+	})
+}
+
+// Object returns the text of a file in which the document of an object is doc,
+// or is gone if doc is nil. Other documents stay byte for byte. Comments before
+// and behind the document stay, except those before one that goes.
 func Object(data []byte, key model.Key, doc []byte) ([]byte, error) {
+	return change(data, key, func(c codec.Document, at, items int) ([]byte, error) {
+		head, body, tail := parts(c)
+		switch {
+		case at >= 0 && (doc != nil || items > 1):
+			text, err := editItem(body, at, doc)
+			return slices.Concat(head, text, tail), err
+		case doc != nil:
+			return slices.Concat(head, doc, tail), nil
+		case len(tail) > 0:
+			return slices.Concat(marker(c), tail), nil
+		}
+		return nil, nil
+	})
+}
+
+// change replaces the document that holds an object. To gets the document, the
+// item of the list that the object is, and the number of items.
+func change(data []byte, key model.Key, to func(c codec.Document, at, items int) ([]byte, error)) ([]byte, error) {
 	start := 0
 	for c := range codec.Documents(data) {
 		before := data[:start]
@@ -33,21 +63,12 @@ func Object(data []byte, key model.Key, doc []byte) ([]byte, error) {
 		if errors.Is(err, errNotFound) {
 			continue
 		}
+		var text []byte
+		if err == nil {
+			text, err = to(c, at, items)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", c.Base+1, err)
-		}
-		head, body, tail := parts(c)
-		var text []byte
-		switch {
-		case at >= 0 && (doc != nil || items > 1):
-			if text, err = editItem(body, at, doc); err != nil {
-				return nil, fmt.Errorf("line %d: %w", c.Base+1, err)
-			}
-			text = slices.Concat(head, text, tail)
-		case doc != nil:
-			text = slices.Concat(head, doc, tail)
-		case len(tail) > 0:
-			text = slices.Concat(marker(c), tail)
 		}
 		return slices.Concat(before, text, data[start:]), nil
 	}
@@ -101,6 +122,41 @@ func marker(c codec.Document) []byte {
 	return slices.Concat(line, []byte("\n"))
 }
 
+// spliceItem is editItem for a block: the lines of other items stay as they are.
+func spliceItem(text []byte, list, items *yaml.Node, at int, doc []byte) ([]byte, error) {
+	if items.Style&yaml.FlowStyle != 0 || hasAliases(list) {
+		return nil, errUneven
+	}
+	want := slices.Delete(slices.Clone(items.Content), at, at+1)
+	m := newMerger(text)
+	var item yaml.Node
+	switch {
+	case doc != nil:
+		if err := yaml.Unmarshal(doc, &item); err != nil {
+			return nil, err
+		}
+		want = slices.Insert(want, at, item.Content[0])
+		if err := m.item(items, at, item.Content[0]); err != nil {
+			return nil, err
+		}
+	default:
+		start, end := m.block(items.Content[at].Line, items.Column)
+		m.out = append(m.out, splice{start, end, ""})
+	}
+	out, err := m.result()
+	if err != nil {
+		return nil, err
+	}
+	var after yaml.Node
+	if err := yaml.Unmarshal(out, &after); err != nil {
+		return nil, err
+	}
+	if now := exact(after.Content[0], "items"); now == nil || !slices.EqualFunc(now.Content, want, equal) {
+		return nil, errUneven
+	}
+	return out, nil
+}
+
 // parts cuts a chunk into what stands before its content, with the marker, the
 // content, and the comments behind it.
 func parts(c codec.Document) (head, body, tail []byte) {
@@ -149,7 +205,8 @@ func isComment(line []byte) bool {
 	return len(line) == 0 || line[0] == '#'
 }
 
-// editItem gives the text of a list with one item replaced or removed.
+// editItem returns the text of a list with one item replaced or removed. If the
+// list is not written as a block, all of it is written anew.
 func editItem(text []byte, at int, doc []byte) ([]byte, error) {
 	var list, item yaml.Node
 	if err := yaml.Unmarshal(text, &list); err != nil {
@@ -163,6 +220,9 @@ func editItem(text []byte, at int, doc []byte) ([]byte, error) {
 	})
 	if items == nil || items.Kind != yaml.SequenceNode || at >= len(items.Content) {
 		return nil, errors.New("this list is written with aliases")
+	}
+	if text, err := spliceItem(text, &list, items, at, doc); err == nil {
+		return text, nil
 	}
 	if doc == nil {
 		items.Content = slices.Delete(items.Content, at, at+1)

@@ -37,8 +37,12 @@ func TestEditObject(t *testing.T) {
 		{"another key first", strings.ReplaceAll(docB, "name: b", "name: b, namespace: other") + "---\n" + docB, "b", strings.ReplaceAll(docB, "name: b", "name: b, namespace: other") + "---\n" + docX, strings.ReplaceAll(docB, "name: b", "name: b, namespace: other")},
 		{
 			"list", docC + "---\n" + list, "b",
-			docC + "---\n# list\napiVersion: v1\nkind: List\nitems:\n  # first\n  - apiVersion: networking.istio.io/v1\n    kind: WorkloadEntry\n    metadata: {name: a}\n    spec: {address: 10.0.0.1} # near\n  - NEW\n# end\n",
-			docC + "---\n# list\napiVersion: v1\nkind: List\nitems:\n  # first\n  - apiVersion: networking.istio.io/v1\n    kind: WorkloadEntry\n    metadata: {name: a}\n    spec: {address: 10.0.0.1} # near\n# end\n",
+			docC + "---\n" + strings.Replace(list, "- apiVersion: networking.istio.io/v1\n  kind: WorkloadEntry\n  metadata: {name: b}\n  spec: {address: 10.0.0.2}\n", "- NEW\n", 1),
+			docC + "---\n" + strings.Replace(list, "- apiVersion: networking.istio.io/v1\n  kind: WorkloadEntry\n  metadata: {name: b}\n  spec: {address: 10.0.0.2}\n", "", 1),
+		},
+		{
+			"list in brackets", "kind: List\nitems: [{kind: WorkloadEntry, apiVersion: networking.istio.io/v1, metadata: {name: b}}, {kind: WorkloadEntry}]\n", "b",
+			"kind: List\nitems: [NEW, {kind: WorkloadEntry}]\n", "kind: List\nitems: [{kind: WorkloadEntry}]\n",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -40,6 +40,13 @@ func FuzzEditObject(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			was, err := encodeDocument(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := edit.Fields(data, c.Key, was, doc); err == nil {
+				checkChunks(t, data, out)
+			}
 			for _, doc := range [][]byte{doc, nil} {
 				out, err := edit.Object(data, c.Key, doc)
 				if err != nil {

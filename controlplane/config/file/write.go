@@ -291,19 +291,61 @@ func (s *Store) Update(ctx context.Context, c *model.Config) (version string, er
 		if readOnly {
 			return config.ErrReadOnly
 		}
-		doc, err := encodeDocument(next)
-		if err != nil {
-			return err
+		change := rewriting{key: c.Key, now: next}
+		if !mended {
+			change.was = now.object
 		}
-		version, err = s.rewrite(ctx, now.file, c.Key, doc)
+		version, err = s.rewrite(ctx, now.file, change)
 		return err
 	})
 	return version, err
 }
 
-// rewrite replaces the document of an object in a file, or removes it when doc
-// is nil, and gives the new version of the object.
-func (s *Store) rewrite(ctx context.Context, f *file, key model.Key, doc []byte) (version string, err error) {
+// rewriting is a change of an object in a file. Was is the object that its
+// document holds, nil if the document is to be written anew; now is nil if the
+// object goes.
+type rewriting struct {
+	key      model.Key
+	was, now *model.Config
+}
+
+// text returns the text of a file after the change and what it holds then. If it
+// can, it changes only the fields that differ.
+func (r rewriting) text(ctx context.Context, path string, data []byte, before content) ([]byte, content, error) {
+	var was, now []byte
+	var err error
+	if r.now != nil {
+		if now, err = encodeDocument(r.now); err != nil {
+			return nil, content{}, err
+		}
+	}
+	if r.was != nil && r.now != nil {
+		if was, err = encodeDocument(r.was); err != nil {
+			return nil, content{}, err
+		}
+		if next, err := edit.Fields(data, r.key, was, now); err == nil {
+			after := decodeContent(ctx, path, next)
+			if r.reached(after) && acceptable(before, after, r.key, true) == nil {
+				return next, after, nil
+			}
+		}
+	}
+	next, err := edit.Object(data, r.key, now)
+	if err != nil {
+		return nil, content{}, fmt.Errorf("%w (%s: %w: change it by hand)", config.ErrMalformed, path, err)
+	}
+	after := decodeContent(ctx, path, next)
+	return next, after, acceptable(before, after, r.key, r.now != nil)
+}
+
+// reached reports whether a file holds the object as it is meant to be.
+func (r rewriting) reached(c content) bool {
+	i := slices.IndexFunc(c.objects, func(o *model.Config) bool { return o.Key == r.key })
+	return i >= 0 && config.SameContent(c.objects[i], r.now) && c.objects[i].APIVersion == r.now.APIVersion
+}
+
+// rewrite changes an object in a file, and returns its new version.
+func (s *Store) rewrite(ctx context.Context, f *file, change rewriting) (version string, err error) {
 	path, err := filepath.EvalSymlinks(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errChanged
@@ -321,19 +363,15 @@ func (s *Store) rewrite(ctx context.Context, f *file, key model.Key, doc []byte)
 	if !same {
 		return "", errChanged
 	}
-	next, err := edit.Object(data, key, doc)
+	next, after, err := change.text(context.WithoutCancel(ctx), f.path, data, before)
 	if err != nil {
-		return "", fmt.Errorf("%w (%s: %w: change it by hand)", config.ErrMalformed, f.path, err)
-	}
-	after := decodeContent(context.WithoutCancel(ctx), f.path, next)
-	if err := acceptable(before, after, key, doc != nil); err != nil {
 		return "", err
 	}
-	if doc != nil || !onlyMarkers(next) {
+	if change.now != nil || !onlyMarkers(next) {
 		if err := replaceFile(path, data, next); err != nil {
 			return "", err
 		}
-		return s.adopt(ctx, f.path, after, key), nil
+		return s.adopt(ctx, f.path, after, change.key), nil
 	}
 	if err := replaceFile(path, data, nil); err != nil {
 		return "", err
@@ -414,7 +452,7 @@ func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion strin
 				return config.ErrReadOnly
 			}
 			// The same object may stand in several files.
-			if _, err := s.rewrite(ctx, now.file, key, nil); err != nil {
+			if _, err := s.rewrite(ctx, now.file, rewriting{key: key}); err != nil {
 				return err
 			}
 			removed = true
