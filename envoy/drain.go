@@ -60,8 +60,8 @@ func (d DrainConfig) withDefaults() (DrainConfig, error) {
 }
 
 // Drain has Envoy drain its listeners as the configuration says and returns
-// when that is over; Envoy goes on serving. There is one drain: whoever calls
-// meanwhile waits for the same, and afterwards Drain returns at once. That ctx
+// when that is over; Envoy goes on serving. There is one drain: another
+// call meanwhile waits for the same, and afterwards Drain returns at once. That ctx
 // is done ends a wait, never the drain.
 func (p *Process) Drain(ctx context.Context) {
 	if p.draining.Swap(true) {
@@ -72,7 +72,7 @@ func (p *Process) Drain(ctx context.Context) {
 		return
 	}
 	defer close(p.drained)
-	p.settle() // whoever serves afterwards is drained
+	p.settle() // an Envoy that serves afterwards is drained
 	var ended <-chan struct{}
 	if c := p.current.Load(); c != nil {
 		ended = c.ended

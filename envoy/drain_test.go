@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// obedient is a child that ends when it is told to.
+// obedient is a child that ends on SIGTERM.
 const obedient = `trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`
 
 func TestDrainWithHangingAdmin(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 const hotDrain = time.Second
 
 // startHot runs an Envoy that others can take over from. Its binary is a script
-// that tests may replace; what stands in the file "extra" beside it is laid over
+// that tests may replace; the content of the file "extra" beside it is laid over
 // the bootstrap of an Envoy that starts, and not of one that only validates it.
 func startHot(t *testing.T, edit func(*Config)) (*realEnvoy, context.CancelFunc, <-chan error) {
 	t.Helper()

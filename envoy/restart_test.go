@@ -103,7 +103,7 @@ func TestBudgetIsUsedUp(t *testing.T) {
 func TestNoRestart(t *testing.T) {
 	t.Parallel()
 	budget := Restart{Count: 5, Window: time.Hour}
-	t.Run("of an envoy that was told to end", func(t *testing.T) {
+	t.Run("of an envoy that was asked to end", func(t *testing.T) {
 		t.Parallel()
 		p, _ := shell(t, "exit 0", func(c *Config) { c.Restart = budget })
 		var exit *ExitError

@@ -25,7 +25,7 @@ const (
 
 // standIn takes the place of an Envoy that ended before the one after it had told
 // it to. Until then the new one asks it for listeners and statistics, would wait
-// for ever for an answer that was on its way, and ends itself when nobody is
+// forever for an answer that was on its way, and ends itself when nobody is
 // there to be told goodbye. It returns when that was said, or next has ended.
 func (p *Process) standIn(ctx context.Context, old, next *child) {
 	own := old.line.socket("parent", old.epoch)
@@ -73,7 +73,7 @@ func emptyStats() []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
 }
 
-// requestOf gives the kind of a request, 0 for anything else.
+// requestOf returns the kind of a request, 0 for anything else.
 func requestOf(datagram []byte) protowire.Number {
 	if len(datagram) < 8 {
 		return 0

@@ -141,7 +141,7 @@ func (p *Process) ask(ctx context.Context, args ...string) (string, error) {
 }
 
 // awaitTakeover waits until the workers of the new Envoy accept, which is when it
-// tells the old one to stop. It gives a time when that was still to come, too.
+// tells the old one to stop. It returns a time when that was still to come, too.
 func (p *Process) awaitTakeover(ctx context.Context, c *child, next *successor) (r Readiness, before time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.hot.Timeout)
 	defer cancel()

@@ -38,7 +38,7 @@ type Version struct {
 	Build string
 }
 
-// Untested returns why the project's tests say nothing of this Envoy, and "" if
+// Untested returns why the project's tests do not cover this Envoy, and "" if
 // they do: another version, a pre-release, or a build of changed source.
 func (v Version) Untested() string {
 	switch {

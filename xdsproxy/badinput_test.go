@@ -167,7 +167,7 @@ type cable struct {
 	cut  func(net.Conn)
 }
 
-// lay gives an address that leads to another one.
+// lay returns an address that leads to another one.
 func (c *cable) lay(t *testing.T, to string) string {
 	t.Helper()
 	l := listen(t, "127.77.51.11:0")

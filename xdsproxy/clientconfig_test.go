@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestReadableClientConfig has protobuf's own JSON read what people get.
+// TestReadableClientConfig has protobuf's own JSON read what users get.
 func TestReadableClientConfig(t *testing.T) {
 	t.Parallel()
 	want := &discoveryv3.DiscoveryResponse{VersionInfo: "v", TypeUrl: debugPrefix + "/syncz", Nonce: "n"}

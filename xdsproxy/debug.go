@@ -65,7 +65,7 @@ func NewDebug(cfg DebugConfig) (*Debug, error) {
 		return nil, errors.New("debug port needs a listener and a relay")
 	}
 	if a, ok := cfg.Listener.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
-		return nil, fmt.Errorf("debug port would listen on %s: it must be a loopback address, as it shows configuration to whoever asks", cfg.Listener.Addr())
+		return nil, fmt.Errorf("debug port would listen on %s: it must be a loopback address, as it shows configuration to every caller", cfg.Listener.Addr())
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -10,7 +10,7 @@
 // stream of a process ends its older one; during a hot restart two processes
 // have one each.
 //
-// What the agent takes itself stands in a table of [Consumer], what it changes
+// What the agent takes itself is in a table of [Consumer], what it changes
 // in one of [Rewriter], which is asked again for what it could not use; reports
 // of health and the questions of the [Debug] port go the same way as Envoy's
 // requests. Types that Envoy cannot know stop here.

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// outbox holds what the agent itself has to say upstream. Whoever puts
+// outbox holds what the agent itself has to say upstream. A caller that puts
 // something in does not wait, least of all the receiver of responses: a
 // control plane that reads no more before it was read from would stop both.
 // It holds one message for each key, the newest; keys are few: types, reports,
@@ -38,7 +38,7 @@ func (o *outbox) put(key string, message []byte) {
 	}
 }
 
-// take gives the oldest message, nil if there is none.
+// take returns the oldest message, nil if there is none.
 func (o *outbox) take() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

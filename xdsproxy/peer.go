@@ -38,7 +38,7 @@ type peerAddress struct {
 	pid int
 }
 
-// peerID gives the process id of the peer of a stream, 0 when it is not known:
+// peerID returns the process id of the peer of a stream, 0 when it is not known:
 // those then count as one.
 func peerID(ctx context.Context) int {
 	if p, ok := peer.FromContext(ctx); ok {

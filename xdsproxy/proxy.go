@@ -82,7 +82,7 @@ type Config struct {
 	Logger     *slog.Logger
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer
-	// Rejected is told that the Envoy with a process id rejects what no other
+	// Rejected is called when the Envoy with a process id rejects what no other
 	// one rejects: during a hot restart there are two. Optional.
 	Rejected func(pid int, typeURL, reason string)
 }
@@ -101,7 +101,7 @@ type Consumer struct {
 }
 
 // Rewriter changes a response, given as it came. It returns what Envoy gets,
-// nil for nothing, and what the control plane is told was wrong, "" if nothing
+// nil for nothing, and what is reported to the control plane, "" if nothing
 // was: then it is called again with the same resources, until nothing is wrong
 // or a newer response replaces them, and ends early with ctx. Only responses of
 // the same type and stream wait for it.
@@ -308,7 +308,7 @@ func (p *Proxy) rejects(s *stream, typeURL string, does bool) (alone bool) {
 	return len(p.current) > 1
 }
 
-// ended accounts for the end of a downstream stream and gives the status
+// ended accounts for the end of a downstream stream and returns the status
 // that Envoy sees.
 func (p *Proxy) ended(down grpc.ServerStream, err error) error {
 	switch {

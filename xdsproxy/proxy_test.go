@@ -118,7 +118,7 @@ func listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// startProxy runs a relay to an address and gives a client of its socket.
+// startProxy runs a relay to an address and returns a client of its socket.
 func startProxy(t *testing.T, cfg Config) discoveryv3.AggregatedDiscoveryServiceClient {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "XDS")

@@ -78,7 +78,7 @@ func (p *Proxy) live() *stream {
 	return nil
 }
 
-// enter asks, or gives the question that is open for the type: mine if it is the
+// enter asks, or returns the question that is open for the type: mine if it is the
 // same.
 func (qs *questions) enter(typeURL, key string, message []byte, out *outbox) (q *question, mine bool, err error) {
 	qs.mu.Lock()

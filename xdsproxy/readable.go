@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// readableResponse is a DiscoveryResponse as people read it, with the names
+// readableResponse is a DiscoveryResponse as JSON for users, with the names
 // that protobuf's JSON has.
 type readableResponse struct {
 	VersionInfo string `json:"versionInfo,omitempty"`
@@ -19,7 +19,7 @@ type readableResponse struct {
 	Nonce       string `json:"nonce,omitempty"`
 }
 
-// readableAny is a resource. What a control plane has to say to people is JSON
+// readableAny is a resource. What a control plane has to say to users is JSON
 // already; a message of a type that is not known here stays bytes, in base64.
 type readableAny struct {
 	Type  string `json:"@type"`

@@ -91,7 +91,7 @@ func (r *rig) wantsReason(t *testing.T, nonce, reason string) {
 }
 
 // What could not be used comes when it can, part by part, without the control
-// plane; each is told to the control plane.
+// plane; each is reported to the control plane.
 func TestRetry(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		m := newModules()

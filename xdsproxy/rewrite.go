@@ -31,7 +31,7 @@ type rewriting struct {
 	// a rejection must repeat the names. accepted is the version it took last.
 	last     []byte
 	accepted string
-	// wrong is what the control plane is told when Envoy answers a nonce.
+	// wrong is what the control plane receives when Envoy answers a nonce.
 	wrong map[string]string
 	// cancel ends an attempt to rewrite again; nil when none is under way.
 	cancel context.CancelFunc

@@ -69,7 +69,7 @@ func TestRewrite(t *testing.T) {
 }
 
 // What cannot be rewritten is rejected with a code, a reason and what Envoy had
-// asked for, and Envoy sees nothing of it; what can be in part reaches Envoy,
+// asked for, and Envoy does not see it; what can be in part reaches Envoy,
 // and its acknowledgement says what is missing.
 func TestRewriteFails(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {

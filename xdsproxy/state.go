@@ -61,7 +61,7 @@ type state struct {
 	types  map[string]*TypeStatus
 }
 
-// Status gives a copy of what is known now.
+// Status returns a copy of what is known now.
 func (p *Proxy) Status() Status {
 	st := &p.state
 	st.mu.Lock()
@@ -78,7 +78,7 @@ func (p *Proxy) Status() Status {
 	return out
 }
 
-// of gives the entry of a type. The caller holds mu.
+// of returns the entry of a type. The caller holds mu.
 func (st *state) of(typeURL string) *TypeStatus {
 	if t := st.types[typeURL]; t != nil {
 		return t

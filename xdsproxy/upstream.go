@@ -45,7 +45,7 @@ type UpstreamConfig struct {
 	// TLS is asked before each dial, so that replaced files count; nil means
 	// plaintext.
 	TLS func() (*tls.Config, error)
-	// Token gives the bearer token, or "" for none. It is asked before each
+	// Token returns the bearer token, or "" for none. It is asked before each
 	// stream and never sent over plaintext. Optional.
 	Token func() (string, error)
 	// ClusterID is sent as the metadata "clusterid" when not empty.
@@ -98,7 +98,7 @@ func newUpstream(cfg Config, m *metrics) *upstream {
 		delays: backoff.NewExponentialBackOff(
 			backoff.WithInitialInterval(firstBackoff),
 			backoff.WithMaxInterval(maxBackoff),
-			backoff.WithMaxElapsedTime(0), // for ever
+			backoff.WithMaxElapsedTime(0), // no limit
 		),
 	}
 }

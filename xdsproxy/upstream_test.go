@@ -61,7 +61,7 @@ func names(t *testing.T, addresses ...string) (server string) {
 }
 
 // Every address of a name is tried: one that refuses and one that is silent do
-// not stand in the way, and streams spread over those that answer.
+// not block it, and streams spread over those that answer.
 func TestSeveralAddresses(t *testing.T) {
 	t.Parallel()
 	first := listen(t, "127.77.51.5:0")

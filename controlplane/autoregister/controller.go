@@ -167,7 +167,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, err
 }
 
-// Index gives the entries of the store, as far as it was heard of them.
+// Index returns the entries of the store, as far as they are known.
 func (c *Controller) Index() *Index { return c.index }
 
 // Connect takes a proxy that has connected. One that may not be registered is
@@ -334,7 +334,7 @@ func (c *Controller) unname(it *item) {
 	}
 }
 
-// newest gives the connection that came last; nil if there is none.
+// newest returns the connection that came last; nil if there is none.
 func (it *item) newest() *connection {
 	if len(it.conns) == 0 {
 		return nil

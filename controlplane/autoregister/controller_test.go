@@ -306,7 +306,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// A proxy whose group does not exist is told; the group may come later.
+// A proxy whose group does not exist is warned; the group may come later.
 func TestNoGroup(t *testing.T) {
 	in(t, func(m *mesh) {
 		one := m.replica("one")

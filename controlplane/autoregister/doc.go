@@ -7,8 +7,8 @@
 //
 // Discovery calls a [Controller] when a proxy connects and when its stream has
 // ended; the config store tells it of groups and entries. For each entry the
-// controller compares what is connected here with what stands in the store, and
-// writes what differs. It is told of its own writes and of those of other
+// controller compares what is connected here with what is in the store, and
+// writes what differs. It receives its own writes and of those of other
 // replicas alike, so that it makes no difference who wrote, in which order, or
 // how often something was tried.
 //
@@ -17,7 +17,7 @@
 // entry that is marked as left, while its proxy is connected here, takes it back
 // at once: a mark is also the question whether anybody has the proxy, which is
 // how entries are found whose replica has crashed. Times in the annotations are
-// for people: how long something lasts each replica measures by itself, so that
+// for users: how long something lasts each replica measures by itself, so that
 // clocks may differ and jump. Each write and removal names the version of the
 // entry that it was decided on.
 //

@@ -66,7 +66,7 @@ func addressFault(p model.ConnectedProxy, strict bool) string {
 	return ""
 }
 
-// accountOf gives the service account of the workloads of a group: as the tools
+// accountOf returns the service account of the workloads of a group: as the tools
 // of Istio take it, default where it names none.
 func accountOf(group *networkingv1alpha3.WorkloadGroup) string {
 	return cmp.Or(group.GetTemplate().GetServiceAccount(), "default")
@@ -132,7 +132,7 @@ func entryOf(key model.Key, p model.ConnectedProxy, group *model.Config) *model.
 	return c
 }
 
-// contentOf gives a hash of what registration writes.
+// contentOf returns a hash of what registration writes.
 func contentOf(c *model.Config) string {
 	h := fnv.New64a()
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(entrySpec(c))
@@ -147,7 +147,7 @@ func contentOf(c *model.Config) string {
 }
 
 // renew brings an entry to what registration writes now, unless it wrote the
-// same before: then what people changed stays. Labels that a person gave the
+// same before: then what users changed stays. Labels that a person gave the
 // object always stay.
 func renew(c, now *model.Config) {
 	if c.Annotations[contentAnnotation] == now.Annotations[contentAnnotation] {

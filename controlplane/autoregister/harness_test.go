@@ -169,7 +169,7 @@ func entryKey(name string) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: name}
 }
 
-// group gives the group web of the service account web.
+// group returns the group web of the service account web.
 func group() *model.Config {
 	return &model.Config{Key: groupKey("web"), APIVersion: "networking.istio.io/v1", Spec: &networkingv1alpha3.WorkloadGroup{
 		Metadata: &networkingv1alpha3.WorkloadGroup_ObjectMeta{
@@ -205,7 +205,7 @@ func (m *mesh) delete(key model.Key) {
 	}
 }
 
-// machine gives a new stream of a proxy of the group web.
+// machine returns a new stream of a proxy of the group web.
 func machine(address string) model.ConnectedProxy {
 	return model.ConnectedProxy{
 		Proxy: &model.Proxy{
@@ -215,7 +215,7 @@ func machine(address string) model.ConnectedProxy {
 	}
 }
 
-// connect registers a new stream, and gives what ends it.
+// connect registers a new stream, and returns what ends it.
 func (r *replica) connect(p model.ConnectedProxy) (leave func()) {
 	r.mesh.t.Helper()
 	if err := r.Connect(p); err != nil {
@@ -224,7 +224,7 @@ func (r *replica) connect(p model.ConnectedProxy) (leave func()) {
 	return func() { r.Gone(p.Proxy) }
 }
 
-// entry gives an entry of the store; nil if there is none.
+// entry returns an entry of the store; nil if there is none.
 func (m *mesh) entry(name string) *model.Config { return m.store.Get(entryKey(name)) }
 
 // wantEntries compares the entries of the store.

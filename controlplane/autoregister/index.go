@@ -21,7 +21,7 @@ type Index struct {
 	byAddress map[netip.Addr]map[model.Key]*model.Config
 }
 
-// NewIndex gives an index without entries.
+// NewIndex returns an index without entries.
 func NewIndex() *Index {
 	return &Index{byKey: map[model.Key]*model.Config{}, byAddress: map[netip.Addr]map[model.Key]*model.Config{}}
 }
@@ -55,7 +55,7 @@ func (x *Index) Hear(events []config.Event) {
 	}
 }
 
-// Labels gives the labels of a proxy as its WorkloadEntry has them: the one that
+// Labels returns the labels of a proxy as its WorkloadEntry has them: the one that
 // it names, or that registration gave it, or else the oldest of its namespace
 // that has one of its addresses and not another service account. Nil means that
 // there is none. The map is the caller's.
@@ -74,7 +74,7 @@ func (x *Index) Labels(proxy *model.Proxy) map[string]string {
 	return labels
 }
 
-// of gives the entry of a proxy. The caller holds mu.
+// of returns the entry of a proxy. The caller holds mu.
 func (x *Index) of(proxy *model.Proxy) *model.Config {
 	names := health.RegisteredNames(proxy)
 	if len(names) == 0 && proxy.WorkloadEntry != "" {
@@ -105,7 +105,7 @@ func fits(c *model.Config, proxy *model.Proxy) bool {
 	return account == "" || account == proxy.ServiceAccount
 }
 
-// beside gives the other entries that have the address of an entry.
+// beside returns the other entries that have the address of an entry.
 func (x *Index) beside(c *model.Config) []model.Key {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -118,7 +118,7 @@ func (x *Index) beside(c *model.Config) []model.Key {
 	return keys
 }
 
-// claimant gives an entry of another identity that has an address: the oldest;
+// claimant returns an entry of another identity that has an address: the oldest;
 // nil if there is none. An entry of the same namespace without a service account
 // is not known to be of another.
 func (x *Index) claimant(own *model.Config) *model.Config {

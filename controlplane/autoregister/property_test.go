@@ -127,7 +127,7 @@ func (s *scene) step() {
 	}
 }
 
-// any gives an entry of the store; nil if there is none.
+// any returns an entry of the store; nil if there is none.
 func (s *scene) any() *model.Config {
 	list := s.m.store.List(model.WorkloadEntry, "")
 	if len(list) == 0 {
@@ -136,7 +136,7 @@ func (s *scene) any() *model.Config {
 	return list[s.rand.IntN(len(list))]
 }
 
-// holders gives the replicas to which machines are connected.
+// holders returns the replicas to which machines are connected.
 func (s *scene) holders() map[string][]string {
 	out := map[string][]string{}
 	for _, st := range s.streams {
@@ -183,7 +183,7 @@ func (s *scene) play(t *testing.T) {
 	s.m.wantEntries("at the end", names...)
 }
 
-// wrong gives an entry that is not held by a replica of its machine; empty if
+// wrong returns an entry that is not held by a replica of its machine; empty if
 // there is none.
 func (s *scene) wrong() string {
 	for name, at := range s.holders() {

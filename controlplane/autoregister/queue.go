@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// item gives what is known of an entry. The caller holds mu.
+// item returns what is known of an entry. The caller holds mu.
 func (c *Controller) item(key model.Key) *item {
 	it := c.work[key]
 	if it == nil {
@@ -116,7 +116,7 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 	}
 }
 
-// pause gives the time until the next try; several that failed together do not
+// pause returns the time until the next try; several that failed together do not
 // come back together.
 func pause(failures int) time.Duration {
 	d := min(firstPause<<min(failures-1, 16), longPause)

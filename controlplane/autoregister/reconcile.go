@@ -25,7 +25,7 @@ type sight struct {
 	lasted, young time.Duration
 }
 
-// reconcile brings an entry to what is connected here, and gives the time after
+// reconcile brings an entry to what is connected here, and returns the time after
 // which that is to be looked at again; 0 means when something happens.
 func (c *Controller) reconcile(ctx context.Context, key model.Key) (time.Duration, error) {
 	stored := c.store.Get(key)
@@ -81,7 +81,7 @@ func (s sight) owns() bool {
 		parse(entrySpec(s.stored).GetAddress()) == addressOf(s.conn.peer)
 }
 
-// describe says for people whose an entry is.
+// describe says whose an entry is.
 func describe(c *model.Config) string {
 	spec := entrySpec(c)
 	text := fmt.Sprintf("service account %q of namespace %s at %s", spec.GetServiceAccount(), c.Namespace, spec.GetAddress())
@@ -104,7 +104,7 @@ func forbidden(p model.ConnectedProxy, group *model.Config) (kind, why string) {
 	return "", ""
 }
 
-// inTheWay gives the entry because of which there can be no entry: an address is
+// inTheWay returns the entry because of which there can be no entry: an address is
 // one workload's. Where two came together, the older one stays.
 func (c *Controller) inTheWay(s sight, now *model.Config) *model.Config {
 	// Held while looking: else the end of the other could be heard between that
@@ -265,7 +265,7 @@ func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error
 // is removed if nobody does.
 func (c *Controller) question() time.Duration { return 2*c.cfg.Grace + slack }
 
-// orphanage gives how much longer an entry of a proxy that is not connected here
+// orphanage returns how much longer an entry of a proxy that is not connected here
 // is believed; 0 means no longer. What this replica wrote before it restarted is,
 // while proxies may come back. Another replica is asked by one entry first: if it
 // takes that back, it lives, and all its entries are right.
@@ -294,7 +294,7 @@ func (c *Controller) orphanage(s sight) time.Duration {
 	return 0
 }
 
-// stamp gives a time for an annotation, which is not that of before.
+// stamp returns a time for an annotation, which is not that of before.
 func stamp(before string) string {
 	now := time.Now().UTC()
 	if text := now.Format(time.RFC3339Nano); text != before {

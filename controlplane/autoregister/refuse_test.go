@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entry gives an entry that a person wrote.
+// entry returns an entry that a person wrote.
 func entry(namespace, name, account, address string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},

@@ -62,13 +62,13 @@ type Key struct {
 	Name      string
 }
 
-// String gives kind/namespace/name, the form that logs and errors use.
+// String returns kind/namespace/name, the form that logs and errors use.
 func (k Key) String() string {
 	return fmt.Sprintf("%s/%s/%s", k.Kind, k.Namespace, k.Name)
 }
 
 // Config is one user object of the mesh as it was read from a store. What a
-// store gives is shared: nobody may write to it; [Config.Clone] gives a copy
+// store returns is shared: nobody may write to it; [Config.Clone] returns a copy
 // that may be changed.
 type Config struct {
 	Key
@@ -83,7 +83,7 @@ type Config struct {
 	// not count.
 	Generation int64
 	// UID tells an object from a later one of the same name; empty when the
-	// store gives none.
+	// store has none.
 	UID string
 	// Created orders objects that compete; see [Older].
 	Created time.Time
@@ -100,7 +100,7 @@ type Config struct {
 	Status any
 }
 
-// Clone gives a copy that shares nothing with c.
+// Clone returns a copy that shares nothing with c.
 func (c *Config) Clone() *Config {
 	if c == nil {
 		return nil
@@ -166,7 +166,7 @@ type Change struct {
 	Keys map[Key]struct{}
 }
 
-// NewChange gives the change of some objects.
+// NewChange returns the change of some objects.
 func NewChange(keys ...Key) Change {
 	c := Change{Keys: make(map[Key]struct{}, len(keys))}
 	for _, k := range keys {
@@ -178,7 +178,7 @@ func NewChange(keys ...Key) Change {
 // Empty reports whether the change holds nothing.
 func (c Change) Empty() bool { return !c.All && len(c.Keys) == 0 }
 
-// Merge gives the union of two changes. Neither is altered.
+// Merge returns the union of two changes. Neither is altered.
 func (c Change) Merge(o Change) Change {
 	m := Change{All: c.All || o.All}
 	if m.All {
@@ -248,7 +248,7 @@ const (
 	DuplicateHost ProblemCode = "duplicate host"
 )
 
-// String gives the line that a person reads.
+// String returns the line that a person reads.
 func (p Problem) String() string {
 	s := p.Reason
 	if p.Object.Name != "" {

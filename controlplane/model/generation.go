@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// SpecGeneration gives the generation of an object, and for a store that counts
+// SpecGeneration returns the generation of an object, and for a store that counts
 // none a number made of the spec: two objects with the same number have the same
 // spec. It fits into a number of JSON.
 func (c *Config) SpecGeneration() int64 {

@@ -23,12 +23,12 @@ const (
 	// ProtocolUDP is in no service: Envoy carries streams only.
 	ProtocolUDP Protocol = "UDP"
 	// ProtocolUnsupported is that of a port that names none of the above: what
-	// comes has to be looked at. Whoever cannot do so treats it as TCP. It is the
+	// comes has to be looked at. A proxy that cannot do so treats it as TCP. It is the
 	// zero value, as in objects, where no protocol means the same.
 	ProtocolUnsupported Protocol = ""
 )
 
-// String gives a name for people, also where there is none.
+// String returns a readable name, also for an unknown protocol.
 func (p Protocol) String() string {
 	if p == ProtocolUnsupported {
 		return "unsupported"

@@ -65,7 +65,7 @@ type Proxy struct {
 	Listens []string
 	// Settings are what was set for it alone; nil means nothing.
 	Settings *ProxySettings
-	// Agent and Envoy are the versions that they say they have, for people; may
+	// Agent and Envoy are the versions that they say they have, for display; may
 	// be empty.
 	Agent, Envoy string
 }

@@ -35,7 +35,7 @@ type ProxySettings struct {
 	Key string
 }
 
-// Keyed gives the settings with their key; nil if nothing is set.
+// Keyed returns the settings with their key; nil if nothing is set.
 func (s ProxySettings) Keyed() *ProxySettings {
 	s.Key = ""
 	if s.HTTP10 || s.IdleTimeout != 0 || s.Unprivileged || s.InboundBalance || s.OutboundBalance {
@@ -53,7 +53,7 @@ func (s ProxySettings) Keyed() *ProxySettings {
 	return &s
 }
 
-// Over gives the settings of a proxy in a mesh whose proxies have a ProxyConfig
+// Over returns the settings of a proxy in a mesh whose proxies have a ProxyConfig
 // unless they say otherwise.
 func (s *ProxySettings) Over(mesh *meshv1alpha1.ProxyConfig) *ProxySettings {
 	if s != nil && s.Configured || mesh.GetGatewayTopology() == nil && mesh.GetProxyHeaders() == nil {

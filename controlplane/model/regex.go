@@ -41,7 +41,7 @@ func CheckRegex(expr string) error {
 	return nil
 }
 
-// wideEscape gives the first escape sequence of a code point above 255.
+// wideEscape returns the first escape sequence of a code point above 255.
 func wideEscape(expr string) string {
 	for i := 0; i+1 < len(expr); i++ {
 		if expr[i] != '\\' {

@@ -155,7 +155,7 @@ func (s *Service) Persistent() bool {
 	return s.Labels[PersistentSessionLabel] != "" || s.Labels[PersistentSessionHeaderLabel] != ""
 }
 
-// ResolutionFor gives how a proxy finds the endpoints: [ResolutionPassthrough] if
+// ResolutionFor returns how a proxy finds the endpoints: [ResolutionPassthrough] if
 // the service wants the address that was dialled, and the proxy knows it.
 func (s *Service) ResolutionFor(p *Proxy) Resolution {
 	if s.Passthrough && p.Role == "sidecar" && !p.Proxyless && p.Interception != InterceptionNone {
@@ -164,7 +164,7 @@ func (s *Service) ResolutionFor(p *Proxy) Resolution {
 	return s.Resolution
 }
 
-// AddressesFor gives the virtual IPs and ranges of the service as a proxy sees
+// AddressesFor returns the virtual IPs and ranges of the service as a proxy sees
 // it: those of its own cluster; those that were allocated, if there are none and
 // the proxy takes such; both kinds of address only if the proxy has both.
 func (s *Service) AddressesFor(p *Proxy) []string {
@@ -223,7 +223,7 @@ type Endpoint struct {
 	// empty ServiceAccount means that no identity is expected.
 	Namespace      string
 	ServiceAccount string
-	// Workload is the name of the workload, for people.
+	// Workload is the name of the workload, for display.
 	Workload string
 	// Hostname is "<hostname>.<subdomain>" of a pod of a headless service that
 	// has a DNS name of its own; otherwise empty.

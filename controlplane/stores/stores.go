@@ -18,7 +18,7 @@ import (
 
 // Config holds what only some kinds of store need.
 type Config struct {
-	// Cluster gives the own cluster, for k8s:// without a path. Nil means the
+	// Cluster returns the own cluster, for k8s:// without a path. Nil means the
 	// kubeconfig that a person uses, or the service account of the pod.
 	Cluster func() (*kube.Client, error)
 	// Revision is that of the control plane; empty means "default".

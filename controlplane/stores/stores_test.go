@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Every scheme has its driver, and what is wrong with a URL is told with the
+// Every scheme has its driver, and what is wrong with a URL is reported with the
 // cure.
 func TestDrivers(t *testing.T) {
 	t.Parallel()

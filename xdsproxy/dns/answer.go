@@ -101,7 +101,7 @@ func (w *writer) record(owner, kind uint16, length int) {
 	w.b = binary.BigEndian.AppendUint16(w.b, uint16(length))
 }
 
-// alias writes that the name is another's, and gives a pointer to that one; 0
+// alias writes that the name is another's, and returns a pointer to that one; 0
 // when the client does not take as much.
 func (w *writer) alias(target []byte) (owner uint16) {
 	if len(w.b)+12+len(target)+1 > w.limit {
@@ -149,7 +149,7 @@ func swap(b []byte, i, j, length int) {
 	copy(b[j:j+length], spare[:length])
 }
 
-// noData ends an answer that says: the name exists, but has nothing of this
+// noData ends an answer that says: the name exists, but has no record of this
 // kind. Without that, some resolvers take the name for one that does not exist
 // and never use the address that it has.
 func (w *writer) noData() []byte {

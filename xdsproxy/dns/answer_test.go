@@ -113,7 +113,7 @@ func TestAnswers(t *testing.T) {
 				if diff := cmp.Diff(slices.Sorted(slices.Values(test.want)), data(r.Answer)); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
-				// A chain stands in its order: some resolvers read it only once.
+				// A chain is in its order: some resolvers read it only once.
 				if len(r.Answer) > 1 && strings.Contains(r.Answer[1].String(), "CNAME") {
 					t.Errorf("the alias does not come first: %v", r.Answer)
 				}

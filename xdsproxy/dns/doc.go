@@ -6,7 +6,7 @@
 // of resolv.conf, which is read again when it changes.
 //
 // The agent's main function binds its sockets, creates and runs it; the relay
-// gives each name table to [Server.Update]. A table becomes an immutable lookup
+// passes each name table to [Server.Update]. A table becomes an immutable lookup
 // behind an atomic pointer, and an answer from it is written straight into the
 // buffer that is sent: nothing is allocated for it, however large the table
 // is. Messages of upstream servers are read and written by miekg/dns.

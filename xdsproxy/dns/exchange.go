@@ -84,7 +84,7 @@ func isAnswer(msg []byte) bool {
 
 var errMalformed = errors.New("the answer is malformed")
 
-// wellFormed gives a message that can be read to its end. One that was cut in
+// wellFormed returns a message that can be read to its end. One that was cut in
 // the middle of a record loses all its records: the client asks again over TCP.
 func (a *ask) wellFormed(msg []byte) ([]byte, error) {
 	var m miekg.Msg
@@ -167,7 +167,7 @@ func (s *Server) exchangeUDP(ctx context.Context, server string, a *ask) ([]byte
 		}
 		msg := buffer[:n]
 		if !a.matches(msg, id) {
-			// Whoever sent it, the answer may still come.
+			// Even if a stranger sent it, the answer may still come.
 			s.metrics.ignored.Inc()
 			continue
 		}

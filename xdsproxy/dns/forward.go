@@ -20,7 +20,7 @@ const (
 	maxForwards = 512
 	maxFlights  = 512
 	// staleAfter is how long upstream is waited for when there is a last answer
-	// (RFC 8767): resolvers do not wait for ever either.
+	// (RFC 8767): resolvers do not wait forever either.
 	staleAfter = 1800 * time.Millisecond
 	// recheckAfter is how long upstream counts as dead once it has not answered:
 	// last answers are given at once meanwhile, while upstream is asked again.
@@ -112,7 +112,7 @@ func (f *flights) dead(now time.Time) bool {
 	return now.Before(f.deadUntil)
 }
 
-// join gives the flight of a request, a new one if there is none, or nil when
+// join returns the flight of a request, a new one if there is none, or nil when
 // there are too many.
 func (s *Server) join(ctx context.Context, f *forward) *flight {
 	key := f.flightKey()
@@ -159,7 +159,7 @@ func (s *Server) fly(ctx context.Context, f *forward, key flightKey, fl *flight)
 	}
 }
 
-// serve gives the answer to a request that the table cannot answer, nil when
+// serve returns the answer to a request that the table cannot answer, nil when
 // the server ends.
 func (s *Server) serve(ctx context.Context, f *forward) []byte {
 	if s.sent.has(&f.ask, f.id) {
@@ -246,7 +246,7 @@ func (f *forward) reply(raw []byte, stale bool) []byte {
 	m.RecursionAvailable = true
 	m.Question = []miekg.Question{{Name: name, Qtype: f.qtype, Qclass: classIN}}
 	if m.Rcode == miekg.RcodeNameError && f.known {
-		// Upstream does not know the name. The mesh does, but has nothing of this kind.
+		// Upstream does not know the name. The mesh does, but has no record of this kind.
 		m.Rcode = miekg.RcodeSuccess
 	}
 	extra := m.Extra[:0]

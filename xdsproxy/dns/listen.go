@@ -37,7 +37,7 @@ type Placement struct {
 
 // Place decides by the address that the agent was given. A server on port 53 is
 // the one that resolv.conf names, as in a VM without capture: who comes after
-// it stands in a file of its own.
+// it has a file of its own.
 func Place(address string, root bool) Placement {
 	if address == "" {
 		address = DefaultAddress

@@ -191,7 +191,7 @@ func (q *query) parseAdditional(records int, tcp bool) (version uint8, ok bool) 
 	return version, true
 }
 
-// skipName gives where a name ends, -1 if it does not.
+// skipName returns where a name ends, -1 if it does not.
 func skipName(msg []byte, at int) int {
 	for at < len(msg) {
 		switch n := int(msg[at]); {

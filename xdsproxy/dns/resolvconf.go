@@ -28,7 +28,7 @@ const (
 )
 
 // ReadResolvConf reads servers and search domains from the first of the files
-// that exists. A [Server] that is given what it returns follows the files.
+// that exists. A [Server] with its result follows the files.
 func ReadResolvConf(paths ...string) (Upstream, error) {
 	var missing error
 	for _, path := range paths {
@@ -79,7 +79,7 @@ func (s stamp) same(other stamp) bool {
 		(s.info == nil) == (other.info == nil) && (s.info == nil || os.SameFile(s.info, other.info))
 }
 
-// look gives the state of the first of the files that exists.
+// look returns the state of the first of the files that exists.
 func look(paths []string) stamp {
 	for _, path := range paths {
 		if info, err := os.Stat(path); err == nil {

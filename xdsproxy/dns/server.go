@@ -133,7 +133,7 @@ func (s *Server) build(from *nds.Table) {
 // Ready reports whether there is a table.
 func (s *Server) Ready() bool { return s.table.Load() != nil }
 
-// Table gives the table as it came, nil before the first one.
+// Table returns the table as it came, nil before the first one.
 func (s *Server) Table() *nds.Table {
 	encoded := s.source.Load()
 	if encoded == nil {
@@ -163,7 +163,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // respond answers a request at once if it can, into dst, which is empty. If it
-// cannot it gives what to ask upstream. Neither: the request is dropped.
+// cannot it returns what to ask upstream. Neither: the request is dropped.
 func (s *Server) respond(dst []byte, q *query, msg []byte, tcp bool) (reply []byte, ask *forward) {
 	s.metrics.requests.Inc()
 	switch code := q.parse(msg, tcp); code {

@@ -11,7 +11,7 @@ import (
 
 // controlSize has the system tell with each request which address it was sent
 // to, if the socket has more than one: the same octets, sent with the answer,
-// make that its source. It gives how many they are at most, 0 for none.
+// make that its source. It returns how many they are at most, 0 for none.
 func controlSize(conn *net.UDPConn) int {
 	const enough = 64
 	address, ok := conn.LocalAddr().(*net.UDPAddr)

@@ -67,7 +67,7 @@ func (s *staleAnswers) put(key staleKey, raw []byte, now time.Time) {
 	}
 }
 
-// get gives the last answer, nil when there is none or it is too old.
+// get returns the last answer, nil when there is none or it is too old.
 func (s *staleAnswers) get(key staleKey, now time.Time) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,7 @@ func newZone(domain, namespace string, search []string) zone {
 	return z
 }
 
-// build makes a table. It also gives the number of hosts that have no name or
+// build makes a table. It also returns the number of hosts that have no name or
 // no address that can be used. Hosts are taken in order, so that the same
 // table always answers the same: a full name wins over another host's short
 // forms, and of two equal names the first.
@@ -95,7 +95,7 @@ func (t *table) add(h *host, wire string) {
 	}
 }
 
-// newHost gives nil when the name is none, or no address is one.
+// newHost returns nil when the name is none, or no address is one.
 func newHost(name string, ips []string) *host {
 	wire, ok := wireName(name)
 	if !ok || wire == "\x01*" { // a star alone would be every name there is
@@ -144,7 +144,7 @@ func (z zone) shortForms(name string, h nds.Host) []string {
 	return append(forms, h.AltHosts...)
 }
 
-// wireName gives a name in the form of the table's keys.
+// wireName returns a name in the form of the table's keys.
 func wireName(name string) (wire string, ok bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if len(name)+1 > maxName {
@@ -163,7 +163,7 @@ func wireName(name string) (wire string, ok bool) {
 }
 
 // find looks a name up. Of an alias, which is a name of the table with a
-// search domain behind it, it also gives the name that it stands for.
+// search domain behind it, it also returns the name that it stands for.
 //
 // A resolver appends its search domains before it asks for a name as it was
 // written; answering then spares it the rest of its list, and upstream the
@@ -200,7 +200,7 @@ func (t *table) find(q *query) (h *host, target []byte) {
 	return nil, nil
 }
 
-// cut gives where a domain at the end of the name begins, 0 when the name does
+// cut returns where a domain at the end of the name begins, 0 when the name does
 // not end with it. A label whose octets only look like the domain does no harm:
 // what stands before it then ends within a label, as no name of the table does.
 func (q *query) cut(domain string) int {

@@ -39,7 +39,7 @@ func (s *Server) serveUDP(ctx context.Context, conn *net.UDPConn) error {
 		local := oob[:oobn]
 		switch {
 		case reply != nil:
-			// Whoever asked asks again if it is lost.
+			// The client asks again if it is lost.
 			_, _, _ = conn.WriteMsgUDPAddrPort(reply, local, peer)
 		case forward != nil:
 			local = bytes.Clone(local)

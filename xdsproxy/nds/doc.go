@@ -6,7 +6,7 @@
 //
 // A control plane makes a [Table] of the names that a proxy may look up and
 // sends it as the one resource of type [TypeURL]; the agent's relay reads it
-// and gives it to the agent's DNS server. The message is small and has no
+// and passes it to the agent's DNS server. The message is small and has no
 // generated code, so it is written and read field by field.
 //
 // The package knows nothing of DNS, of streams or of services, and imports

@@ -146,7 +146,7 @@ func (s *store) part() (*os.File, error) {
 	return os.CreateTemp(s.dir, partPrefix+"*")
 }
 
-// finish gives a written file its place: whole and on the disk, or not at all.
+// finish moves a written file to its place: whole and on the disk, or not at all.
 func (s *store) finish(f *os.File, path string, mode os.FileMode, err error) error {
 	if err != nil {
 		return errors.Join(err, durable.Discard(f))

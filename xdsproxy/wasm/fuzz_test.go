@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// FuzzRewrite gives the cache any bytes as a resource. Whatever it sends must
+// FuzzRewrite passes the cache any bytes as a resource. Whatever it sends must
 // be readable, and must have lost the agent's hints.
 func FuzzRewrite(f *testing.F) {
 	s := pluginSpec{name: "p", url: "gopher://x", sha256: "00", env: hints()}
@@ -54,7 +54,7 @@ func FuzzRewrite(f *testing.F) {
 	})
 }
 
-// FuzzResponse gives the cache any bytes as a response.
+// FuzzResponse passes the cache any bytes as a response.
 func FuzzResponse(f *testing.F) {
 	s := pluginSpec{name: "p", url: "gopher://x"}.resource(f)
 	f.Add(appendMessage(nil, responseResources, s), false)
@@ -77,7 +77,7 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// FuzzURL gives a plugin any URL: it is refused, or names a module that has a
+// FuzzURL sets any URL in a plugin: it is refused, or names a module that has a
 // place of its own below the directory.
 func FuzzURL(f *testing.F) {
 	for _, url := range []string{

@@ -93,7 +93,7 @@ func checkLocalCode(t *testing.T, c *Cache, file, want string) {
 			t.Errorf("%s: %v, want %q", place, o.Err, want)
 		}
 		if want != "" && strings.Contains(string(o.Resource), file) {
-			t.Errorf("%s: Envoy is told of the file", place)
+			t.Errorf("%s: Envoy receives the file", place)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type download struct {
 	store  *store
 }
 
-// discard gives up a download.
+// discard abandons a download.
 func (d *download) discard() {
 	_ = d.file.Close() // closed already, if the cache could not take it
 	_ = os.Remove(d.file.Name())

@@ -143,7 +143,7 @@ func readPolicy(s string) pullPolicy {
 	}
 }
 
-// shown is the URL for people, without what may be a secret.
+// shown is the URL for messages, without what may be a secret.
 func (r request) shown() string {
 	if r.image != nil {
 		return "oci://" + r.image.Name()

@@ -39,10 +39,10 @@ type Response struct {
 	Failures []Outcome
 }
 
-// maxReasons is of how many failures the control plane is told the reason.
+// maxReasons is for how many failures the control plane receives the reason.
 const maxReasons = 8
 
-// Reason is what the control plane is told about the failures, in one line;
+// Reason is what the control plane receives about the failures, in one line;
 // empty without failures.
 func (r Response) Reason() string {
 	var reasons []string

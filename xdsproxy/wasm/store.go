@@ -219,7 +219,7 @@ func (s *store) reserve(n int64) error {
 	return nil
 }
 
-// release gives back what was reserved.
+// release frees what was reserved.
 func (s *store) release(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

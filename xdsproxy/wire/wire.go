@@ -5,7 +5,7 @@ package wire
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// Field is one field as it stands in a message. The slices are parts of the
+// Field is one field as it is in a message. The slices are parts of the
 // message.
 type Field struct {
 	Number protowire.Number
