@@ -19,11 +19,7 @@ import (
 // proxylessRoutes are one configuration for each host and port.
 func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
 	b := g.newRouteBuilder(s, g.view(s))
-	// The builder makes routes for an Envoy: what gRPC takes of them is sorted
-	// out here.
-	envoy := *s.proxy
-	envoy.Proxyless = false
-	b.Proxy = &envoy
+	// The builder makes routes for an Envoy: forGRPC adapts them.
 	p := &part{}
 	for _, h := range proxylessHosts(b) {
 		h.domains = []string{"*"} // whoever asks for these routes has dialed the host

@@ -184,20 +184,6 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestProxyless: clients without an Envoy refuse routes with settings of filters
-// that they do not know.
-func TestProxyless(t *testing.T) {
-	t.Parallel()
-	b, h := builderOf(t, Sidecars, `{"http":[{"corsPolicy":{"allowOrigins":[{"exact":"*"}]},"fault":{"abort":{"httpStatus":500,"percentage":{"value":100}}},"route":[{"destination":{"host":"a"}}]}]}`)
-	if got := len(one(t, b, h).GetTypedPerFilterConfig()); got != 2 {
-		t.Errorf("%d settings of filters for an Envoy, want 2", got)
-	}
-	b.Proxy.Proxyless = true
-	if got := len(one(t, b, h).GetTypedPerFilterConfig()); got != 0 {
-		t.Errorf("%d settings of filters for a client without one", got)
-	}
-}
-
 // TestSpoiltFilters: what no filter would take is answered with 503 in place of
 // the route, and its author hears of it.
 func TestSpoiltFilters(t *testing.T) {
