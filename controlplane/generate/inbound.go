@@ -253,10 +253,7 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 // filters lead the connections to the application.
 func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
 	if http {
-		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, s.plugins.HTTP(extension.Server, to.port))
-		if to.grpcWeb {
-			parts.WithGRPCWeb(hcm)
-		}
+		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, parts.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port), GRPCWeb: to.grpcWeb})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{parts.HTTPFilter(hcm)}
 	}

@@ -72,7 +72,7 @@ func httpProxyAddress(s *scope) string {
 func httpProxyListener(s *scope, port uint32) *listenerv3.Listener {
 	address := httpProxyAddress(s)
 	name := address + "_" + parts.Number(port)
-	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, s.plugins.HTTP(extension.Client, port))
+	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, parts.Filters{Plugins: s.plugins.HTTP(extension.Client, port)})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
 	return &listenerv3.Listener{
 		Name:             name,

@@ -9,8 +9,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
-	httpsetfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -162,36 +160,11 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 
 // outboundHTTP is the filter for the requests of a listener.
 func (s *scope) outboundHTTP(in *outboundListener, name string) *listenerv3.Filter {
-	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, s.plugins.HTTP(extension.Client, in.port))
+	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, parts.Filters{
+		Plugins: s.plugins.HTTP(extension.Client, in.port), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
+	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: s.routesName(in)}}
-	if in.grpcWeb {
-		parts.WithGRPCWeb(hcm)
-	}
-	if in.host != "" {
-		i := len(hcm.GetHttpFilters()) - 1 // before the router
-		hcm.HttpFilters = slices.Insert(hcm.HttpFilters, i, saysHTTP())
-	}
 	return parts.HTTPFilter(hcm)
-}
-
-// saysHTTP makes mutual TLS to a port that did not say what it speaks offer the
-// ALPN of requests, so that the other side reads them as such. It offers none
-// that could be chosen: the first bytes say which HTTP it is.
-func saysHTTP() *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{
-		Name: "envoy.filters.http.set_filter_state",
-		ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: parts.Pack(&httpsetfilterstatev3.Config{
-			OnRequestHeaders: []*setfilterstatev3.FilterStateValue{{
-				Key: &setfilterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
-				Value: &setfilterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
-					Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-						Specifier: &corev3.DataSource_InlineString{InlineString: parts.ALPNMeshHTTP1 + "," + parts.ALPNMesh},
-					}},
-				}},
-				SharedWithUpstream: setfilterstatev3.FilterStateValue_ONCE,
-			}},
-		})},
-	}
 }
 
 // virtualOutbound takes what the application sends anywhere, and gives it to

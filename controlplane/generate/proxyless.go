@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
-	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
@@ -100,23 +98,10 @@ func (p *part) take(h *virtualHost, r *xds.Resource, err error) {
 
 // apiListener leads a client to its routes.
 func apiListener(name, routes string) *listenerv3.Listener {
-	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: parts.Pack(&hcmv3.HttpConnectionManager{
+	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix:     routes,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: routes}},
-		HttpFilters: []*hcmv3.HttpFilter{
-			{
-				// Idle unless the route names a fault. A library that does not
-				// know it goes without.
-				Name: parts.FaultFilter, IsOptional: true,
-				ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: parts.Pack(&faultv3.HTTPFault{})},
-			},
-			routerFilter(),
-		},
-	})}}
-}
-
-func routerFilter() *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{
-		Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: parts.Pack(&routerv3.Router{})},
 	}
+	parts.Filters{Library: parts.LibraryClient}.Apply(hcm)
+	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: parts.Pack(hcm)}}
 }

@@ -100,18 +100,16 @@ func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 // serverListener takes what comes for a server. The library compares the address
 // with its own, byte by byte, and hands every request to the application.
 func serverListener(at server, denied *parts.Denied) *listenerv3.Listener {
-	filters := []*hcmv3.HttpFilter{routerFilter()}
-	if at.secure {
-		filters = append(denied.HTTPFilters(), filters...)
+	hcm := &hcmv3.HttpConnectionManager{
+		StatPrefix:     "inbound_" + parts.HostPort(at.host, at.port),
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
 	}
-	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{{
-		Name: "envoy.filters.network.http_connection_manager",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: parts.Pack(&hcmv3.HttpConnectionManager{
-			StatPrefix:     "inbound_" + parts.HostPort(at.host, at.port),
-			RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
-			HttpFilters:    filters,
-		})},
-	}}}
+	filters := parts.Filters{Library: parts.LibraryServer}
+	if at.secure {
+		filters.Denied = denied
+	}
+	filters.Apply(hcm)
+	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{parts.HTTPFilter(hcm)}}
 	if at.secure {
 		chain.Name, chain.TransportSocket = "inbound-mtls", serverTLS()
 	}

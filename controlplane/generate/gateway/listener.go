@@ -178,11 +178,9 @@ func (b *chains) http(servers []*server) *listenerv3.Filter {
 	if prefix == "" {
 		prefix = "outbound_" + b.name()
 	}
-	hcm := parts.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, b.Plugins(b.port))
+	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
+	hcm := parts.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, parts.Filters{Plugins: b.Plugins(b.port), GRPCWeb: grpcWeb})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: b.routeName(first.route)}}
-	if slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb }) {
-		parts.WithGRPCWeb(hcm)
-	}
 	return parts.HTTPFilter(hcm)
 }
 

@@ -4,11 +4,9 @@
 package parts
 
 import (
-	"slices"
 	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -18,8 +16,8 @@ import (
 // GatewayHTTP serves the requests of clients outside the mesh. What stands
 // before the gateway decides which addresses and certificates it believes; with
 // nothing before it, those of the connection. A nil topology means that.
-func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology, plugins Plugins) *hcmv3.HttpConnectionManager {
-	hcm := commonHTTP(mesh, statPrefix, plugins)
+func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology, filters Filters) *hcmv3.HttpConnectionManager {
+	hcm := commonHTTP(mesh, statPrefix, filters)
 	hcm.ServerName = "istio-envoy"
 	hcm.UseRemoteAddress = wrapperspb.Bool(true)
 	hcm.XffNumTrustedHops = topology.GetNumTrustedProxies()
@@ -31,20 +29,6 @@ func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *mes
 		}
 	}
 	return hcm
-}
-
-// WithGRPCWeb lets the connection manager translate requests of browsers.
-func WithGRPCWeb(hcm *hcmv3.HttpConnectionManager) {
-	const name = "envoy.filters.http.grpc_web"
-	if slices.ContainsFunc(hcm.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == name }) {
-		return
-	}
-	// Behind the filters of the user's, which see what came; what is behind it
-	// sees gRPC.
-	at := slices.IndexFunc(hcm.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == grpcStatsFilter })
-	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, max(at, 0), &hcmv3.HttpFilter{
-		Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&grpcwebv3.GrpcWeb{})},
-	})
 }
 
 // ProxyProtocol is the listener filter that takes the address of the client from

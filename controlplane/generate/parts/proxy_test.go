@@ -56,15 +56,15 @@ func TestApplyHTTP(t *testing.T) {
 	mesh := &meshv1alpha1.MeshConfig{}
 	const in, out = corev3.TrafficDirection_INBOUND, corev3.TrafficDirection_OUTBOUND
 	inbound := func(s *model.ProxySettings) *hcmv3.HttpConnectionManager {
-		return managed(t, InboundHTTP(mesh, "x", nil), in, false, s)
+		return managed(t, InboundHTTP(mesh, "x", Filters{}), in, false, s)
 	}
 	outbound := func(s *model.ProxySettings) *hcmv3.HttpConnectionManager {
-		return managed(t, OutboundHTTP(mesh, "x", nil), out, false, s)
+		return managed(t, OutboundHTTP(mesh, "x", Filters{}), out, false, s)
 	}
 	edge := func(s *model.ProxySettings) *hcmv3.HttpConnectionManager {
-		return managed(t, GatewayHTTP(mesh, "x", nil, nil), out, true, s)
+		return managed(t, GatewayHTTP(mesh, "x", nil, Filters{}), out, true, s)
 	}
-	if got := inbound(nil); !proto.Equal(got, InboundHTTP(mesh, "x", nil)) {
+	if got := inbound(nil); !proto.Equal(got, InboundHTTP(mesh, "x", Filters{})) {
 		t.Errorf("nothing set: %v", got)
 	}
 	s := settingsFrom(t, "", model.ProxySettings{HTTP10: true, IdleTimeout: 7 * time.Second})

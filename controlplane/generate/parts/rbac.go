@@ -142,15 +142,6 @@ func verifiesClients(chain *listenerv3.FilterChain) *tlsv3.DownstreamTlsContext 
 	return context
 }
 
-// HTTPFilters are those that refuse requests of denied identities, for servers
-// that have no network filters.
-func (d *Denied) HTTPFilters() []*hcmv3.HttpFilter {
-	if d == nil || d.http == nil {
-		return nil
-	}
-	return []*hcmv3.HttpFilter{d.http}
-}
-
 // nobody is a name that no certificate of a mesh carries: a trust domain has no
 // slash at its end.
 const nobody = "spiffe://denied.invalid//"

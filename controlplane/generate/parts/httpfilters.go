@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package parts
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
+	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	httpsetfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
+)
+
+// The names of the filters that routes configure.
+const (
+	FaultFilter = "envoy.filters.http.fault"
+	CORSFilter  = "envoy.filters.http.cors"
+)
+
+// Library says whether a connection manager belongs to an application that reads
+// xDS itself, through gRPC: such a library knows few filters.
+type Library int
+
+const (
+	// NoLibrary is an Envoy.
+	NoLibrary Library = iota
+	// LibraryClient sends requests, and LibraryServer receives them.
+	LibraryClient
+	LibraryServer
+)
+
+// Filters decides which HTTP filters a connection manager has. The zero value is that
+// of an Envoy without options.
+type Filters struct {
+	// Plugins are the filters of users.
+	Plugins Plugins
+	// GRPCWeb translates requests of browsers.
+	GRPCWeb bool
+	// OffersHTTP makes mutual TLS to the upstream offer the ALPN of requests.
+	OffersHTTP bool
+	// Denied refuses requests of denied identities, where no network filter does;
+	// nil refuses none.
+	Denied *Denied
+	// Library is for applications without an Envoy.
+	Library Library
+}
+
+// filterRow is one HTTP filter, or the place of some filters of users.
+type filterRow struct {
+	name     string
+	config   proto.Message
+	on       bool
+	optional bool   // a proxy that does not know it goes without
+	reason   string // for its place in the order
+	made     []*hcmv3.HttpFilter
+}
+
+// table lists all HTTP filters in the order in which a request meets them. It is the
+// only place that adds HTTP filters to a connection manager.
+func (f Filters) table() []filterRow {
+	envoy := f.Library == NoLibrary
+	return []filterRow{
+		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
+		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},
+		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHZ], on: envoy, reason: "authorizes a known caller before the rules of the mesh"},
+		{made: f.Plugins[extensionsv1alpha1.PluginPhase_STATS], on: envoy, reason: "sees the requests that were let in"},
+		{made: f.Plugins[extensionsv1alpha1.PluginPhase_UNSPECIFIED_PHASE], on: envoy, reason: "the last filters of users, before what answers instead of the upstream"},
+		{name: "envoy.filters.http.grpc_web", config: &grpcwebv3.GrpcWeb{}, on: envoy && f.GRPCWeb, reason: "filters of users see what was sent, and later filters see gRPC"},
+		{name: "envoy.filters.http.grpc_stats", config: grpcStats(), on: envoy, reason: "counts every gRPC request, also those that later filters answer"},
+		{name: FaultFilter, config: &faultv3.HTTPFault{}, on: f.Library != LibraryServer, optional: !envoy, reason: "acts as the upstream, so behind what counts requests; idle unless the route names a fault"},
+		{name: CORSFilter, config: &corsv3.Cors{}, on: envoy, reason: "answers preflight requests that no fault hit; idle unless the route has a policy"},
+		{name: "envoy.filters.http.set_filter_state", config: offersHTTP(), on: envoy && f.OffersHTTP, reason: "only for requests that are sent to the upstream"},
+		{name: "envoy.filters.http.router", config: &routerv3.Router{}, on: true, reason: "terminal: sends the request, so nothing can follow"},
+	}
+}
+
+// Apply sets the HTTP filters of a connection manager.
+func (f Filters) Apply(hcm *hcmv3.HttpConnectionManager) {
+	hcm.HttpFilters = nil
+	for _, row := range f.table() {
+		if !row.on {
+			continue
+		}
+		hcm.HttpFilters = append(hcm.HttpFilters, row.made...)
+		if row.config != nil {
+			hcm.HttpFilters = append(hcm.HttpFilters, &hcmv3.HttpFilter{
+				Name: row.name, IsOptional: row.optional, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(row.config)},
+			})
+		}
+	}
+}
+
+func (d *Denied) httpFilters() []*hcmv3.HttpFilter {
+	if d == nil || d.http == nil {
+		return nil
+	}
+	return []*hcmv3.HttpFilter{d.http}
+}
+
+func grpcStats() proto.Message {
+	return &grpcstatsv3.FilterConfig{
+		EmitFilterState:        true,
+		PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
+	}
+}
+
+// offersHTTP makes mutual TLS to a port of unknown protocol offer the ALPN of
+// requests, so that the other side reads them as such. It offers none that could be
+// chosen: the first bytes say which HTTP it is.
+func offersHTTP() proto.Message {
+	return &httpsetfilterstatev3.Config{
+		OnRequestHeaders: []*setfilterstatev3.FilterStateValue{{
+			Key: &setfilterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
+			Value: &setfilterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+					Specifier: &corev3.DataSource_InlineString{InlineString: ALPNMeshHTTP1 + "," + ALPNMesh},
+				}},
+			}},
+			SharedWithUpstream: setfilterstatev3.FilterStateValue_ONCE,
+		}},
+	}
+}
