@@ -47,7 +47,7 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 	}
 	eventually(t, limit, func() string {
 		out, err := s.tool("status")
-		if err == nil && strings.Contains(out, "REJECTED") && strings.Contains(out, "rejected something") && strings.Contains(out, "NO_SUCH_OPERATOR") && !strings.Contains(out, "all have what they were sent") {
+		if err != nil && strings.Contains(out, "REJECTED") && strings.Contains(out, "rejected something") && strings.Contains(out, "NO_SUCH_OPERATOR") && !strings.Contains(out, "all have what they were sent") {
 			return ""
 		}
 		return fmt.Sprintf("outrigger status, %v:\n%s", err, out)

@@ -6,6 +6,7 @@ package xdsproxy
 import (
 	"bytes"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 )
 
@@ -51,7 +52,7 @@ func (s *stream) refuse(r response, err error) {
 	s.proxy.state.settled(r.typeURL, reason)
 	s.proxy.metrics.rejected.WithLabelValues(s.proxy.state.label(r.typeURL)).Inc()
 	if s.delta {
-		rejection := (wire{delta: true}).settle(appendText(nil, deltaTypeURL, r.typeURL), r.nonce, reason)
+		rejection := (wire{delta: true}).settle(appendText(nil, deltaTypeURL, r.typeURL), r.nonce, codes.Internal, reason)
 		s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
 		s.outbox.put(r.typeURL, rejection)
 	}

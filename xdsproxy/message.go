@@ -35,26 +35,32 @@ func (w wire) ask(typeURL string, names []string) []byte {
 
 // answer acknowledges a response, or rejects it for a reason. accepted is the
 // version that counts then.
-func (w wire) answer(r response, accepted, reason string) []byte {
+func (w wire) answer(r response, accepted string, code codes.Code, reason string) []byte {
 	var b []byte
 	if !w.delta {
 		b = appendText(b, sotwVersion, accepted)
 	}
-	return w.settle(append(b, w.subscribe(r.typeURL)...), r.nonce, reason)
+	return w.settle(append(b, w.subscribe(r.typeURL)...), r.nonce, code, reason)
 }
 
-// settle appends nonce and reason to a request.
-func (w wire) settle(b []byte, nonce, reason string) []byte {
+// settle appends nonce and reason to a request; an empty reason is an acceptance.
+func (w wire) settle(b []byte, nonce string, code codes.Code, reason string) []byte {
 	number := sotwNonce
 	if w.delta {
 		number = deltaNonce
 	}
-	return append(appendText(b, number, nonce), w.errorDetail(reason)...)
+	return append(appendText(b, number, nonce), w.errorDetail(code, reason)...)
 }
 
-// errorDetail is the field that makes a request a rejection. Fields may follow
-// one another in any order: it can be appended to a request.
-func (w wire) errorDetail(reason string) []byte {
+// codeRewritten is the code of the rejection of a response that could not be
+// rewritten, as Istio's agent sends it. A control plane knows by it that Envoy did
+// not see what is rejected, and that the agent retries.
+const codeRewritten = codes.OK
+
+// errorDetail is the field that makes a request a rejection, or a health report
+// that says unhealthy. Fields may follow one another in any order: it can be
+// appended to a request.
+func (w wire) errorDetail(code codes.Code, reason string) []byte {
 	if reason == "" {
 		return nil
 	}
@@ -62,7 +68,10 @@ func (w wire) errorDetail(reason string) []byte {
 	if w.delta {
 		number = deltaErrorDetail
 	}
-	status := protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType), uint64(codes.Internal))
+	var status []byte
+	if code != codes.OK {
+		status = protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType), uint64(code))
+	}
 	status = appendText(status, statusMessage, strings.ToValidUTF8(reason, "?"))
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), status)
 }

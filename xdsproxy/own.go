@@ -6,6 +6,8 @@ package xdsproxy
 import (
 	"context"
 	"sync"
+
+	"google.golang.org/grpc/codes"
 )
 
 // outbox holds what the agent itself has to say upstream. A caller that puts
@@ -129,7 +131,7 @@ func (s *stream) consume(f *frame, r response) {
 	}
 	p.metrics.own.WithLabelValues(r.typeURL, result).Inc()
 	p.state.settled(r.typeURL, reason)
-	answer := s.answer(r, s.accepted[r.typeURL], reason)
+	answer := s.answer(r, s.accepted[r.typeURL], codes.Internal, reason)
 	s.record(func(to Recording) {
 		to.Response(f.data)
 		to.Request(frameOf(answer).data)
@@ -152,7 +154,7 @@ func (h health) request(w wire) []byte {
 	if message == "" {
 		message = "unhealthy"
 	}
-	return append(b, w.errorDetail(message)...)
+	return append(b, w.errorDetail(codes.Internal, message)...)
 }
 
 // ReportHealth tells the control plane how the application is, with the reason

@@ -123,11 +123,11 @@ func (rw *rewriting) reject(w wire, r response, wrong string) []byte {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	if w.delta || rw.last == nil {
-		return w.answer(r, rw.accepted, wrong)
+		return w.answer(r, rw.accepted, codeRewritten, wrong)
 	}
 	// Of a field that occurs twice the later one counts.
 	b := append(rw.last[:len(rw.last):len(rw.last)], rw.version()...)
-	return w.settle(b, r.nonce, wrong)
+	return w.settle(b, r.nonce, codeRewritten, wrong)
 }
 
 // note keeps what a rejection needs from Envoy's request, and adds to Envoy's
@@ -153,7 +153,7 @@ func (rw *rewriting) note(f *frame, r request, w wire) (wrong string) {
 	if !w.delta {
 		added = rw.version()
 	}
-	f.data = append(f.data[:len(f.data):len(f.data)], mem.SliceBuffer(append(added, w.errorDetail(wrong)...)))
+	f.data = append(f.data[:len(f.data):len(f.data)], mem.SliceBuffer(append(added, w.errorDetail(codeRewritten, wrong)...)))
 	return wrong
 }
 

@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -168,12 +169,12 @@ func TestOwnMessages(t *testing.T) {
 				&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"a", "b"}},
 			},
 			{
-				"accept", w.answer(r, "v2", ""),
+				"accept", w.answer(r, "v2", codes.OK, ""),
 				&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: "v2", ResponseNonce: "n"},
 				&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: "n"},
 			},
 			{
-				"reject", w.answer(r, "v1", "bad\xff"),
+				"reject", w.answer(r, "v1", codes.Internal, "bad\xff"),
 				&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: "v1", ResponseNonce: "n", ErrorDetail: &status.Status{Code: 13, Message: "bad?"}},
 				&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: "n", ErrorDetail: &status.Status{Code: 13, Message: "bad?"}},
 			},

@@ -51,10 +51,6 @@ func refOf(k model.Key) report.Ref {
 	return report.Ref{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name}
 }
 
-// explained are the types of the resources that are looked at: those of sets, and
-// then what listeners ask for.
-var explained = append(slices.Clone(xds.Types), xds.TypeExtension)
-
 // origin makes origins, once for proxies that see the same.
 type origin struct {
 	d    debugger
@@ -105,7 +101,7 @@ func (o *origin) of(p *model.Proxy) *origins {
 
 // made gives the set of a type that is made for a proxy.
 func (d debugger) made(st *stream, typ int) *xds.Set {
-	return d.generate(d.mesh, st.proxy, explained[typ])
+	return d.generate(d.mesh, st.proxy, configTypes[typ])
 }
 
 // parts calls for each resource that is made for a proxy with the objects that
@@ -113,7 +109,7 @@ func (d debugger) made(st *stream, typ int) *xds.Set {
 func (o *origin) parts(st *stream, call func(typ int, keys []model.Key)) {
 	from := o.of(st.proxy)
 	self := from.own(st.proxy, o.peers)
-	for i, typeURL := range explained {
+	for i, typeURL := range configTypes {
 		for _, r := range o.d.made(st, i).Resources {
 			call(i, joined(from.of(typeURL, r.Name), self.of(typeURL, r)))
 		}
@@ -125,7 +121,7 @@ func (o *origin) parts(st *stream, call func(typ int, keys []model.Key)) {
 func (o *origin) having(st *stream, key model.Key) map[item]bool {
 	mine, from := map[item]bool{}, o.of(st.proxy)
 	self := from.own(st.proxy, o.peers)
-	for i, typeURL := range explained {
+	for i, typeURL := range configTypes {
 		made := o.d.made(st, i)
 		memo := sharedSet{made, from}
 		items, known := o.found[memo]
@@ -185,7 +181,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 		for it := range mine {
 			r := resources[it]
 			if r == nil {
-				r = &report.Resource{Type: shortType(explained[it.typ]), Name: it.name}
+				r = &report.Resource{Type: shortType(configTypes[it.typ]), Name: it.name}
 				resources[it] = r
 			}
 			r.Proxies++
@@ -222,14 +218,15 @@ func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack,
 	}
 	types := map[string]bool{}
 	for it := range mine {
-		types[explained[it.typ]] = true
+		types[configTypes[it.typ]] = true
 	}
 	standing, _ := st.standing.get()
 	for _, r := range standing.Rejections {
-		i := slices.IndexFunc(explained, func(typeURL string) bool { return shortType(typeURL) == r.Type })
-		if i >= 0 && types[explained[i]] && r.covers(sequence) {
+		i := slices.IndexFunc(configTypes, func(typeURL string) bool { return shortType(typeURL) == r.Type })
+		ours := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(name string) bool { return mine[item{i, name}] })
+		if i >= 0 && ours && types[configTypes[i]] && r.covers(sequence) {
 			out.State, out.What, out.Reason, out.By = report.Rejected, r.Type, r.Reason, st.proxy.ID
-			out.Since, out.LastGood = st.progress.of(explained[i]).since, true // Envoy keeps what it had
+			out.Since, out.LastGood = st.progress.of(configTypes[i]).since, true // Envoy keeps what it had
 			return out
 		}
 	}
@@ -246,7 +243,7 @@ func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack,
 		out.Since = m.since
 	}
 	var open []string
-	for _, typeURL := range explained {
+	for _, typeURL := range configTypes {
 		if p := st.progress.of(typeURL); p.state() == report.Stale {
 			open = append(open, shortType(typeURL))
 			out.Since = p.since
@@ -294,7 +291,7 @@ func (d debugger) explainProxy() (answerOf, error) {
 			if p.Resources == nil {
 				p.Resources = map[string]int{}
 			}
-			p.Resources[shortType(explained[typ])]++
+			p.Resources[shortType(configTypes[typ])]++
 		}
 	})
 	if sidecar := sidecarOf(d.mesh, st.proxy); sidecar != nil {

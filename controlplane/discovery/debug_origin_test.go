@@ -26,7 +26,7 @@ func madeOf(objects shelf, converted shelf, proxy *model.Proxy) []string {
 	self := o.own(proxy, objects.List(model.PeerAuthentication, ""))
 	gen := generate.New(generate.Config{})
 	var out []string
-	for _, typeURL := range explained {
+	for _, typeURL := range configTypes {
 		for _, r := range gen.Generate(mesh, proxy, typeURL).Resources {
 			var words []string
 			for _, key := range joined(o.of(typeURL, r.Name), self.of(typeURL, r)) {

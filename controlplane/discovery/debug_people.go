@@ -164,7 +164,7 @@ func (d debugger) describe(st *stream) report.Proxy {
 		if t.State == report.Rejected {
 			t.Reason = progress.reason
 		}
-		if i := slices.Index(xds.Types, typeURL); i >= 0 && given != nil && progress.sent != 0 {
+		if i := slices.Index(xds.Types, typeURL); i >= 0 && given != nil && t.State != report.NotSent {
 			t.Resources = len(given[i].Resources)
 		}
 		for _, h := range refused {
@@ -184,13 +184,15 @@ func (d debugger) describe(st *stream) report.Proxy {
 }
 
 func (t typeProgress) state() report.State {
-	switch t.sent {
-	case 0:
-		return report.NotSent
-	case t.acked:
+	switch {
+	case t.sent == 0 && t.resumed:
 		return report.Synced
-	case t.rejected:
+	case t.sent == 0:
+		return report.NotSent
+	case t.sent == t.rejected:
 		return report.Rejected
+	case t.sent == t.acked:
+		return report.Synced
 	}
 	return report.Stale
 }

@@ -11,8 +11,13 @@ import (
 	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
+
+// configTypes are the types of Envoy's configuration: those of sets, and then
+// what listeners ask for.
+var configTypes = append(slices.Clone(xds.Types), xds.TypeExtension)
 
 // Distribution is how far the proxies were with the snapshots at one moment. It
 // is never written to.
@@ -41,12 +46,14 @@ type ProxyStanding struct {
 // Rejection is what a proxy says of the last responses of a type. The snapshots
 // with sequences above After, up to UpTo, brought what it rejected.
 type Rejection struct {
-	Type        string // short: cds, eds, lds or rds
+	Type        string // short: cds, eds, lds, rds, vhds or ecds
 	After, UpTo uint64
 	Reason      string // Envoy's words
 	// By is the proxy of the same identity that rejected it for others, empty for
 	// this one.
 	By string
+	// Names are the resources, of types that proxies reject one by one.
+	Names []string
 }
 
 func (r Rejection) covers(sequence uint64) bool { return r.After < sequence && sequence <= r.UpTo }
@@ -129,10 +136,10 @@ func (s *Server) Distribution() *Distribution {
 // standing is how far the proxy of a stream is. The stream's loop writes it.
 type standing struct {
 	mu sync.Mutex // guards what follows
-	// follows is true once the proxy asked for a type of generate.Types.
+	// follows is true once the proxy asked for a type of configTypes.
 	follows bool
 	settled uint64
-	types   []typeStanding // in the order of generate.Types; nil before the first response
+	types   []typeStanding // in the order of configTypes; nil before the first response
 	// gives is what the proxy was given in the last round; nil before the first.
 	gives atomic.Pointer[quarantine.Sets]
 }
@@ -158,7 +165,7 @@ func (s *standing) get() (p ProxyStanding, follows bool) {
 }
 
 func (s *standing) follow(typeURL string) {
-	if !slices.Contains(xds.Types, typeURL) {
+	if !slices.Contains(configTypes, typeURL) {
 		return
 	}
 	s.mu.Lock()
@@ -168,14 +175,14 @@ func (s *standing) follow(typeURL string) {
 
 // sent notes that a response of a type went out.
 func (s *standing) sent(typeURL string, sequence uint64) {
-	i := slices.Index(xds.Types, typeURL)
+	i := slices.Index(configTypes, typeURL)
 	if i < 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.types == nil {
-		s.types = make([]typeStanding, len(xds.Types))
+		s.types = make([]typeStanding, len(configTypes))
 	}
 	t := &s.types[i]
 	if t.sent = sequence; t.rejected == nil {
@@ -184,9 +191,9 @@ func (s *standing) sent(typeURL string, sequence uint64) {
 }
 
 // answered notes the answer to the last response of a type, and reports whether
-// it was a rejection.
-func (s *standing) answered(typeURL, reason string) bool {
-	i := slices.Index(xds.Types, typeURL)
+// it was a rejection. Names are the resources that were rejected, if that is known.
+func (s *standing) answered(typeURL, reason string, names []string) bool {
+	i := slices.Index(configTypes, typeURL)
 	if i < 0 {
 		return false
 	}
@@ -200,7 +207,7 @@ func (s *standing) answered(typeURL, reason string) bool {
 		t.rejected = nil
 		return false
 	}
-	t.rejected = &Rejection{Type: shortType(typeURL), After: t.before, UpTo: t.sent, Reason: clip(reason)}
+	t.rejected = &Rejection{Type: shortType(typeURL), After: t.before, UpTo: t.sent, Reason: clip(reason), Names: names}
 	return true
 }
 
@@ -224,11 +231,12 @@ func (s *stream) noteProgress() {
 	if s.given.Open {
 		return
 	}
-	for _, typeURL := range xds.Types {
+	for _, typeURL := range configTypes {
 		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.owed) {
 			return
 		}
 	}
+	s.forgivePlugins()
 	// Envoy asks for listeners when its clusters are warm: until then it is
 	// not done.
 	if s.subs[xds.TypeCluster] != nil && s.subs[xds.TypeListener] == nil && len(s.generate(xds.TypeListener).Resources) > 0 {
@@ -237,6 +245,20 @@ func (s *stream) noteProgress() {
 	if s.standing.settle(s.mesh.Sequence) {
 		s.server.progressed()
 	}
+}
+
+// forgivePlugins notes that a proxy has rejected nothing any more because what it
+// rejected is gone: it receives no response to which it could answer.
+func (s *stream) forgivePlugins() {
+	if s.progress.of(xds.TypeExtension).state() != report.Rejected {
+		return
+	}
+	if rejected, _ := s.plugins.Rejected(); len(rejected) > 0 {
+		return
+	}
+	s.progress.answered(xds.TypeExtension, "")
+	s.standing.answered(xds.TypeExtension, "", nil)
+	s.server.progressed()
 }
 
 // progressed tells that the distribution has changed.

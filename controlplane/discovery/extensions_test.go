@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -197,6 +198,70 @@ func TestPluginRejectedByAgent(t *testing.T) {
 		p.quiet()
 		h.put("a", "r.example/a:v3", "")
 		p.wantAck("ecds default.a=r.example/a:v3")
+	})
+}
+
+// standing returns how far the one proxy is: with the newest snapshot, and with
+// the type of plugins.
+func (h *pluginHarness) standing() string {
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	for st := range h.server.streams {
+		p := NewDistribution([]ProxyStanding{first(st.standing.get())}).Of(h.mesh.Sequence)
+		return fmt.Sprintf("%d acknowledged, %d behind, %d rejected, %s", p.Acknowledged, p.Behind, p.Rejected, st.progress.of(xds.TypeExtension).state())
+	}
+	return "nobody is connected"
+}
+
+func first[T, U any](t T, _ U) T { return t }
+
+// stands waits until the proxy is that far.
+func (h *pluginHarness) stands(t *testing.T, when, want string) {
+	t.Helper()
+	got := ""
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if got = h.standing(); got == want {
+			return
+		}
+	}
+	t.Fatalf("%s: %s, want %s", when, got, want)
+}
+
+// A plugin counts as in force when the proxy has accepted it, not when it has
+// accepted the version before again; a rejection ends with the plugin, and the
+// next one of its name has nothing of it.
+func TestPluginStanding(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "")
+		p.subscribe(xds.TypeExtension, "default.a")
+		p.want("ecds default.a=r.example/a:v1")
+		h.stands(t, "unanswered", "0 acknowledged, 1 behind, 0 rejected, STALE")
+		p.ack(xds.TypeExtension)
+		h.stands(t, "accepted", "1 acknowledged, 0 behind, 0 rejected, SYNCED")
+		h.put("a", "r.example/a:bad", "")
+		p.want("ecds default.a=r.example/a:bad")
+		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
+		p.wantAck("ecds default.a=r.example/a:v1")
+		p.quiet()
+		h.stands(t, "with the version before", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
+		h.put("a", "", "")
+		p.quiet()
+		h.stands(t, "deleted", "1 acknowledged, 0 behind, 0 rejected, SYNCED")
+		for range 2 {
+			h.put("a", "r.example/a:other", "")
+			p.want("ecds default.a=r.example/a:other")
+			p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
+			p.quiet() // the version of the deleted one does not come back
+			h.stands(t, "applied again", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
+			h.put("a", "r.example/a:v2", "")
+			p.want("ecds default.a=r.example/a:v2")
+			p.agentNack(xds.TypeExtension, "the module of default.a cannot be fetched")
+			h.stands(t, "not fetched", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
+			p.ack(xds.TypeExtension)
+			h.stands(t, "fetched", "1 acknowledged, 0 behind, 0 rejected, SYNCED")
+			h.put("a", "", "")
+			p.quiet()
+		}
 	})
 }
 

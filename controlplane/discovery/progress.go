@@ -10,6 +10,8 @@ import (
 	"time"
 
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // progress is how far a proxy is, for people who ask on other streams. It is
@@ -24,6 +26,8 @@ type progress struct {
 type typeProgress struct {
 	sent, acked, rejected uint64
 	reason                string // of the last rejection
+	// resumed is true if the proxy came back with what is current.
+	resumed bool
 	// since is when the last of these happened.
 	since time.Time
 }
@@ -49,6 +53,16 @@ func (p *progress) sent(typeURL string, nonce uint64) {
 	}
 }
 
+// resumed notes that a proxy came back with all it should have of a type, so that
+// nothing is sent.
+func (p *progress) resumed(typeURL string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.at(typeURL); t != nil && t.sent == 0 && !t.resumed {
+		t.resumed, t.since = true, time.Now()
+	}
+}
+
 // answered notes the answer to the last response; an empty reason is that it
 // was taken.
 func (p *progress) answered(typeURL, reason string) {
@@ -58,7 +72,7 @@ func (p *progress) answered(typeURL, reason string) {
 	switch {
 	case t == nil:
 	case reason == "":
-		t.acked, t.reason, t.since = t.sent, "", time.Now()
+		t.acked, t.rejected, t.reason, t.since = t.sent, 0, "", time.Now()
 	default:
 		t.rejected, t.reason, t.since = t.sent, clip(reason), time.Now()
 	}
@@ -75,12 +89,12 @@ func (p *progress) of(typeURL string) typeProgress {
 }
 
 func (t typeProgress) status() statusv3.ConfigStatus {
-	switch t.sent {
-	case 0:
+	switch t.state() {
+	case report.NotSent:
 		return statusv3.ConfigStatus_NOT_SENT
-	case t.acked:
+	case report.Synced:
 		return statusv3.ConfigStatus_SYNCED
-	case t.rejected:
+	case report.Rejected:
 		return statusv3.ConfigStatus_ERROR
 	}
 	return statusv3.ConfigStatus_STALE

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -201,5 +202,27 @@ func TestOnePushOneSnapshot(t *testing.T) {
 	}
 	if sent != 0 {
 		t.Errorf("%d responses sent, want none: nothing changed in the snapshot of the push", sent)
+	}
+}
+
+// A proxy that comes back with all that it should have is synced, although
+// nothing is sent to it: after a restart the control plane knows as much of its
+// proxies as before.
+func TestResumedIsSynced(t *testing.T) {
+	t.Parallel()
+	h, p := reconnected(t)
+	h.resume(p, xds.TypeCluster, map[string]string{"a": "", "b": ""})
+	h.resume(p, xds.TypeListener, map[string]string{"l": ""})
+	h.resume(p, xds.TypeRoute, map[string]string{"r": ""}, "r")
+	p.quiet()
+	want := map[string]report.State{xds.TypeCluster: report.Synced, xds.TypeListener: report.Synced, xds.TypeRoute: report.Synced, xds.TypeEndpoint: report.NotSent, xds.TypeExtension: report.NotSent}
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	for st := range h.server.streams {
+		for typeURL, state := range want {
+			if got := st.progress.of(typeURL).state(); got != state {
+				t.Errorf("%s is %s, want %s", shortType(typeURL), got, state)
+			}
+		}
 	}
 }

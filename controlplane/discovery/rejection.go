@@ -93,9 +93,6 @@ func (s *subscription) covers(set *xds.Set) bool {
 
 // judge takes the answer to the last response of a subscription.
 func (s *stream) judge(sub *subscription, q *request) {
-	if q.typeURL == xds.TypeExtension {
-		s.plugins.Answered(q.rejected, q.message)
-	}
 	if q.rejected != "" {
 		s.rejectedBy(sub, q)
 		return

@@ -165,8 +165,13 @@ func (s *stream) handle(q *request) error {
 	if sub != nil && q.nonce != "" {
 		if current = q.nonce == sub.nonce; current {
 			sub.waiting, sub.refused = false, q.rejected != ""
-			s.progress.answered(q.typeURL, q.rejected)
-			if s.standing.answered(q.typeURL, q.rejected) {
+			reason, names := q.rejected, []string(nil)
+			if q.typeURL == xds.TypeExtension {
+				s.plugins.Answered(q.rejected, q.message)
+				names, reason = s.plugins.Rejected()
+			}
+			s.progress.answered(q.typeURL, reason)
+			if s.standing.answered(q.typeURL, reason, names) {
 				s.server.progressed()
 			}
 			s.judge(sub, q)
@@ -220,6 +225,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		set := s.generate(q.typeURL)
 		if q.nonce == "" && q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
 			sub.has(set, sub.diff(set)) // it came back with what is current
+			s.progress.resumed(q.typeURL)
 			return nil
 		}
 		return s.answer(sub)
@@ -359,6 +365,9 @@ func (s *stream) round() error {
 		if u.empty() && (!sub.owed || s.hasAll(sub)) {
 			sub.owed = false
 			sub.has(set, u)
+			if sub.nonce == "" && sub.hasSome() {
+				s.progress.resumed(typeURL)
+			}
 		} else if err := s.send(sub, set, u); err != nil {
 			return err
 		}

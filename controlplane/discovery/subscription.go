@@ -310,6 +310,14 @@ func (s *subscription) hasNothing() bool {
 	return len(s.names.list) == 0 && len(s.over) == 0 && s.base == noResources && !s.wildcard
 }
 
+// hasSome reports whether the subscriber has any resource.
+func (s *subscription) hasSome() bool {
+	if s.wildcard {
+		return len(s.base.Resources) > 0
+	}
+	return slices.ContainsFunc(s.names.list, func(name string) bool { return s.state(name).has })
+}
+
 // drop takes names away.
 func (s *subscription) drop(names []string) {
 	s.names = s.shared.without(s.names, names)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +184,28 @@ func TestSuggestedCommands(t *testing.T) {
 		for _, s := range suggested {
 			if _, ok := schema.Named(s[1]); !ok {
 				t.Errorf("%s: outrigger get %s fails", kind, s[1])
+			}
+		}
+	}
+}
+
+// The exit code and the table know every type, not only those that every Envoy asks for.
+func TestStatusCoversEveryType(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "ecds", "sds", "nds", "pcds"} {
+		for state, well := range map[report.State]bool{report.Synced: true, report.Stale: false, report.HeldBack: false, report.Rejected: false} {
+			list := []report.Type{{Name: "cds", State: report.Synced}, {Name: "lds", State: report.Synced}}
+			list = append(slices.DeleteFunc(list, func(t report.Type) bool { return t.Name == name }), report.Type{Name: name, State: state, Since: ago(time.Minute)})
+			answers := []answer[report.Replica]{{value: report.Replica{Proxies: []report.Proxy{{Name: "web.shop", Types: list}}}}}
+			if got := allWell(answers); got != well {
+				t.Errorf("%s %s: all is well is %v", name, state, got)
+			}
+			var out bytes.Buffer
+			if err := (view{out: &out, now: now, flags: &askFlags{}}).table(answers); err != nil {
+				t.Fatal(err)
+			}
+			if head, _, _ := strings.Cut(out.String(), "\n"); !slices.Contains(strings.Fields(head), strings.ToUpper(name)) || !strings.Contains(out.String(), string(state)) {
+				t.Errorf("%s %s is not shown:\n%s", name, state, &out)
 			}
 		}
 	}

@@ -218,10 +218,11 @@ func TestCommands(t *testing.T) {
 		code int
 		has  string // lines and words, with | between
 	}{
-		{append([]string{"status"}, both...), 0, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED|no such thing|1 has rejected something"},
-		{append([]string{"ps"}, both...), 0, "web-1.shop"},
+		{append([]string{"status"}, both...), 1, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED|no such thing|1 has rejected something"},
+		{append([]string{"ps"}, both...), 1, "web-1.shop"},
+		{[]string{"status", "--control", one.http}, 0, "2 proxies: all have what they were sent."},
 		{append([]string{"status", "web-1"}, both...), 0, "Name:|web-1.shop|control plane istiod-0|LDS|explain web-1.shop"},
-		{append([]string{"status", "cart-1.shop"}, both...), 0, "cart-1.shop|REJECTED|Envoy says: |no such thing"},
+		{append([]string{"status", "cart-1.shop"}, both...), 1, "cart-1.shop|REJECTED|Envoy says: |no such thing"},
 		{append([]string{"status", "web"}, both...), 1, "the beginning of several proxies: web-1.shop, web-2.shop"},
 		{append([]string{"status", "api"}, both...), 1, `no proxy "api" is connected; there are: cart-1.shop, web-1.shop, web-2.shop`},
 		{[]string{"status", "--control", one.http, "--control", nobody}, 1, "web-1.shop|did not answer: its proxies are missing here|error: control plane " + nobody},

@@ -36,6 +36,9 @@ what it was sent last, and since when.
 
 With PROXY, as name.namespace or the beginning of it, everything about one proxy.
 
+The exit code is 0 if every proxy that is shown has what it should, 1 if one does
+not, or if a control plane does not answer.
+
 A control plane knows the proxies that are connected to it. With several replicas
 name each with --control, or all of them with commas between. In Kubernetes forward
 a port to each, as questions are answered without a token on the machine itself:
@@ -96,15 +99,22 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return f.failed(cmd, answers)
+	if f.complain(cmd, answers) > 0 || !allWell(answers) {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return nil
 }
 
-// failed is the end of a command of which not every control plane answered.
-func (f *askFlags) failed(cmd *cobra.Command, answers []answer[report.Replica]) error {
-	if f.complain(cmd, answers) == 0 {
-		return nil
+// allWell reports whether every proxy has what it should.
+func allWell(answers []answer[report.Replica]) bool {
+	for _, a := range answers {
+		for _, p := range a.value.Proxies {
+			if w := worst(p); w != report.Synced && w != report.NotSent || starting(p) {
+				return false
+			}
+		}
 	}
-	return f.cfg.Exit(exitFailed, nil)
+	return true
 }
 
 // complain says which control planes did not answer.
@@ -188,13 +198,14 @@ func (v view) say(format string, args ...any) {
 
 func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0) }
 
-// columns are the types of the table, with the names of istioctl's columns.
+// columns are the types of the table, with the names of istioctl's columns: four
+// that every Envoy asks for, and the others that any of the proxies was sent.
 func columns(proxies []report.Proxy) []string {
 	list := []string{"cds", "lds", "eds", "rds"}
 	for _, p := range proxies {
 		for _, t := range p.Types {
-			if t.Name == "vhds" && t.State != report.NotSent {
-				return append(list, "vhds")
+			if t.State != report.NotSent && !slices.Contains(list, t.Name) {
+				list = append(list, t.Name)
 			}
 		}
 	}
@@ -242,12 +253,11 @@ func (v view) cell(p report.Proxy, name string) string {
 // summary says in one sentence how the proxies are.
 func (v view) summary(proxies []report.Proxy) {
 	states := map[report.State]int{}
-	starting := 0
+	begun := 0
 	for _, p := range proxies {
-		w := worst(p)
-		states[w]++
-		if w == report.Synced && stateOf(p, "cds") != report.NotSent && stateOf(p, "lds") == report.NotSent {
-			starting++
+		states[worst(p)]++
+		if starting(p) {
+			begun++
 		}
 	}
 	var words []string
@@ -263,8 +273,8 @@ func (v view) summary(proxies []report.Proxy) {
 			words = append(words, fmt.Sprintf("%d %s %s", n, hasHave(n), s.text))
 		}
 	}
-	if starting > 0 { // Envoy asks for them once its clusters are complete
-		words = append(words, fmt.Sprintf("%d %s not asked for listeners yet", starting, hasHave(starting)))
+	if begun > 0 {
+		words = append(words, fmt.Sprintf("%d %s not asked for listeners yet", begun, hasHave(begun)))
 	}
 	switch {
 	case len(proxies) == 0:
@@ -281,6 +291,12 @@ func hasHave(n int) string {
 		return "has"
 	}
 	return "have"
+}
+
+// starting reports whether a proxy has no listeners yet: Envoy asks for them once
+// its clusters are complete.
+func starting(p report.Proxy) bool {
+	return worst(p) == report.Synced && stateOf(p, "cds") != report.NotSent && stateOf(p, "lds") == report.NotSent
 }
 
 // stateOf returns the state of a proxy in a type.

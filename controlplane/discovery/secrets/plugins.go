@@ -52,7 +52,15 @@ type Plugins struct {
 	pending []*xds.Resource
 	good    map[string]*xds.Resource
 	bad     map[string]map[uint64]struct{}
+	// rejections are what Envoy or its agent rejected last of what is still made.
+	rejections map[string]rejection
 	watch
+}
+
+// rejection is one version of a plugin that was rejected.
+type rejection struct {
+	hash   uint64
+	reason string
 }
 
 // Reporter takes the problems of plugins.
@@ -71,7 +79,7 @@ func (s *Server) NewPlugins(c Client, r Reporter) *Plugins {
 func (v *Plugins) Reset() {
 	v.watched.Store(nil)
 	v.made, v.set, v.problems, v.refused, v.again = nil, nil, nil, nil, nil
-	v.pending, v.good, v.bad = nil, nil, nil
+	v.pending, v.good, v.bad, v.rejections = nil, nil, nil, nil
 }
 
 // Set completes the configurations of a snapshot with the secrets they need.
@@ -107,6 +115,11 @@ func (v *Plugins) Set(made *xds.Set, mesh *snapshot.Mesh) *xds.Set {
 	} else {
 		v.refused = nil
 	}
+	maps.DeleteFunc(v.rejections, func(name string, r rejection) bool {
+		res := set.Get(name)
+		return res == nil || res.Hash != r.hash
+	})
+	maps.DeleteFunc(v.good, func(name string, _ *xds.Resource) bool { return made.Get(name) == nil }) // another plugin may take the name
 	v.set = v.withAccepted(set)
 	v.report(before)
 	return v.set
@@ -147,14 +160,25 @@ func (v *Plugins) Sent(resources []*xds.Resource) { v.pending = resources }
 // acceptance, and the message in it. Envoy rejects what its message names, or
 // everything if it names nothing; code 0 is the agent's.
 func (v *Plugins) Answered(rejected, message string) {
-	if strings.HasPrefix(rejected, "code 0:") {
-		return
-	}
 	named := func(res *xds.Resource) bool { return strings.Contains(message, res.Name) }
 	some := slices.ContainsFunc(v.pending, named)
+	accepted := func(res *xds.Resource) bool { return rejected == "" || some && !named(res) }
+	for _, res := range v.pending {
+		if !accepted(res) {
+			if v.rejections == nil {
+				v.rejections = map[string]rejection{}
+			}
+			v.rejections[res.Name] = rejection{res.Hash, rejected}
+		} else if v.rejections[res.Name].hash == res.Hash {
+			delete(v.rejections, res.Name)
+		}
+	}
+	if strings.HasPrefix(rejected, "code 0:") {
+		return // the agent retries, and answers again
+	}
 	for _, res := range v.pending {
 		switch {
-		case rejected == "" || some && !named(res):
+		case accepted(res):
 			if v.good == nil {
 				v.good = map[string]*xds.Resource{}
 			}
@@ -174,6 +198,17 @@ func (v *Plugins) Answered(rejected, message string) {
 		}
 	}
 	v.pending = nil
+}
+
+// Rejected returns the names of the plugins that the proxy does not have because
+// Envoy or its agent rejected them, and why. It is still so when the proxy has
+// accepted the version before again.
+func (v *Plugins) Rejected() (names []string, reason string) {
+	names = slices.Sorted(maps.Keys(v.rejections))
+	if len(names) > 0 {
+		reason = v.rejections[names[0]].reason
+	}
+	return names, reason
 }
 
 // complete fills in secrets. A plugin whose secret is refused is sent with the mark
