@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -226,7 +227,10 @@ func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack,
 		ours := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(name string) bool { return mine[item{i, name}] })
 		if i >= 0 && ours && types[configTypes[i]] && r.covers(sequence) {
 			out.State, out.What, out.Reason, out.By = report.Rejected, r.Type, r.Reason, st.proxy.ID
-			out.Since, out.LastGood = st.progress.of(configTypes[i]).since, true // Envoy keeps what it had
+			out.Since = st.progress.of(configTypes[i]).since
+			// Envoy keeps what it had; a plugin that an agent could not load is
+			// replaced, by what the plugin's fail strategy says.
+			out.LastGood = configTypes[i] != xds.TypeExtension || !strings.HasPrefix(r.Reason, secrets.AgentCode)
 			return out
 		}
 	}

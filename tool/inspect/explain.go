@@ -383,8 +383,11 @@ func (v view) words(list []report.Standing) {
 		}
 		said[text] = true
 		instead := "it is left out, for there was none before"
-		if s.LastGood {
+		switch {
+		case s.LastGood:
 			instead = "the last good version stays in force"
+		case isPlugin(s.What):
+			instead = failStrategy
 		}
 		v.say("  %s, %s ago: %s\n    (%s)\n", s.By, age(s.Since, v.now), text, instead)
 	}

@@ -156,6 +156,9 @@ func (v *Plugins) withAccepted(set *xds.Set) *xds.Set {
 // Sent records what the proxy has to answer.
 func (v *Plugins) Sent(resources []*xds.Resource) { v.pending = resources }
 
+// AgentCode begins the rejections of agents: Envoy did not see what they rejected.
+const AgentCode = "code 0:"
+
 // Answered takes the proxy's answer: the rejection with its code, empty for an
 // acceptance, and the message in it. Envoy rejects what its message names, or
 // everything if it names nothing; code 0 is the agent's.
@@ -173,7 +176,7 @@ func (v *Plugins) Answered(rejected, message string) {
 			delete(v.rejections, res.Name)
 		}
 	}
-	if strings.HasPrefix(rejected, "code 0:") {
+	if strings.HasPrefix(rejected, AgentCode) {
 		return // the agent retries, and answers again
 	}
 	for _, res := range v.pending {

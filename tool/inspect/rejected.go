@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// failStrategy is what happens without a plugin that a proxy rejected.
+const failStrategy = "the failStrategy of the plugin decides: requests are denied, or pass without it"
+
+// isPlugin reports whether a type, or a resource after its type, is of plugins.
+func isPlugin(what string) bool {
+	typ, _, _ := strings.Cut(what, " ")
+	return typ == "ecds"
+}
+
+// rejected lists what was rejected, each once: resources that are held back from
+// all like the proxy that rejected them, and what proxies rejected for themselves.
+func (v view) rejected(proxies []report.Proxy) {
+	type place struct{ namespace, kind, name, by string }
+	seen := map[place]bool{}
+	var all []report.Held
+	var own []report.Proxy
+	for _, p := range proxies {
+		for _, h := range p.Held {
+			if at := (place{p.Namespace, h.Type, h.Name, h.By}); !seen[at] {
+				seen[at] = true
+				all = append(all, h)
+			}
+		}
+		if len(ownRejections(p)) > 0 {
+			own = append(own, p)
+		}
+	}
+	if len(all)+len(own) == 0 {
+		return
+	}
+	v.say("\nRejected:\n")
+	shown, left := cut(v.flags, all)
+	for _, h := range shown {
+		v.held(h)
+	}
+	v.more(left)
+	few, left := cut(v.flags, own)
+	for _, p := range few {
+		v.own(p)
+	}
+	v.more(left)
+}
+
+// ownRejections are the types that a proxy rejected for itself alone.
+func ownRejections(p report.Proxy) (list []report.Type) {
+	for _, t := range p.Types {
+		if t.State == report.Rejected && !slices.ContainsFunc(p.Held, func(h report.Held) bool { return h.Type == t.Name }) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func (v view) own(p report.Proxy) {
+	for _, t := range ownRejections(p) {
+		instead := "it keeps what it had"
+		switch {
+		case isPlugin(t.Name):
+			instead = failStrategy
+		case t.Acked == "":
+			instead = "it has accepted none of this type since it connected"
+		}
+		v.say("  %s, by %s %s ago; %s\n    Envoy says: %s\n", t.Name, p.Name, age(t.Since, v.now), instead, oneLine(t.Reason))
+	}
+}
+
+// held tells of a resource that is held back.
+func (v view) held(h report.Held) {
+	instead := "it is left out: there was none before"
+	if h.LastGood {
+		instead = "the last good one stays in its place"
+	}
+	v.say("  %s %s, by %s %s ago; %s\n    Envoy says: %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, oneLine(h.Reason))
+}
+
+func (v view) more(left int) {
+	if left > 0 {
+		v.say("  … and %d more: --all shows them\n", left)
+	}
+}
