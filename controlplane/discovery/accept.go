@@ -128,6 +128,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		st.labels.given(first.node, proxy, s.server.presence.Registered)
 		st.member = s.server.quarantine.Join(quarantined(st, first.node), st)
 	}
+	s.server.enter(st)
 	defer s.server.remove(st)
 	requests := make(chan *request) // unbuffered: flow control reaches the proxy
 	ended := make(chan error, 1)

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -73,17 +73,6 @@ func eachAgent(t *testing.T, test func(t *testing.T, h *harness, p *peer)) {
 	}
 }
 
-func external(name string, addresses ...string) *model.Config {
-	return &model.Config{
-		Key: model.Key{Kind: model.ServiceEntry, Namespace: "default", Name: name},
-		Spec: &networkingv1alpha3.ServiceEntry{
-			Hosts: []string{name + ".example.com"}, Addresses: addresses, Resolution: networkingv1alpha3.ServiceEntry_STATIC,
-			Ports:     []*networkingv1alpha3.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
-			Endpoints: []*networkingv1alpha3.WorkloadEntry{{Address: "127.77.54.9"}},
-		},
-	}
-}
-
 // askBare asks for a type as an agent does: without node, names or version.
 func (p *peer) askBare(typeURL string) {
 	p.t.Helper()
@@ -96,7 +85,7 @@ func (p *peer) askBare(typeURL string) {
 
 func TestNameTable(t *testing.T) {
 	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
-		a, b := external("a", "240.0.0.1"), external("b", "240.0.0.2", "2001:db8::2", "10.0.0.0/8")
+		a, b := debugtest.External("a", "240.0.0.1"), debugtest.External("b", "240.0.0.2", "2001:db8::2", "10.0.0.0/8")
 		mesh := snapshotOf(nil, nil, a)
 		h.server.Push(mesh, model.Change{All: true})
 		p.subscribe(xds.TypeCluster)
@@ -143,7 +132,7 @@ func TestTrustBundle(t *testing.T) {
 func TestAgentOfGateway(t *testing.T) {
 	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
 		p.node = gatewayNode(t, nil)
-		h.server.Push(snapshotOf(nil, mint(t, "root").chain, external("a", "240.0.0.1")), model.Change{All: true})
+		h.server.Push(snapshotOf(nil, mint(t, "root").chain, debugtest.External("a", "240.0.0.1")), model.Change{All: true})
 		p.subscribe(xds.TypeCluster)
 		p.ack(p.any()) // the cluster of a
 		p.subscribe(xds.TypeListener)

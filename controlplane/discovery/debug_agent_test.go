@@ -21,6 +21,8 @@ import (
 	grpccredentials "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -55,7 +57,7 @@ func TestDebugThroughAgent(t *testing.T) {
 			defer func() { _ = conn.Close() }()
 			s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
 			if err == nil {
-				err = s.Send(&discoveryv3.DiscoveryRequest{TypeUrl: debugType + "/syncz", Node: &corev3.Node{Id: "sidecar~0.0.0.0~istioctl.default~default.svc.cluster.local"}})
+				err = s.Send(&discoveryv3.DiscoveryRequest{TypeUrl: debug.Type + "/syncz", Node: &corev3.Node{Id: "sidecar~0.0.0.0~istioctl.default~default.svc.cluster.local"}})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -80,7 +82,7 @@ func startAgent(t *testing.T, delta bool) (address string) {
 	root := mint(t, "root")
 	server, client := root.issue(t, "server").tls(root)
 	h.serve(t, Config{Generator: generate.New(generate.Config{}), Workers: 2}, gatewayCaller, grpccredentials.NewTLS(server), grpccredentials.NewTLS(client))
-	h.server.Push(snapshotOf(nil, nil, external("a", "240.0.0.1")), model.Change{All: true})
+	h.server.Push(snapshotOf(nil, nil, debugtest.External("a", "240.0.0.1")), model.Change{All: true})
 	socket := filepath.Join(t.TempDir(), "XDS")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

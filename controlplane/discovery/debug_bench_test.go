@@ -9,8 +9,11 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -18,23 +21,23 @@ import (
 // 1,000 proxies with listeners of their own.
 func BenchmarkExplain(b *testing.B) {
 	const services, proxies = 500, 1000
-	objects := shelf{}
+	objects := debugtest.Objects{}
 	for i := range services {
 		name := fmt.Sprintf("s%03d", i)
 		objects = append(
-			objects, external(name, fmt.Sprintf("240.0.%d.%d", i/250, i%250+1)),
-			stored(model.VirtualService, "default", name, &networkingv1alpha3.VirtualService{
+			objects, debugtest.External(name, fmt.Sprintf("240.0.%d.%d", i/250, i%250+1)),
+			debugtest.Stored(model.VirtualService, "default", name, &networkingv1alpha3.VirtualService{
 				Hosts: []string{name + ".example.com"}, Http: []*networkingv1alpha3.HTTPRoute{{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: name + ".example.com"}}}}},
 			}),
 		)
 	}
-	objects = append(objects, shop()[6])
+	objects = append(objects, debugtest.Shop()[6])
 	s, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 1})
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.Debug(DebugConfig{Objects: objects})
-	s.Push(objects.mesh(nil), model.Change{All: true})
+	s.Debug(debug.Config{Objects: objects})
+	s.Push(objects.Mesh(nil), model.Change{All: true})
 	for i := range proxies {
 		st := &stream{server: s, proxy: &model.Proxy{
 			ID: fmt.Sprintf("p%d.default", i), Role: "sidecar", IPs: []string{fmt.Sprintf("127.77.%d.%d", i/250, i%250+1)}, Namespace: "default",
@@ -43,12 +46,12 @@ func BenchmarkExplain(b *testing.B) {
 		st.standing.follow(xds.TypeCluster)
 		s.streams[st] = struct{}{}
 	}
-	d := debugger{Server: s, mesh: s.mesh.Load().Mesh, asker: asker{all: true}}
-	key := model.Key{Kind: model.VirtualService, Namespace: "default", Name: "s007"}
-	if got := d.explainObject(key); len(got.Resources) != 1 || len(got.Proxies) != proxies {
+	var got report.Object
+	debugGet(b, s, "explain?kind=VirtualService&namespace=default&name=s007", &got)
+	if len(got.Resources) != 1 || len(got.Proxies) != proxies {
 		b.Fatalf("got %d resources of %d proxies", len(got.Resources), len(got.Proxies))
 	}
 	for b.Loop() {
-		d.explainObject(key)
+		debugGet(b, s, "explain?kind=VirtualService&namespace=default&name=s007", &got)
 	}
 }

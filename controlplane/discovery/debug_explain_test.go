@@ -15,111 +15,16 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
-	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
-	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// shelf are objects of a store.
-type shelf []*model.Config
-
-func (s shelf) Schemas() []schema.Schema { return schema.All() }
-
-func (s shelf) Get(key model.Key) *model.Config {
-	if i := slices.IndexFunc(s, func(c *model.Config) bool { return c.Key == key }); i >= 0 {
-		return s[i]
-	}
-	return nil
-}
-
-func (s shelf) List(kind model.Kind, _ string) (out []*model.Config) {
-	for _, c := range s {
-		if c.Kind == kind {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-func (s shelf) mesh(prev *snapshot.Mesh) *snapshot.Mesh {
-	settings := meshconfig.Default()
-	settings.ProxyHttpPort = 15080
-	return snapshot.Build(prev, snapshot.Input{Mesh: settings, List: func(k model.Kind) []*model.Config { return s.List(k, "") }, Get: s.Get}, model.Change{All: true})
-}
-
-func stored(kind model.Kind, namespace, name string, spec any) *model.Config {
-	return &model.Config{Key: model.Key{Kind: kind, Namespace: namespace, Name: name}, Spec: spec, Source: "shop.yaml:1"}
-}
-
-// shop is a mesh of one service with two workloads, and of one that is outside.
-func shop() shelf {
-	entry := func(name, version, address string) *model.Config {
-		return stored(model.WorkloadEntry, "default", name, &networkingv1alpha3.WorkloadEntry{
-			Address: address, Labels: map[string]string{"app": "web", "version": version},
-		})
-	}
-	return shelf{
-		stored(model.ServiceEntry, "default", "web", &networkingv1alpha3.ServiceEntry{
-			Hosts: []string{"web.default.svc.cluster.local"}, Resolution: networkingv1alpha3.ServiceEntry_STATIC, Location: networkingv1alpha3.ServiceEntry_MESH_INTERNAL,
-			Ports:            []*networkingv1alpha3.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
-			WorkloadSelector: &networkingv1alpha3.WorkloadSelector{Labels: map[string]string{"app": "web"}},
-		}),
-		external("a", "240.0.0.1"),
-		entry("web-1", "v1", "127.77.51.8"), entry("web-2", "v2", "127.77.51.9"),
-		stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
-			Hosts: []string{"web"}, Http: []*networkingv1alpha3.HTTPRoute{{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "web"}}}}},
-		}),
-		stored(model.DestinationRule, "default", "web", &networkingv1alpha3.DestinationRule{
-			Host: "web", Subsets: []*networkingv1alpha3.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}},
-		}),
-		stored(model.Sidecar, "default", "shop", &networkingv1alpha3.Sidecar{
-			Ingress: []*networkingv1alpha3.IstioIngressListener{{Port: &networkingv1alpha3.SidecarPort{Number: 8080, Protocol: "HTTP", Name: "http"}, DefaultEndpoint: "127.0.0.1:18080"}},
-		}),
-		stored(model.PeerAuthentication, "istio-system", "default", &securityv1beta1.PeerAuthentication{
-			Mtls: &securityv1beta1.PeerAuthentication_MutualTLS{Mode: securityv1beta1.PeerAuthentication_MutualTLS_STRICT},
-		}),
-		stored(model.AuthorizationPolicy, "default", "deny", &securityv1beta1.AuthorizationPolicy{}),
-	}
-}
-
-func TestPeerAuthenticationsOfAProxy(t *testing.T) {
-	t.Parallel()
-	pa := func(namespace, name string, selector map[string]string) *model.Config {
-		c := stored(model.PeerAuthentication, namespace, name, &securityv1beta1.PeerAuthentication{})
-		if selector != nil {
-			c = stored(model.PeerAuthentication, namespace, name, selecting(selector))
-		}
-		return c
-	}
-	web := map[string]string{"app": "web"}
-	list := []*model.Config{
-		pa("root", "mesh", nil), pa("root", "later", nil), pa("root", "none", web), pa("shop", "all", nil), pa("shop", "web", web),
-		pa("shop", "too", web), pa("shop", "other", map[string]string{"app": "x"}), pa("bank", "all", nil),
-	}
-	for _, tc := range []struct {
-		namespace string
-		labels    map[string]string
-		want      string
-	}{
-		{"shop", web, "mesh all web"}, {"shop", nil, "mesh all"}, {"bank", web, "mesh all"}, {"root", web, "mesh"}, {"else", nil, "mesh"},
-	} {
-		var got []string
-		for _, key := range peerAuthentications(list, "root", tc.namespace, tc.labels) {
-			got = append(got, key.Name)
-		}
-		if strings.Join(got, " ") != tc.want {
-			t.Errorf("%s %v: got %q, want %q", tc.namespace, tc.labels, got, tc.want)
-		}
-	}
-}
-
 // debugGet asks over HTTP, from this machine.
-func debugGet(t *testing.T, s *Server, path string, into any) {
+func debugGet(t testing.TB, s *Server, path string, into any) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/debug/"+path, nil)
 	r.RemoteAddr = "127.77.51.3:1"
@@ -158,17 +63,17 @@ const (
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)
-	objects, changed := shop(), map[model.Key]uint64{}
-	h.server.Debug(DebugConfig{
+	objects, changed := debugtest.Shop(), map[model.Key]uint64{}
+	h.server.Debug(debug.Config{
 		Replica: "one", Version: "v1", Objects: objects,
 		Changed: func(k model.Key) (uint64, time.Time, bool) {
 			return max(1, changed[k]), time.Unix(100, 0), changed[k] == 0
 		},
-		Problems: func() []KnownProblem {
-			return []KnownProblem{{model.Problem{Object: objects[4].Key, Reason: "spec.http: odd", Warning: true}, time.Unix(90, 0)}}
+		Problems: func() []debug.KnownProblem {
+			return []debug.KnownProblem{{Problem: model.Problem{Object: objects[4].Key, Reason: "spec.http: odd", Warning: true}, Since: time.Unix(90, 0)}}
 		},
 	})
-	first := objects.mesh(nil)
+	first := objects.Mesh(nil)
 	h.server.Push(first, model.Change{All: true})
 	p := h.join(t, "shop", "default")
 	p.ack(xds.TypeCluster)
@@ -191,10 +96,10 @@ func TestExplain(t *testing.T) {
 
 	changed[objects[4].Key] = 2
 	spec := objects[4].Spec.(*networkingv1alpha3.VirtualService)
-	objects[4] = stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
+	objects[4] = debugtest.Stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
 		Hosts: spec.Hosts, Http: []*networkingv1alpha3.HTTPRoute{{Name: "new", Route: spec.Http[0].Route}},
 	})
-	h.server.Push(objects.mesh(first), model.Change{All: true})
+	h.server.Push(objects.Mesh(first), model.Change{All: true})
 	p.any()
 	o = eventually(t, h.server, explainWeb, "the routes are unanswered", func(o report.Object) bool { return o.Proxies[0].State == report.Stale })
 	if o.Proxies[0].What != "no answer yet to rds" || o.Proxies[0].Since.IsZero() {
@@ -237,9 +142,9 @@ func TestExplain(t *testing.T) {
 func TestExplainOthers(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, false)
-	objects := shop()
-	h.server.Debug(DebugConfig{Objects: objects})
-	h.server.Push(objects.mesh(nil), model.Change{All: true})
+	objects := debugtest.Shop()
+	h.server.Debug(debug.Config{Objects: objects})
+	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	h.join(t, "shop", "default")
 	for query, want := range map[string]string{
 		"kind=AuthorizationPolicy&namespace=default&name=deny": `"found":true,"in_force":false`,
@@ -259,12 +164,12 @@ func TestExplainOthers(t *testing.T) {
 func TestDebugMore(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)
-	objects, pushed := shop(), 0
-	h.server.Debug(DebugConfig{
+	objects, pushed := debugtest.Shop(), 0
+	h.server.Debug(debug.Config{
 		Objects: objects, Push: func() { pushed++ },
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
 	})
-	h.server.Push(objects.mesh(nil), model.Change{All: true})
+	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
 	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeCluster, ResponseNonce: p.nonce[xds.TypeCluster]})
 	asked := map[string]bool{}
@@ -284,7 +189,9 @@ func TestDebugMore(t *testing.T) {
 		name, _, _ := strings.Cut(path, "?")
 		asked[name] = true
 	}
-	for name := range debugAnswers() {
+	var names []string
+	debugGet(t, h.server, "list", &names)
+	for _, name := range names {
 		if !asked[name] {
 			t.Errorf("nobody asks for %s", name)
 		}

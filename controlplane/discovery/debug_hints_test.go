@@ -11,6 +11,8 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -43,21 +45,21 @@ func TestExplainGateway(t *testing.T) {
 		}
 	}
 	gateway := func(name string) *model.Config {
-		return stored(model.Gateway, "default", name, &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": name}, Servers: []*networkingv1alpha3.Server{
+		return debugtest.Stored(model.Gateway, "default", name, &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": name}, Servers: []*networkingv1alpha3.Server{
 			server(8443, "there"), server(8444, "none"), server(8445, "kubernetes://other/there"),
 		}})
 	}
-	objects := append(shelf{gateway("edge"), gateway("lost")}, gatewayObjects()...)
+	objects := append(debugtest.Objects{gateway("edge"), gateway("lost")}, debugtest.GatewayObjects()...)
 	source := oneSecret{make(chan struct{})}
 	s, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: secrets.Config{Source: source}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Debug(DebugConfig{Objects: objects})
-	s.Push(objects.mesh(nil), model.Change{All: true})
-	about := func(kind model.Kind, name string) report.Object {
-		d := debugger{Server: s, mesh: s.mesh.Load().Mesh, asker: asker{all: true}}
-		return d.explainObject(model.Key{Kind: kind, Namespace: "default", Name: name})
+	s.Debug(debug.Config{Objects: objects})
+	s.Push(objects.Mesh(nil), model.Change{All: true})
+	about := func(kind model.Kind, name string) (o report.Object) {
+		debugGet(t, s, fmt.Sprintf("explain?kind=%s&namespace=default&name=%s", kind, name), &o)
+		return o
 	}
 	if o := about(model.Gateway, "edge"); o.Nobody != "it is for gateways with the labels istio=edge, and no gateway is connected" {
 		t.Errorf("without proxies: %+v", o)

@@ -17,18 +17,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
-	securityv1beta1 "istio.io/api/security/v1beta1"
-	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
-
-func selecting(labels map[string]string) *securityv1beta1.PeerAuthentication {
-	return &securityv1beta1.PeerAuthentication{Selector: &typev1beta1.WorkloadSelector{MatchLabels: labels}}
-}
 
 // bearers knows callers by their tokens, "Bearer <namespace>", and takes client
 // certificates, whatever they are, for one of the namespace bank.
@@ -55,8 +51,8 @@ func (bearers) Authenticate(ctx context.Context) (*authn.Caller, error) {
 func TestDebugHTTPAccess(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)
-	h.server.Debug(DebugConfig{Authenticator: bearers{}, Push: func() {}})
-	h.server.Push(snapshotOf(nil, nil, external("a", "240.0.0.1")), model.Change{All: true})
+	h.server.Debug(debug.Config{Authenticator: bearers{}, Push: func() {}})
+	h.server.Push(snapshotOf(nil, nil, debugtest.External("a", "240.0.0.1")), model.Change{All: true})
 	h.join(t, "vault", "bank")
 	h.join(t, "shop", "default")
 	handler := h.server.DebugHandler()
@@ -140,9 +136,9 @@ func TestDebugHTTPWithout(t *testing.T) {
 func TestMeshMetrics(t *testing.T) {
 	t.Parallel()
 	h, reg := startDebug(t, false), prometheus.NewRegistry()
-	objects := shop()
-	h.server.Debug(DebugConfig{Objects: objects, Registerer: reg})
-	h.server.Push(objects.mesh(nil), model.Change{All: true})
+	objects := debugtest.Shop()
+	h.server.Debug(debug.Config{Objects: objects, Registerer: reg})
+	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
 	p.nack(xds.TypeCluster, "Error adding/updating cluster(s) inbound|8080||: no")
 	for end := time.Now().Add(2 * time.Minute); gaugeOf(t, reg, "pilot_xds_cds_reject") != 1; time.Sleep(time.Millisecond) {
@@ -158,7 +154,7 @@ func TestMeshMetrics(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	mesh := objects.mesh(nil)
+	mesh := objects.Mesh(nil)
 	mesh.Problems = []model.Problem{{Code: model.DuplicateHost}, {Code: model.DuplicateHost, Reason: "another"}}
 	h.server.Push(mesh, model.Change{All: true})
 	h.server.spoilt.fresh([]model.Problem{{Code: model.ConflictOutbound}, {Code: model.ConflictInbound}}, mesh.Sequence)

@@ -23,6 +23,8 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -46,7 +48,7 @@ func startDebug(t *testing.T, delta bool) *debugHarness {
 	root := mint(t, "root")
 	server, client := root.issue(t, "server").tls(root)
 	h.serve(t, Config{Generator: generate.New(generate.Config{}), Workers: 2}, h.auth, grpccredentials.NewTLS(server), grpccredentials.NewTLS(client))
-	h.server.Push(snapshotOf(nil, nil, external("a", "240.0.0.1")), model.Change{All: true})
+	h.server.Push(snapshotOf(nil, nil, debugtest.External("a", "240.0.0.1")), model.Change{All: true})
 	return h
 }
 
@@ -99,8 +101,8 @@ func (p *peer) question(typeURL string, names ...string) []*anypb.Any {
 // body asks for JSON.
 func (p *peer) body(names ...string) string {
 	p.t.Helper()
-	all := p.question(debugType, names...)
-	if len(all) != 1 || all[0].TypeUrl != debugType || !json.Valid(all[0].Value) {
+	all := p.question(debug.Type, names...)
+	if len(all) != 1 || all[0].TypeUrl != debug.Type || !json.Valid(all[0].Value) {
 		p.t.Fatalf("%v: got %v", names, all)
 	}
 	return string(all[0].Value)
@@ -123,7 +125,7 @@ func TestDebugSyncz(t *testing.T) {
 		p := h.join(t, "shop", "default")
 		status := func() string {
 			var c statusv3.ClientConfig
-			all := p.question(debugType + "/syncz")
+			all := p.question(debug.Type + "/syncz")
 			if len(all) != 1 {
 				t.Fatalf("got %v", all)
 			}
@@ -150,7 +152,7 @@ func TestDebugSyncz(t *testing.T) {
 		if text := p.body("syncz"); !strings.Contains(text, `"cds": "code 13: Error adding/updating cluster(s) BlackHoleCluster: no such thing, `) || !strings.Contains(text, `"cluster_sent"`) {
 			t.Errorf("got %s", text)
 		}
-		h.server.Push(snapshotOf(nil, nil, external("b", "240.0.0.2")), model.Change{All: true})
+		h.server.Push(snapshotOf(nil, nil, debugtest.External("b", "240.0.0.2")), model.Change{All: true})
 		p.ack(p.any())
 		if got := status(); got != "cds=SYNCED"+others {
 			t.Errorf("after the answer: %s", got)
@@ -164,7 +166,7 @@ func TestDebugContent(t *testing.T) {
 		h.join(t, "other", "default")
 		p := h.join(t, "shop", "default")
 		for _, names := range [][]string{nil, {"other.default"}} {
-			all := p.question(debugType+"/config_dump", names...)
+			all := p.question(debug.Type+"/config_dump", names...)
 			if len(all) != 4 {
 				t.Fatalf("%v: got %d parts", names, len(all))
 			}
@@ -189,7 +191,7 @@ func TestDebugContent(t *testing.T) {
 		// The stream goes on, and an answer to an answer is none.
 		p.must(answerTo(h.delta))
 		p.ack(xds.TypeCluster)
-		h.server.Push(snapshotOf(nil, nil, external("b", "240.0.0.2")), model.Change{All: true})
+		h.server.Push(snapshotOf(nil, nil, debugtest.External("b", "240.0.0.2")), model.Change{All: true})
 		if got := p.any(); got != xds.TypeCluster {
 			t.Errorf("got %s", got)
 		}
@@ -198,9 +200,9 @@ func TestDebugContent(t *testing.T) {
 
 func answerTo(delta bool) proto.Message {
 	if delta {
-		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: debugType, ResponseNonce: "1"}
+		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: debug.Type, ResponseNonce: "1"}
 	}
-	return &discoveryv3.DiscoveryRequest{TypeUrl: debugType, ResponseNonce: "1", ResourceNames: []string{"list"}}
+	return &discoveryv3.DiscoveryRequest{TypeUrl: debug.Type, ResponseNonce: "1", ResourceNames: []string{"list"}}
 }
 
 // TestDebugAccess has workloads ask about those of other namespaces.
@@ -214,7 +216,7 @@ func TestDebugAccess(t *testing.T) {
 			"registryz": "for callers of the namespace istio-system", "mesh": "istio-system", "configz": "istio-system", "endpointz": "istio-system",
 			"adsz?push=true": "a push is for callers", "explain?kind=VirtualService&namespace=bank&name=x": "the object is of the namespace", "explain?proxyID=vault.bank": "no proxy", "push_status": "istio-system",
 			"nonsense": "ask for one of: adsz, config_distribution", "": "ask for one of", "%zz": "cannot be read",
-			strings.Repeat("x", maxDebug+1): "at most 1024 are read",
+			strings.Repeat("x", 1<<10+1): "at most 1024 are read",
 		} {
 			if got := p.body(name); !strings.Contains(got, `"error": `) || !strings.Contains(got, want) {
 				t.Errorf("%.40s: got %s, want an error with %q", name, got, want)
@@ -223,7 +225,7 @@ func TestDebugAccess(t *testing.T) {
 		if got := p.body("list", "mesh"); !strings.Contains(got, "one question") {
 			t.Errorf("two questions: %s", got)
 		}
-		if got := p.question(debugType+"/config_dump", "vault.bank"); len(got) != 1 || !strings.Contains(string(got[0].Value), "no proxy") {
+		if got := p.question(debug.Type+"/config_dump", "vault.bank"); len(got) != 1 || !strings.Contains(string(got[0].Value), "no proxy") {
 			t.Errorf("got %v", got)
 		}
 		for _, name := range []string{"syncz", "connections"} {
@@ -249,7 +251,7 @@ func TestDebugLimit(t *testing.T) {
 	eachDebug(t, func(t *testing.T, h *debugHarness) {
 		p := h.join(t, "shop", "default")
 		refused := 0
-		for range 3 * debugBurst {
+		for range 3 * debug.Burst {
 			if strings.Contains(p.body("list"), "too many questions") {
 				refused++
 			}

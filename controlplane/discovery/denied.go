@@ -103,12 +103,9 @@ func (s *Server) unacknowledged() (missing []string, acknowledged int) {
 	return missing, len(d.proxies) - len(missing)
 }
 
-// denyList reports the deny list; nil if there is none.
-func (s *Server) denyList() *report.DenyList {
-	problem := ""
-	if ask := s.config().DenyListProblem; ask != nil {
-		problem = ask()
-	}
+// denyList reports the deny list, with the problem of its newest text; nil if there is
+// none.
+func (s *Server) denyList(problem string) *report.DenyList {
 	var l deniedList
 	if m := s.mesh.Load(); m != nil {
 		l = m.denied

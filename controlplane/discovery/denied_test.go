@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -30,7 +31,7 @@ func TestDenyListStatus(t *testing.T) {
 			logged, problem, reg := &journal{}, "", prometheus.NewRegistry()
 			h := &harness{table: &table{}}
 			h.serve(t, Config{Generator: h.table, Workers: 2, Logger: slog.New(slog.NewTextHandler(logged, nil))}, nil, insecure.NewCredentials(), insecure.NewCredentials())
-			h.server.Debug(DebugConfig{DenyListProblem: func() string { return problem }, Registerer: reg})
+			h.server.Debug(debug.Config{DenyListProblem: func() string { return problem }, Registerer: reg})
 			deny := func(text, listener string) {
 				t.Helper()
 				h.set(xds.TypeListener, map[string]string{"l": listener})

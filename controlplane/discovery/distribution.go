@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
-	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -250,7 +249,7 @@ func (s *stream) noteProgress() {
 // forgivePlugins notes that a proxy has rejected nothing any more because what it
 // rejected is gone: it receives no response to which it could answer.
 func (s *stream) forgivePlugins() {
-	if s.progress.of(xds.TypeExtension).state() != report.Rejected {
+	if !s.progress.of(xds.TypeExtension).failing() {
 		return
 	}
 	if rejected, _ := s.plugins.Rejected(); len(rejected) > 0 {

@@ -24,11 +24,7 @@
 // Secrets are no part of a snapshot: a stream wakes when one that its proxy requested
 // changes. See secrets.
 //
-// Questions of people, types that begin with istio.io/debug, are answered on the
-// stream that they come on, if it has shown who it is: about all of the mesh to
-// the root namespace, to others about their own namespace. DebugHandler answers
-// the same over HTTP. Keys are in no answer. Which objects are behind a resource
-// is worked out when somebody asks; nothing is kept for it.
+// Questions about the server are answered on the stream that they come on: see debug.
 //
 // Other control planes receive the objects of a config store instead: see
 // mcpserver.

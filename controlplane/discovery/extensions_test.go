@@ -22,6 +22,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -208,7 +209,7 @@ func (h *pluginHarness) standing() string {
 	defer h.server.mu.Unlock()
 	for st := range h.server.streams {
 		p := NewDistribution([]ProxyStanding{first(st.standing.get())}).Of(h.mesh.Sequence)
-		return fmt.Sprintf("%d acknowledged, %d behind, %d rejected, %s", p.Acknowledged, p.Behind, p.Rejected, st.progress.of(xds.TypeExtension).state())
+		return fmt.Sprintf("%d acknowledged, %d behind, %d rejected, %s", p.Acknowledged, p.Behind, p.Rejected, st.typeState(xds.TypeExtension).State())
 	}
 	return "nobody is connected"
 }
@@ -359,10 +360,10 @@ func TestPullSecretIsNotTold(t *testing.T) {
 	p.subscribe(xds.TypeExtension, "default.a")
 	p.wantAck("ecds default.a=r.example/a:v1/" + dockerConfig)
 	for _, question := range []string{"config_dump", "syncz", "configz", "push_status", "edsz"} {
-		p.subscribe(debugType, question)
+		p.subscribe(debug.Type, question)
 		for m := range p.got {
 			r, ok := m.(*discoveryv3.DiscoveryResponse)
-			if !ok || r.GetTypeUrl() != debugType {
+			if !ok || r.GetTypeUrl() != debug.Type {
 				continue
 			}
 			for _, res := range r.GetResources() {

@@ -31,6 +31,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -374,7 +375,7 @@ func (p *peer) quiet() {
 	p.t.Helper()
 	probe := fmt.Sprintf("type.googleapis.com/none.of.this.exists.%d", time.Now().UnixNano())
 	p.subscribe(probe)
-	p.subscribe(debugType, "list")
+	p.subscribe(debug.Type, "list")
 	for {
 		select {
 		case m, ok := <-p.got:
@@ -382,7 +383,7 @@ func (p *peer) quiet() {
 				p.t.Fatalf("stream ended with %v", p.err.Load())
 			}
 			switch m.(interface{ GetTypeUrl() string }).GetTypeUrl() {
-			case debugType:
+			case debug.Type:
 				return
 			case probe: // other control planes are told that there are none
 			default:

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -156,7 +155,7 @@ func (s *Server) rejecting(typeURL string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		if st.progress.of(typeURL).state() == report.Rejected || slices.ContainsFunc(st.withheld(), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
+		if st.progress.of(typeURL).failing() || slices.ContainsFunc(st.withheld(), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
 			n++
 		}
 	}

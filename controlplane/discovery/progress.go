@@ -5,13 +5,8 @@ package discovery
 
 import (
 	"slices"
-	"strconv"
 	"sync"
 	"time"
-
-	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // progress is how far a proxy is, for people who ask on other streams. It is
@@ -88,22 +83,5 @@ func (p *progress) of(typeURL string) typeProgress {
 	return typeProgress{}
 }
 
-func (t typeProgress) status() statusv3.ConfigStatus {
-	switch t.state() {
-	case report.NotSent:
-		return statusv3.ConfigStatus_NOT_SENT
-	case report.Synced:
-		return statusv3.ConfigStatus_SYNCED
-	case report.Rejected:
-		return statusv3.ConfigStatus_ERROR
-	}
-	return statusv3.ConfigStatus_STALE
-}
-
-// nonceText is a number of a response as the proxy has it, empty for none.
-func nonceText(n uint64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatUint(n, 36)
-}
+// failing reports whether the last response was rejected.
+func (t typeProgress) failing() bool { return t.sent != 0 && t.sent == t.rejected }

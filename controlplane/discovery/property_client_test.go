@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -190,8 +191,8 @@ func (v *viewer) apply(m proto.Message) {
 	if r := m.(interface {
 		GetTypeUrl() string
 		GetNonce() string
-	}); r.GetTypeUrl() == debugType {
-		v.nonce[debugType] = r.GetNonce() // the answer to a question is none to acknowledge
+	}); r.GetTypeUrl() == debug.Type {
+		v.nonce[debug.Type] = r.GetNonce() // the answer to a question is none to acknowledge
 		return
 	}
 	var typeURL string

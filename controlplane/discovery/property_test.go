@@ -17,6 +17,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -158,8 +159,8 @@ func (r *propertyRun) agrees() {
 // question that comes after all others.
 func (r *propertyRun) quiet() bool {
 	r.t.Helper()
-	delete(r.v.nonce, debugType)
-	for _, typeURL := range []string{"type.googleapis.com/none.of.this.exists", debugType} { // the first has it look for what there is to send
+	delete(r.v.nonce, debug.Type)
+	for _, typeURL := range []string{"type.googleapis.com/none.of.this.exists", debug.Type} { // the first has it look for what there is to send
 		if r.v.kind.delta {
 			_ = r.v.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL})
 		} else {
@@ -170,7 +171,7 @@ func (r *propertyRun) quiet() bool {
 		if !r.receive(2 * time.Minute) {
 			r.t.Fatal("the server does not answer")
 		}
-		if r.v.nonce[debugType] != "" {
+		if r.v.nonce[debug.Type] != "" {
 			return n == 0
 		}
 	}

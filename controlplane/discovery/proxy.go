@@ -126,3 +126,12 @@ func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
 	}
 	return status.Errorf(codes.PermissionDenied, "proxy %s claims the %s, but the stream was opened by %s", p.ID, mismatch, caller.ID)
 }
+
+// envoyVersion gives the version that a proxy says it has, "1.39.3"; empty for
+// none.
+func envoyVersion(n *corev3.Node) string {
+	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
+		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
+	}
+	return clip(n.GetUserAgentVersion())
+}

@@ -220,7 +220,7 @@ func TestResumedIsSynced(t *testing.T) {
 	defer h.server.mu.Unlock()
 	for st := range h.server.streams {
 		for typeURL, state := range want {
-			if got := st.progress.of(typeURL).state(); got != state {
+			if got := st.typeState(typeURL).State(); got != state {
 				t.Errorf("%s is %s, want %s", shortType(typeURL), got, state)
 			}
 		}

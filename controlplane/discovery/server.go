@@ -19,6 +19,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
@@ -129,8 +130,8 @@ type Server struct {
 	spoilt problems
 	// callers knows what the streams of each caller hold.
 	callers *callers
-	// people is what answers questions of people; nil before Debug.
-	people atomic.Pointer[DebugConfig]
+	// questions answers questions about the server.
+	questions atomic.Pointer[debug.Server]
 }
 
 // published is a snapshot and when its push began.
@@ -158,6 +159,7 @@ func New(cfg Config) (*Server, error) {
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(),
 		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, noVHDS: cfg.NoVHDS,
 	}
+	s.questions.Store(debug.New(debug.Config{}, source{s}))
 	s.callers = newCallers(cfg.CallerStreams)
 	s.labelWait.Store(int64(labelWait))
 	s.objects = cfg.Objects
@@ -257,7 +259,7 @@ func (s *Server) prepare(st *stream) {
 	}
 }
 
-// newStream enters a stream into the server's list.
+// newStream returns a stream that is not in the server's list yet.
 func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller, objects *mcpserver.Server) *stream {
 	st := &stream{
 		server: s, proxy: proxy, objects: objects, caller: caller, secure: caller != nil && private(g.Context()), sendMsg: g.SendMsg,
@@ -273,16 +275,20 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 	}
 	st.verbose = st.log.Enabled(g.Context(), slog.LevelDebug)
 	st.secrets, st.plugins = s.secrets.NewView(st.client()), s.secrets.NewPlugins(st.client(), s)
-	objects.Opened()
+	return st
+}
+
+// enter adds a stream to the server's list. From here on other goroutines use it.
+func (s *Server) enter(st *stream) {
+	st.objects.Opened()
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
 	s.metrics.connected.Inc()
 	st.log.Info("proxy connected")
-	if objects == nil && s.mesh.Load().denied.serials > 0 && ignoresSerials(proxy) {
-		st.log.Warn("the proxy ignores the serial numbers of the deny list: it needs Envoy 1."+strconv.Itoa(serialsFrom), "version", proxy.Envoy)
+	if st.objects == nil && s.mesh.Load().denied.serials > 0 && ignoresSerials(st.proxy) {
+		st.log.Warn("the proxy ignores the serial numbers of the deny list: it needs Envoy 1."+strconv.Itoa(serialsFrom), "version", st.proxy.Envoy)
 	}
-	return st
 }
 
 // client is the proxy as secrets know it.

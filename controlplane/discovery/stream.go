@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -457,3 +458,6 @@ func (s *stream) generate(typeURL string) *xds.Set {
 	}
 	return set
 }
+
+// id names a stream in logs and answers.
+func (s *stream) id() string { return fmt.Sprintf("%s-%d", s.proxy.ID, s.number) }

@@ -4,15 +4,10 @@
 package discovery
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
-	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -131,30 +126,4 @@ func (s *stream) diff(sub *subscription, set *xds.Set) update {
 	}
 	slices.Sort(out.removed)
 	return out
-}
-
-// addHosts puts virtual hosts into the routes that they belong to.
-func addHosts(routes *adminv3.RoutesConfigDump, set *xds.Set) error {
-	hosts := map[string][]*routev3.VirtualHost{}
-	for _, r := range set.Resources {
-		a, host := &anypb.Any{}, &routev3.VirtualHost{}
-		if err := proto.Unmarshal(r.Any, a); err != nil {
-			return fmt.Errorf("read virtual host %s: %w", r.Name, err)
-		}
-		if err := a.UnmarshalTo(host); err != nil {
-			return fmt.Errorf("read virtual host %s: %w", r.Name, err)
-		}
-		hosts[routeOf(r.Name)] = append(hosts[routeOf(r.Name)], host)
-	}
-	for _, d := range routes.GetDynamicRouteConfigs() {
-		config := &routev3.RouteConfiguration{}
-		if err := d.GetRouteConfig().UnmarshalTo(config); err != nil {
-			return fmt.Errorf("read routes: %w", err)
-		}
-		config.VirtualHosts = append(config.VirtualHosts, hosts[config.GetName()]...)
-		if err := d.GetRouteConfig().MarshalFrom(config); err != nil {
-			return fmt.Errorf("write routes %s: %w", config.GetName(), err)
-		}
-	}
-	return nil
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -29,7 +31,7 @@ func TestDebugShowsHostsInRoutes(t *testing.T) {
 	settings.ProxyHttpPort = 15080
 	h.server.Push(snapshot.Build(nil, snapshot.Input{Mesh: settings, List: func(kind model.Kind) []*model.Config {
 		if kind == model.ServiceEntry {
-			return []*model.Config{external("a", "240.0.0.1")}
+			return []*model.Config{debugtest.External("a", "240.0.0.1")}
 		}
 		return nil
 	}}, model.Change{All: true}), model.Change{All: true})
@@ -39,7 +41,7 @@ func TestDebugShowsHostsInRoutes(t *testing.T) {
 	p.describer = func(*testing.T, *anypb.Any) string { return "" }
 	p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: xds.TypeCluster})
 	p.any()
-	all := p.question(debugType + "/config_dump")
+	all := p.question(debug.Type + "/config_dump")
 	if len(all) != 4 {
 		t.Fatalf("got %d parts", len(all))
 	}

@@ -13,6 +13,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -86,8 +87,8 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 			before := heap()
 			p := h.onOwnConnection(t, true) // which takes long responses
 			tc.act(t, h, p)
-			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: debugType, ResourceNamesSubscribe: []string{"list"}})
-			for p.anyOf() != debugType { // what was asked before is done
+			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: debug.Type, ResourceNamesSubscribe: []string{"list"}})
+			for p.anyOf() != debug.Type { // what was asked before is done
 			}
 			during := heap() - before
 			if err := p.end(); err != nil {

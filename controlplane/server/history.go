@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -22,11 +22,11 @@ import (
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.people = newPeople(s.exists, cfg.Version, reg)
 	s.debugHTTP = cfg.DebugHTTP
-	s.discovery.Debug(discovery.DebugConfig{
+	s.discovery.Debug(debug.Config{
 		Authenticator: s.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Objects: s.store, Changed: s.people.changed,
-		Problems: func() []discovery.KnownProblem { return s.people.problems(s.store.Problems()) },
+		Problems: func() []debug.KnownProblem { return s.people.problems(s.store.Problems()) },
 		DenyListProblem: func() string {
 			if err := s.denyList.Err(); err != nil {
 				return err.Error()
@@ -210,17 +210,17 @@ func (p *people) changed(key model.Key) (sequence uint64, at time.Time, first bo
 
 // problems gives those of the stores and of the newest snapshot. What is gone is
 // forgotten: should it come back, it is news.
-func (p *people) problems(ofStores []model.Problem) []discovery.KnownProblem {
+func (p *people) problems(ofStores []model.Problem) []debug.KnownProblem {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []discovery.KnownProblem
+	var out []debug.KnownProblem
 	there := map[model.Problem]time.Time{}
 	for _, problem := range slices.Concat(ofStores, p.found) {
 		plain := problem
 		plain.Source = ""
 		there[plain] = p.note(problem, now)
-		out = append(out, discovery.KnownProblem{Problem: problem, Since: there[plain]})
+		out = append(out, debug.KnownProblem{Problem: problem, Since: there[plain]})
 	}
 	p.since = there
 	return out

@@ -27,6 +27,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -84,7 +85,7 @@ func startControl(t *testing.T, name string) *control {
 		}),
 		stored(model.DestinationRule, "default", "a.b", &networkingv1alpha3.DestinationRule{Host: "web.shop.svc.cluster.local"}),
 	}}
-	s.Debug(discovery.DebugConfig{Replica: name, Version: "v1", Objects: c.objects})
+	s.Debug(debug.Config{Replica: name, Version: "v1", Objects: c.objects})
 	c.push()
 	listen := func() net.Listener {
 		l, err := net.Listen("tcp", testHost+":0")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"cmp"
@@ -11,11 +11,9 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -25,24 +23,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// debugType is the type of a question of people, whose one name is what they
-// ask for, and of its answer. A longer type, istio.io/debug/syncz, says itself
-// what is asked for; its names are the proxy, as istioctl has it.
-const debugType = "istio.io/debug"
+// Type is the type of a question, whose one name is what is asked for, and of its
+// answer. A longer type, istio.io/debug/syncz, says itself what is asked for; its
+// names are the proxy, as istioctl does it.
+const Type = "istio.io/debug"
 
 // Questions of a stream: each may cost as much as a push.
 const (
-	debugEvery = 100 * time.Millisecond
-	debugBurst = 20
-	maxDebug   = 1 << 10 // bytes of a name
+	Every   = 100 * time.Millisecond
+	Burst   = 20
+	maxName = 1 << 10 // bytes
 )
 
 // debugger answers one question.
 type debugger struct {
-	*Server
-	mesh  *snapshot.Mesh
-	query url.Values
-	asker asker
+	cfg    Config
+	source Source
+	mesh   *snapshot.Mesh
+	query  url.Values
+	asker  asker
 }
 
 // asker is who asks, and what of the mesh it sees.
@@ -53,7 +52,7 @@ type asker struct {
 	namespace string
 	// stream is that on which the question came, nil for none: without another
 	// name it is about its proxy.
-	stream *stream
+	stream *Stream
 }
 
 // answerOf is an answer: messages, or what becomes JSON.
@@ -63,18 +62,18 @@ type answerOf struct {
 	json     any
 }
 
-// debugAnswer makes an answer. Those of wide speak of all of the mesh and are
-// for the root namespace alone; the others show each caller its own namespace.
-type debugAnswer struct {
+// answerer makes an answer. Wide answers are about all of the mesh and for the root
+// namespace alone; the others show each caller its own namespace.
+type answerer struct {
 	wide   bool
 	answer func(debugger) (answerOf, error)
-	about  string // for people
+	about  string // for readers of the index
 }
 
-// debugAnswers are what can be asked for, by name. The names and their content
-// are those of Istio's control plane where it has them.
-func debugAnswers() map[string]debugAnswer {
-	return map[string]debugAnswer{
+// answers returns the answers by name. Names and content are those of Istio's control
+// plane where it has them.
+func answers() map[string]answerer {
+	return map[string]answerer{
 		"list":                {false, debugger.list, "the names of these answers"},
 		"syncz":               {false, debugger.syncz, "whether each proxy has what it was sent"},
 		"connections":         {false, debugger.connections, "the streams"},
@@ -99,59 +98,52 @@ func debugAnswers() map[string]debugAnswer {
 
 // list gives the names of the answers.
 func (d debugger) list() (answerOf, error) {
-	return answerOf{json: slices.Sorted(maps.Keys(debugAnswers()))}, nil
+	return answerOf{json: slices.Sorted(maps.Keys(answers()))}, nil
 }
 
-// isDebug reports whether a request is a question of people.
-func isDebug(typeURL string) bool {
-	return typeURL == debugType || strings.HasPrefix(typeURL, debugType+"/")
+// Question is a question on a stream.
+type Question struct {
+	// Caller is proven, on an encrypted stream; nil if not.
+	Caller *authn.Caller
+	// Stream is that of the question, and Mesh the snapshot that it works with.
+	Stream *Stream
+	Mesh   *snapshot.Mesh
+	Type   string
+	Names  []string
+	// Allowed is false if the stream has asked too much in the last moment.
+	Allowed bool
 }
 
-// answerDebug answers a question on the stream that it came on. What is not
-// answered is said in the answer: a person waits for it, and the stream has
-// other things to carry.
-func (s *stream) answerDebug(q *request) error {
-	if q.nonce != "" || q.rejected != "" {
-		return nil // an answer to an answer
-	}
-	names := q.subscribe
-	if !s.delta {
-		names = q.names()
-	}
-	if s.questions == nil {
-		s.questions = rate.NewLimiter(rate.Every(debugEvery), debugBurst)
-	}
-	answer, err := s.debug(q.typeURL, names)
+// Answer returns the resources of the answer to a question on a stream. What cannot
+// be answered is said in the answer: somebody waits for it, and the stream has other
+// things to carry.
+func (s *Server) Answer(q Question) ([]*xds.Resource, error) {
+	answer, err := s.answer(q)
 	var resources []*xds.Resource
 	if err == nil {
-		resources, err = answer.resources(q.typeURL, names)
+		resources, err = answer.resources(q.Type, q.Names)
 	}
-	if err != nil {
-		s.log.Debug("a question is not answered", "type_url", q.typeURL, "err", err)
-		if resources, err = (answerOf{json: map[string]string{"error": err.Error()}}).resources(q.typeURL, names); err != nil {
-			return err // not possible: it is text
-		}
+	if err == nil {
+		return resources, nil
 	}
-	s.nonces++
-	r := &response{typeURL: q.typeURL, nonce: strconv.FormatUint(s.nonces, 36), body: encode(resources, s.delta)}
-	return s.sendMsg(r.frame())
+	return answerOf{json: map[string]string{"error": err.Error()}}.resources(q.Type, q.Names)
 }
 
-func (s *stream) debug(typeURL string, names []string) (answerOf, error) {
-	if s.caller == nil || !s.secure {
+func (s *Server) answer(q Question) (answerOf, error) {
+	if q.Caller == nil {
 		return answerOf{}, errors.New("questions are answered on streams that are encrypted and have shown who they are: connect to the port with TLS")
 	}
-	if !s.questions.Allow() {
+	if !q.Allowed {
 		return answerOf{}, errors.New("too many questions, ask again in a moment")
 	}
-	what, typed := strings.CutPrefix(typeURL, debugType+"/")
+	what, typed := strings.CutPrefix(q.Type, Type+"/")
 	query := url.Values{}
-	if len(names) > 1 {
-		return answerOf{}, fmt.Errorf("one question is answered at a time, not %d", len(names))
+	if len(q.Names) > 1 {
+		return answerOf{}, fmt.Errorf("one question is answered at a time, not %d", len(q.Names))
 	}
-	name := strings.Join(names, "")
-	if len(name) > maxDebug {
-		return answerOf{}, fmt.Errorf("the question has %d bytes, at most %d are read", len(name), maxDebug)
+	name := strings.Join(q.Names, "")
+	if len(name) > maxName {
+		return answerOf{}, fmt.Errorf("the question has %d bytes, at most %d are read", len(name), maxName)
 	}
 	if typed && name != "" {
 		query.Set("proxyID", name)
@@ -162,16 +154,20 @@ func (s *stream) debug(typeURL string, names []string) (answerOf, error) {
 		}
 		what, query = strings.Trim(u.Path, "/"), u.Query()
 	}
-	who := s.server.askerOf(s.mesh.Mesh, s.caller)
-	who.stream = s
-	answer, err := debugger{Server: s.server, mesh: s.mesh.Mesh, query: query, asker: who}.ask(what)
+	who := askerOf(q.Mesh, q.Caller)
+	who.stream = q.Stream
+	answer, err := s.debugger(q.Mesh, query, who).ask(what)
 	if err == nil && !typed {
 		answer.messages, err = nil, answer.fillJSON()
 	}
 	return answer, err
 }
 
-// Why a question has no answer; what is none of these is the asker's mistake.
+func (s *Server) debugger(mesh *snapshot.Mesh, query url.Values, who asker) debugger {
+	return debugger{cfg: s.cfg, source: s.source, mesh: mesh, query: query, asker: who}
+}
+
+// Why a question has no answer; any other error is an invalid question.
 var (
 	errUnknown   = errors.New("not known here")
 	errForbidden = errors.New("not allowed")
@@ -179,9 +175,9 @@ var (
 
 // ask gives the answer of a name.
 func (d debugger) ask(what string) (answerOf, error) {
-	a, ok := debugAnswers()[what]
+	a, ok := answers()[what]
 	if !ok {
-		return answerOf{}, fmt.Errorf("%q is %w, ask for one of: %s", what, errUnknown, strings.Join(slices.Sorted(maps.Keys(debugAnswers())), ", "))
+		return answerOf{}, fmt.Errorf("%q is %w, ask for one of: %s", what, errUnknown, strings.Join(slices.Sorted(maps.Keys(answers())), ", "))
 	}
 	if a.wide && !d.asker.all {
 		return answerOf{}, fmt.Errorf("%w: %s is for callers of the namespace %s, and this is %s", errForbidden, what, rootOf(d.mesh), d.asker.name)
@@ -213,7 +209,7 @@ func (a answerOf) resources(typeURL string, names []string) ([]*xds.Resource, er
 		if err != nil {
 			return nil, fmt.Errorf("write the answer to %s: %w", typeURL, err)
 		}
-		return []*xds.Resource{{Name: cmp.Or(strings.Join(names, ","), typeURL), Any: xds.Any(debugType, b)}}, nil
+		return []*xds.Resource{{Name: cmp.Or(strings.Join(names, ","), typeURL), Any: xds.Any(Type, b)}}, nil
 	}
 	out := make([]*xds.Resource, len(a.messages))
 	for i, m := range a.messages {
@@ -232,29 +228,27 @@ func rootOf(mesh *snapshot.Mesh) string {
 }
 
 // askerOf says what a caller sees.
-func (s *Server) askerOf(mesh *snapshot.Mesh, caller *authn.Caller) asker {
+func askerOf(mesh *snapshot.Mesh, caller *authn.Caller) asker {
 	return asker{name: caller.ID.String(), namespace: caller.ID.Namespace, all: caller.ID.Namespace == rootOf(mesh)}
 }
 
-// visible are the streams that the caller sees, by proxy.
-func (d debugger) visible() []*stream {
-	var out []*stream
-	d.mu.Lock()
-	for st := range d.streams {
-		if d.asker.all || st.proxy.Namespace == d.asker.namespace {
+// visible returns the streams that the caller sees, by proxy.
+func (d debugger) visible() []*Stream {
+	var out []*Stream
+	for _, st := range d.source.Streams() {
+		if d.asker.all || st.Proxy.Namespace == d.asker.namespace {
 			out = append(out, st)
 		}
 	}
-	d.mu.Unlock()
-	slices.SortFunc(out, func(a, b *stream) int {
-		return cmp.Or(strings.Compare(a.proxy.ID, b.proxy.ID), cmp.Compare(a.number, b.number))
+	slices.SortFunc(out, func(a, b *Stream) int {
+		return cmp.Or(strings.Compare(a.Proxy.ID, b.Proxy.ID), cmp.Compare(a.Number, b.Number))
 	})
 	return out
 }
 
 // subject is who a question is about: the proxyID of the query, or who asks. Of
 // several streams of a proxy it is the newest.
-func (d debugger) subject() (*stream, error) {
+func (d debugger) subject() (*Stream, error) {
 	id := d.query.Get("proxyID")
 	if id == "" && d.asker.stream != nil {
 		return d.asker.stream, nil
@@ -262,9 +256,9 @@ func (d debugger) subject() (*stream, error) {
 	if id == "" {
 		return nil, errors.New("name the proxy, as in ?proxyID=catalog-1.shop")
 	}
-	var found *stream
+	var found *Stream
 	for _, st := range d.visible() {
-		if st.proxy.ID == id {
+		if st.Proxy.ID == id {
 			found = st
 		}
 	}
@@ -280,7 +274,7 @@ func (d debugger) proxy() (*model.Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return st.proxy, nil
+	return st.Proxy, nil
 }
 
 func orEmpty[T any](list []T) []T {

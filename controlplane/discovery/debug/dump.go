@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -18,20 +20,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// givenTo gives the sets that a proxy was given in its last round; before the
-// first one, what is made for it.
-func (d debugger) givenTo(st *stream) quarantine.Sets {
-	if g := st.standing.gives.Load(); g != nil {
-		return *g
+// givenTo returns the sets of a proxy in its last round; before the first one, what
+// is made for it.
+func (d debugger) givenTo(st *Stream) *quarantine.Sets {
+	if st.Given != nil {
+		return st.Given
 	}
-	return d.madeFor(st)
-}
-
-// madeFor gives what the generator makes for a proxy.
-func (d debugger) madeFor(st *stream) quarantine.Sets {
-	var made quarantine.Sets
+	made := &quarantine.Sets{}
 	for i, typeURL := range xds.Types {
-		made[i] = d.generate(d.mesh, st.proxy, typeURL)
+		made[i] = d.source.Generate(d.mesh, st.Proxy, typeURL)
 	}
 	return made
 }
@@ -46,12 +43,12 @@ type heldBack struct {
 
 // heldFrom lists what is withheld from a proxy, and reports whether it waits for
 // another one to try something first.
-func (d debugger) heldFrom(st *stream) (list []heldBack, waits bool) {
-	all, waits := st.member.Withheld()
+func (d debugger) heldFrom(st *Stream) (list []heldBack, waits bool) {
+	all, waits := st.Withheld()
 	for _, w := range all {
 		list = append(list, heldBack{
 			item: item{w.Type, w.Name}, made: w.Made,
-			Held: report.Held{Type: shortType(xds.Types[w.Type]), Name: w.Name, By: w.By, Reason: w.Reason, Since: w.Since, LastGood: w.LastGood},
+			Held: report.Held{Type: st.nameOf(xds.Types[w.Type]), Name: w.Name, By: w.By, Reason: w.Reason, Since: w.Since, LastGood: w.LastGood},
 		})
 	}
 	return list, waits
@@ -113,7 +110,7 @@ func (d debugger) configDump() (answerOf, error) {
 func anyOf(typeURL string, r *xds.Resource) (*anypb.Any, error) {
 	a := &anypb.Any{}
 	if err := proto.Unmarshal(r.Any, a); err != nil {
-		return nil, fmt.Errorf("read %s %s: %w", shortType(typeURL), r.Name, err)
+		return nil, fmt.Errorf("read %s %s: %w", typeURL, r.Name, err)
 	}
 	return a, nil
 }
@@ -165,4 +162,30 @@ func (d *dump) refuse(typeURL, name string, failure *adminv3.UpdateFailureState)
 			ErrorState: failure, ClientStatus: adminv3.ClientResourceStatus_NACKED,
 		})
 	}
+}
+
+// addHosts puts virtual hosts into the routes that they belong to.
+func addHosts(routes *adminv3.RoutesConfigDump, set *xds.Set) error {
+	hosts := map[string][]*routev3.VirtualHost{}
+	for _, r := range set.Resources {
+		a, host := &anypb.Any{}, &routev3.VirtualHost{}
+		if err := proto.Unmarshal(r.Any, a); err != nil {
+			return fmt.Errorf("read virtual host %s: %w", r.Name, err)
+		}
+		if err := a.UnmarshalTo(host); err != nil {
+			return fmt.Errorf("read virtual host %s: %w", r.Name, err)
+		}
+		hosts[r.Name[:max(0, strings.LastIndexByte(r.Name, '/'))]] = append(hosts[r.Name[:max(0, strings.LastIndexByte(r.Name, '/'))]], host)
+	}
+	for _, d := range routes.GetDynamicRouteConfigs() {
+		config := &routev3.RouteConfiguration{}
+		if err := d.GetRouteConfig().UnmarshalTo(config); err != nil {
+			return fmt.Errorf("read routes: %w", err)
+		}
+		config.VirtualHosts = append(config.VirtualHosts, hosts[config.GetName()]...)
+		if err := d.GetRouteConfig().MarshalFrom(config); err != nil {
+			return fmt.Errorf("write routes %s: %w", config.GetName(), err)
+		}
+	}
+	return nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"cmp"
@@ -52,6 +52,10 @@ func refOf(k model.Key) report.Ref {
 	return report.Ref{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name}
 }
 
+// explained are the types of the resources that are looked at: those of sets, and
+// then what listeners ask for.
+var explained = append(slices.Clone(xds.Types), xds.TypeExtension)
+
 // origin makes origins, once for proxies that see the same.
 type origin struct {
 	d    debugger
@@ -76,11 +80,11 @@ type originKey struct {
 }
 
 func (d debugger) newOrigin() *origin {
-	return &origin{d: d, seen: map[originKey]*origins{}, found: map[sharedSet][]item{}, peers: d.config().list(model.PeerAuthentication)}
+	return &origin{d: d, seen: map[originKey]*origins{}, found: map[sharedSet][]item{}, peers: d.cfg.list(model.PeerAuthentication)}
 }
 
 func (o *origin) of(p *model.Proxy) *origins {
-	mesh, cfg := o.d.mesh, o.d.config()
+	mesh, cfg := o.d.mesh, o.d.cfg
 	key := originKey{
 		namespace: p.Namespace, role: p.Role, sidecar: sidecarOf(mesh, p),
 		sees: p.ClusterID + " " + strconv.FormatBool(p.AutoAllocate) + strconv.FormatBool(p.Proxyless) + strconv.FormatBool(intercepts(p)),
@@ -101,16 +105,16 @@ func (o *origin) of(p *model.Proxy) *origins {
 }
 
 // made gives the set of a type that is made for a proxy.
-func (d debugger) made(st *stream, typ int) *xds.Set {
-	return d.generate(d.mesh, st.proxy, configTypes[typ])
+func (d debugger) made(st *Stream, typ int) *xds.Set {
+	return d.source.Generate(d.mesh, st.Proxy, explained[typ])
 }
 
 // parts calls for each resource that is made for a proxy with the objects that
 // have a part in it.
-func (o *origin) parts(st *stream, call func(typ int, keys []model.Key)) {
-	from := o.of(st.proxy)
-	self := from.own(st.proxy, o.peers)
-	for i, typeURL := range configTypes {
+func (o *origin) parts(st *Stream, call func(typ int, keys []model.Key)) {
+	from := o.of(st.Proxy)
+	self := from.own(st.Proxy, o.peers)
+	for i, typeURL := range explained {
 		for _, r := range o.d.made(st, i).Resources {
 			call(i, joined(from.of(typeURL, r.Name), self.of(typeURL, r)))
 		}
@@ -119,15 +123,15 @@ func (o *origin) parts(st *stream, call func(typ int, keys []model.Key)) {
 
 // having gives the resources of a proxy in which an object has a part. Sets that
 // proxies share are looked at once, but for the listeners of each proxy itself.
-func (o *origin) having(st *stream, key model.Key) map[item]bool {
-	mine, from := map[item]bool{}, o.of(st.proxy)
-	self := from.own(st.proxy, o.peers)
-	for i, typeURL := range configTypes {
+func (o *origin) having(st *Stream, key model.Key) map[item]bool {
+	mine, from := map[item]bool{}, o.of(st.Proxy)
+	self := from.own(st.Proxy, o.peers)
+	for i, typeURL := range explained {
 		made := o.d.made(st, i)
 		memo := sharedSet{made, from}
 		items, known := o.found[memo]
 		if known && typeURL != xds.TypeListener {
-			made = noResources
+			made = &xds.Set{}
 		}
 		for _, r := range made.Resources {
 			it := item{i, r.Name}
@@ -152,7 +156,7 @@ func (o *origin) having(st *stream, key model.Key) map[item]bool {
 // explainObject tells which resources an object has a part in, and how far the
 // proxies are that get them.
 func (d debugger) explainObject(key model.Key) report.Object {
-	cfg := d.config()
+	cfg := d.cfg
 	out := report.Object{Ref: refOf(key), Replica: cfg.Replica, InForce: snapshot.InForce(key.Kind) || key.Kind == model.KubernetesService}
 	if c := cfg.object(key); c != nil {
 		out.Found, out.Source = true, c.Source
@@ -164,13 +168,13 @@ func (d debugger) explainObject(key model.Key) report.Object {
 	out.Problems = d.problemsOf(func(k model.Key) bool { return k == key })
 	from := d.newOrigin()
 	resources := map[item]*report.Resource{}
-	var having []*stream
+	var having []*Stream
 	for _, st := range d.visible() {
-		if _, follows := st.standing.get(); !follows || st.objects != nil {
+		if !st.Follows || st.Objects {
 			continue
 		}
 		mine := from.having(st, key)
-		sidecar := sidecarOf(d.mesh, st.proxy)
+		sidecar := sidecarOf(d.mesh, st.Proxy)
 		if len(mine) == 0 && (sidecar == nil || sidecar.Config.Key != key) {
 			out.Others++
 			continue
@@ -182,7 +186,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 		for it := range mine {
 			r := resources[it]
 			if r == nil {
-				r = &report.Resource{Type: shortType(configTypes[it.typ]), Name: it.name}
+				r = &report.Resource{Type: st.nameOf(explained[it.typ]), Name: it.name}
 				resources[it] = r
 			}
 			r.Proxies++
@@ -204,53 +208,52 @@ func (d debugger) explainObject(key model.Key) report.Object {
 
 // standingOf tells how far a proxy is with the snapshot of a sequence, as far as
 // its resources mine are concerned, of which some are refused.
-func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack, waits bool, sequence uint64) report.Standing {
-	out := report.Standing{Proxy: st.proxy.ID, State: report.Synced}
+func (d debugger) standingOf(st *Stream, mine map[item]bool, refused []heldBack, waits bool, sequence uint64) report.Standing {
+	out := report.Standing{Proxy: st.Proxy.ID, State: report.Synced}
 	if len(refused) > 0 {
 		h := refused[0]
 		out.State, out.What, out.Since, out.By, out.Reason, out.LastGood = report.HeldBack, h.Type+" "+h.Name, h.Since, h.By, h.Reason, h.LastGood
 		if n := len(refused) - 1; n > 0 {
 			out.What += fmt.Sprintf(" and %d more", n)
 		}
-		if h.By == st.proxy.ID {
+		if h.By == st.Proxy.ID {
 			out.State = report.Rejected
 		}
 		return out
 	}
 	types := map[string]bool{}
 	for it := range mine {
-		types[configTypes[it.typ]] = true
+		types[explained[it.typ]] = true
 	}
-	standing, _ := st.standing.get()
-	for _, r := range standing.Rejections {
-		i := slices.IndexFunc(configTypes, func(typeURL string) bool { return shortType(typeURL) == r.Type })
+	for _, r := range st.Rejections {
+		i := slices.IndexFunc(explained, func(typeURL string) bool { return st.nameOf(typeURL) == r.Type })
 		ours := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(name string) bool { return mine[item{i, name}] })
-		if i >= 0 && ours && types[configTypes[i]] && r.covers(sequence) {
-			out.State, out.What, out.Reason, out.By = report.Rejected, r.Type, r.Reason, st.proxy.ID
-			out.Since = st.progress.of(configTypes[i]).since
+		if i >= 0 && ours && types[explained[i]] && r.After < sequence && sequence <= r.UpTo {
+			out.State, out.What, out.Reason, out.By = report.Rejected, r.Type, r.Reason, st.Proxy.ID
+			out.Since = st.typeOf(explained[i]).Since
 			// Envoy keeps what it had; a plugin that an agent could not load is
 			// replaced, by what the plugin's fail strategy says.
-			out.LastGood = configTypes[i] != xds.TypeExtension || !strings.HasPrefix(r.Reason, secrets.AgentCode)
+			out.LastGood = explained[i] != xds.TypeExtension || !strings.HasPrefix(r.Reason, secrets.AgentCode)
 			return out
 		}
 	}
-	if standing.Settled >= sequence {
+	if st.Settled >= sequence {
 		for typeURL := range types {
-			if p := st.progress.of(typeURL); p.since.After(out.Since) {
-				out.Since = p.since
+			if p := st.typeOf(typeURL); p.Since.After(out.Since) {
+				out.Since = p.Since
 			}
 		}
 		return out
 	}
-	out.State, out.Since = report.Stale, st.connected
-	if m := d.Server.mesh.Load(); m != nil && m.since.After(out.Since) {
-		out.Since = m.since
+	out.State, out.Since = report.Stale, st.Connected
+	if _, since := d.source.Snapshot(); since.After(out.Since) {
+		out.Since = since
 	}
 	var open []string
-	for _, typeURL := range configTypes {
-		if p := st.progress.of(typeURL); p.state() == report.Stale {
-			open = append(open, shortType(typeURL))
-			out.Since = p.since
+	for _, typeURL := range explained {
+		if p := st.typeOf(typeURL); p.State() == report.Stale {
+			open = append(open, p.Name)
+			out.Since = p.Since
 		}
 	}
 	switch {
@@ -267,7 +270,7 @@ func (d debugger) standingOf(st *stream, mine map[item]bool, refused []heldBack,
 // problemsOf gives the problems of some objects.
 func (d debugger) problemsOf(of func(model.Key) bool) []report.Problem {
 	var out []report.Problem
-	for _, p := range d.Server.problems() {
+	for _, p := range d.problems() {
 		if of(p.Object) {
 			out = append(out, report.Problem{Object: refOf(p.Object), Source: p.Source, Reason: p.Reason, Warning: p.Warning, Since: p.Since.Truncate(time.Second)})
 		}
@@ -295,11 +298,11 @@ func (d debugger) explainProxy() (answerOf, error) {
 			if p.Resources == nil {
 				p.Resources = map[string]int{}
 			}
-			p.Resources[shortType(configTypes[typ])]++
+			p.Resources[st.nameOf(explained[typ])]++
 		}
 	})
-	if sidecar := sidecarOf(d.mesh, st.proxy); sidecar != nil {
-		seen, all := len(d.mesh.Services.Visible(st.proxy.Namespace, sidecar)), len(d.mesh.Services.Visible(st.proxy.Namespace, nil))
+	if sidecar := sidecarOf(d.mesh, st.Proxy); sidecar != nil {
+		seen, all := len(d.mesh.Services.Visible(st.Proxy.Namespace, sidecar)), len(d.mesh.Services.Visible(st.Proxy.Namespace, nil))
 		if sidecar.ImportsKey() != "" {
 			part(sidecar.Config.Key).Role = fmt.Sprintf("it sees %d of %d services", seen, all)
 		} else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"encoding/json"
@@ -22,7 +22,7 @@ import (
 // those who see all of the mesh, everything is sent anew.
 func (d debugger) adsz() (answerOf, error) {
 	if d.query.Get("push") == "true" {
-		push := d.config().Push
+		push := d.cfg.Push
 		switch {
 		case !d.asker.all:
 			return answerOf{}, fmt.Errorf("%w: a push is for callers of the namespace %s, and this is %s", errForbidden, rootOf(d.mesh), d.asker.name)
@@ -30,7 +30,7 @@ func (d debugger) adsz() (answerOf, error) {
 			return answerOf{}, errors.New("nothing can be pushed here")
 		}
 		push()
-		return answerOf{json: map[string]any{"pushed": d.Connected()}}, nil
+		return answerOf{json: map[string]any{"pushed": len(d.source.Streams())}}, nil
 	}
 	type connection struct {
 		ID        string            `json:"connectionId"`
@@ -41,15 +41,14 @@ func (d debugger) adsz() (answerOf, error) {
 	}
 	list := []connection{}
 	for _, st := range d.visible() {
-		c := connection{ID: st.id(), Connected: st.connected, Addresses: st.proxy.IPs, Labels: st.proxy.Labels, Watches: map[string]int{}}
-		given := st.standing.gives.Load()
-		for _, typeURL := range order {
-			if st.progress.of(typeURL).sent == 0 {
+		c := connection{ID: st.ID, Connected: st.Connected, Addresses: st.Proxy.IPs, Labels: st.Proxy.Labels, Watches: map[string]int{}}
+		for _, p := range st.Types {
+			if p.Sent == 0 {
 				continue
 			}
-			c.Watches[shortType(typeURL)] = 0
-			if i := slices.Index(xds.Types, typeURL); i >= 0 && given != nil {
-				c.Watches[shortType(typeURL)] = len(given[i].Resources)
+			c.Watches[p.Name] = 0
+			if i := slices.Index(xds.Types, p.TypeURL); i >= 0 && st.Given != nil {
+				c.Watches[p.Name] = len(st.Given[i].Resources)
 			}
 		}
 		list = append(list, c)
@@ -69,7 +68,7 @@ func (d debugger) resourcesz() (answerOf, error) {
 		for _, r := range given[i].Resources {
 			names = append(names, r.Name)
 		}
-		out[shortType(typeURL)] = names
+		out[st.nameOf(typeURL)] = names
 	}
 	return answerOf{json: out}, nil
 }
@@ -115,10 +114,10 @@ func (d debugger) instancesz() (answerOf, error) {
 	out := map[string][]instance{}
 	for _, st := range d.visible() {
 		list := []instance{}
-		for _, ip := range st.proxy.IPs {
+		for _, ip := range st.Proxy.IPs {
 			list = append(list, byAddress[ip]...)
 		}
-		out[st.proxy.ID] = list
+		out[st.Proxy.ID] = list
 	}
 	return answerOf{json: out}, nil
 }
@@ -147,7 +146,7 @@ func (d debugger) endpointz() (answerOf, error) {
 // configz gives the objects of the stores, of one kind or of all.
 func (d debugger) configz() (answerOf, error) {
 	list, kind := []json.RawMessage{}, d.query.Get("kind")
-	objects := d.config().Objects
+	objects := d.cfg.Objects
 	if objects == nil {
 		return answerOf{json: list}, nil
 	}
@@ -176,7 +175,7 @@ func (d debugger) pushContext() (answerOf, error) {
 	m := d.mesh
 	return answerOf{json: map[string]any{
 		"sequence": m.Sequence, "domain": m.Domain, "services": len(m.Services.Sorted), "virtualServices": len(m.VirtualServices.All),
-		"problems": model.CountProblems(m.Problems), "proxies": d.Connected(), "rejectedResources": len(d.Rejected()),
+		"problems": model.CountProblems(m.Problems), "proxies": len(d.source.Streams()), "rejectedResources": d.source.RejectedResources(),
 	}}, nil
 }
 
@@ -196,7 +195,7 @@ func (d debugger) distribution() (answerOf, error) {
 	if len(parts) != 3 {
 		return answerOf{}, errors.New("name an object, as in ?resource=VirtualService/shop/catalog")
 	}
-	cfg := d.config()
+	cfg := d.cfg
 	sch, ok := schema.Named(parts[0])
 	if !ok {
 		return answerOf{}, fmt.Errorf("%w: there is no kind %q", errUnknown, parts[0])
@@ -209,14 +208,10 @@ func (d debugger) distribution() (answerOf, error) {
 	sequence, _, _ := cfg.Changed(key)
 	version := strconv.FormatInt(c.SpecGeneration(), 10)
 	list := []syncedVersions{}
-	distribution := d.Distribution()
-	missing := map[string]bool{}
-	for _, p := range distribution.Missing(sequence) {
-		missing[p.ID] = true
-	}
-	for _, p := range distribution.proxies {
-		v := syncedVersions{Proxy: p.ID}
-		if !missing[p.ID] {
+	proxies, missing := d.source.Missing(sequence)
+	for _, id := range proxies {
+		v := syncedVersions{Proxy: id}
+		if !missing[id] {
 			v.Cluster, v.Listener, v.Route, v.Endpoint = version, version, version, version
 		}
 		list = append(list, v)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"slices"
@@ -10,23 +10,29 @@ import (
 
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	kubenetworkingv1 "k8s.io/api/networking/v1"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
+// shortNames are the names of the types in the tests.
+var shortNames = map[string]string{
+	xds.TypeCluster: "cds", xds.TypeEndpoint: "eds", xds.TypeListener: "lds", xds.TypeRoute: "rds", xds.TypeVirtualHost: "vhds", xds.TypeExtension: "ecds",
+}
+
 // madeOf lists the resources of a proxy with the objects that have a part in them.
-func madeOf(objects shelf, converted shelf, proxy *model.Proxy) []string {
-	mesh := append(slices.Clone(objects), converted...).mesh(nil)
+func madeOf(objects debugtest.Objects, converted debugtest.Objects, proxy *model.Proxy) []string {
+	mesh := append(slices.Clone(objects), converted...).Mesh(nil)
 	o := newOrigins(mesh, proxy, false, func(k model.Key) bool { return objects.Get(k) != nil })
 	self := o.own(proxy, objects.List(model.PeerAuthentication, ""))
 	gen := generate.New(generate.Config{})
 	var out []string
-	for _, typeURL := range configTypes {
+	for _, typeURL := range explained {
 		for _, r := range gen.Generate(mesh, proxy, typeURL).Resources {
 			var words []string
 			for _, key := range joined(o.of(typeURL, r.Name), self.of(typeURL, r)) {
@@ -35,7 +41,7 @@ func madeOf(objects shelf, converted shelf, proxy *model.Proxy) []string {
 			if typeURL == xds.TypeRoute {
 				slices.Sort(words) // they come from a map
 			}
-			out = append(out, shortType(typeURL)+" "+r.Name+": "+strings.Join(words, " "))
+			out = append(out, shortNames[typeURL]+" "+r.Name+": "+strings.Join(words, " "))
 		}
 	}
 	return out
@@ -52,7 +58,7 @@ func compareLines(t *testing.T, what string, got, want []string) {
 // that it is made of.
 func TestOrigins(t *testing.T) {
 	t.Parallel()
-	objects := shop()
+	objects := debugtest.Shop()
 	for name, tc := range map[string]struct {
 		vhds bool
 		want []string
@@ -89,27 +95,27 @@ func TestOrigins(t *testing.T) {
 // redirected to, without a Sidecar object: it is the first workload of the shop.
 func TestOriginsOfRedirected(t *testing.T) {
 	t.Parallel()
-	objects := slices.DeleteFunc(shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })
+	objects := slices.DeleteFunc(debugtest.Shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })
 	objects = append(
 		objects,
-		stored(model.ServiceEntry, "default", "db", &networkingv1alpha3.ServiceEntry{
+		debugtest.Stored(model.ServiceEntry, "default", "db", &networkingv1alpha3.ServiceEntry{
 			Hosts: []string{"db.example.com"}, Addresses: []string{"240.0.0.7"}, Resolution: networkingv1alpha3.ServiceEntry_STATIC,
 			Ports:     []*networkingv1alpha3.ServicePort{{Number: 5432, Name: "tcp", Protocol: "TCP"}, {Number: 9, Name: "any"}},
 			Endpoints: []*networkingv1alpha3.WorkloadEntry{{Address: "127.77.54.8"}},
 		}),
-		stored(model.VirtualService, "default", "db", &networkingv1alpha3.VirtualService{
+		debugtest.Stored(model.VirtualService, "default", "db", &networkingv1alpha3.VirtualService{
 			Hosts: []string{"db.example.com"}, Tcp: []*networkingv1alpha3.TCPRoute{{Route: []*networkingv1alpha3.RouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "db.example.com"}}}}},
 		}),
-		stored(model.VirtualService, "default", "parts", &networkingv1alpha3.VirtualService{
+		debugtest.Stored(model.VirtualService, "default", "parts", &networkingv1alpha3.VirtualService{
 			Http: []*networkingv1alpha3.HTTPRoute{{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "web"}}}}},
 		}),
-		stored(model.WasmPlugin, "default", "count", &extensionsv1alpha1.WasmPlugin{Url: "file:///count.wasm"}),
-		stored(model.WasmPlugin, "default", "counter", &extensionsv1alpha1.WasmPlugin{
+		debugtest.Stored(model.WasmPlugin, "default", "count", &extensionsv1alpha1.WasmPlugin{Url: "file:///count.wasm"}),
+		debugtest.Stored(model.WasmPlugin, "default", "counter", &extensionsv1alpha1.WasmPlugin{
 			Url: "file:///counter.wasm", Match: []*extensionsv1alpha1.WasmPlugin_TrafficSelector{{Mode: 2}}, // only what is sent to the workload
 		}),
 	)
 	web := slices.IndexFunc(objects, func(c *model.Config) bool { return c.Kind == model.VirtualService && c.Name == "web" })
-	objects[web] = stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
+	objects[web] = debugtest.Stored(model.VirtualService, "default", "web", &networkingv1alpha3.VirtualService{
 		Hosts: []string{"web"}, Http: []*networkingv1alpha3.HTTPRoute{{Delegate: &networkingv1alpha3.Delegate{Name: "parts"}}},
 	})
 	proxy := &model.Proxy{
@@ -135,8 +141,8 @@ func TestOriginsOfRedirected(t *testing.T) {
 // TestOriginsOfEgress is TestOrigins for the listeners that a Sidecar names.
 func TestOriginsOfEgress(t *testing.T) {
 	t.Parallel()
-	objects := slices.DeleteFunc(shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })
-	objects = append(objects, stored(model.Sidecar, "default", "out", &networkingv1alpha3.Sidecar{
+	objects := slices.DeleteFunc(debugtest.Shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })
+	objects = append(objects, debugtest.Stored(model.Sidecar, "default", "out", &networkingv1alpha3.Sidecar{
 		Egress: []*networkingv1alpha3.IstioEgressListener{
 			{Port: &networkingv1alpha3.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"}, Bind: "127.77.51.3", Hosts: []string{"./web.default.svc.cluster.local"}},
 			{Port: &networkingv1alpha3.SidecarPort{Protocol: "HTTP", Name: "http"}, Bind: "unix:///run/a", Hosts: []string{"./a.example.com"}},
@@ -159,31 +165,31 @@ func TestOriginsOfEgress(t *testing.T) {
 // those that were made of others.
 func TestOriginsOfGateways(t *testing.T) {
 	t.Parallel()
-	objects, converted := shop(), shelf{}
+	objects, converted := debugtest.Shop(), debugtest.Objects{}
 	port := func(number uint32, protocol, name string) *networkingv1alpha3.Port {
 		return &networkingv1alpha3.Port{Number: number, Protocol: protocol, Name: name}
 	}
 	labels := map[string]string{"istio": "edge", gatewayapi.NameLabel: "front"}
 	objects = append(
 		objects,
-		stored(model.Gateway, "default", "edge", &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "edge"}, Servers: []*networkingv1alpha3.Server{
+		debugtest.Stored(model.Gateway, "default", "edge", &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "edge"}, Servers: []*networkingv1alpha3.Server{
 			{Port: port(8080, "HTTP", "http"), Hosts: []string{"*"}},
 			{Port: port(8443, "HTTPS", "https"), Hosts: []string{"web.test"}, Bind: "127.77.51.4", Tls: &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialName: "web"}},
 			{Port: port(15443, "TLS", "sni"), Hosts: []string{"*.local"}, Tls: &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH}},
 			{Port: port(9000, "TCP", "tcp"), Hosts: []string{"*"}},
 		}}),
-		stored(model.Gateway, "default", "other", &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "other"}, Servers: []*networkingv1alpha3.Server{{Port: port(8080, "HTTP", "http"), Hosts: []string{"*"}}}}),
-		stored(model.VirtualService, "default", "site", &networkingv1alpha3.VirtualService{
+		debugtest.Stored(model.Gateway, "default", "other", &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "other"}, Servers: []*networkingv1alpha3.Server{{Port: port(8080, "HTTP", "http"), Hosts: []string{"*"}}}}),
+		debugtest.Stored(model.VirtualService, "default", "site", &networkingv1alpha3.VirtualService{
 			Hosts: []string{"web.test"}, Gateways: []string{"edge"},
 			Http: []*networkingv1alpha3.HTTPRoute{{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "web"}}}}},
 		}),
-		stored(model.VirtualService, "default", "wires", &networkingv1alpha3.VirtualService{
+		debugtest.Stored(model.VirtualService, "default", "wires", &networkingv1alpha3.VirtualService{
 			Hosts: []string{"wires.test"}, Gateways: []string{"edge"},
 			Tcp: []*networkingv1alpha3.TCPRoute{{Route: []*networkingv1alpha3.RouteDestination{{Destination: &networkingv1alpha3.Destination{Host: "web"}}}}},
 		}),
 	)
-	objects = append(objects, gatewayObjects()...)
-	result := gatewayapi.Convert(gatewayapi.Input{List: func(k model.Kind) []*model.Config { return objects.List(k, "") }, Mesh: objects.mesh(nil).Config, IngressNamespace: "default"})
+	objects = append(objects, debugtest.GatewayObjects()...)
+	result := gatewayapi.Convert(gatewayapi.Input{List: func(k model.Kind) []*model.Config { return objects.List(k, "") }, Mesh: objects.Mesh(nil).Config, IngressNamespace: "default"})
 	for _, list := range result.Objects {
 		converted = append(converted, list...)
 	}
@@ -209,29 +215,37 @@ func TestOriginsOfGateways(t *testing.T) {
 	})
 }
 
-// gatewayObjects are a Gateway with a route, and two Ingresses of one host.
-func gatewayObjects() shelf {
-	web := gatewayv1.BackendObjectReference{Name: "web", Port: new(gatewayv1.PortNumber(80))}
-	ingress := func(name, path string) *model.Config {
-		return stored(model.Ingress, "default", name, &kubenetworkingv1.IngressSpec{
-			IngressClassName: new("istio"),
-			Rules: []kubenetworkingv1.IngressRule{{Host: "in.test", IngressRuleValue: kubenetworkingv1.IngressRuleValue{HTTP: &kubenetworkingv1.HTTPIngressRuleValue{Paths: []kubenetworkingv1.HTTPIngressPath{{
-				Path: path, PathType: new(kubenetworkingv1.PathTypePrefix),
-				Backend: kubenetworkingv1.IngressBackend{Service: &kubenetworkingv1.IngressServiceBackend{Name: "web", Port: kubenetworkingv1.ServiceBackendPort{Number: 80}}},
-			}}}}}},
-		})
+func TestPeerAuthenticationsOfAProxy(t *testing.T) {
+	t.Parallel()
+	pa := func(namespace, name string, selector map[string]string) *model.Config {
+		c := debugtest.Stored(model.PeerAuthentication, namespace, name, &securityv1beta1.PeerAuthentication{})
+		if selector != nil {
+			c = debugtest.Stored(model.PeerAuthentication, namespace, name, selecting(selector))
+		}
+		return c
 	}
-	return shelf{
-		stored(model.GatewayClass, "", "istio", &gatewayv1.GatewayClassSpec{ControllerName: gatewayapi.Controller}),
-		stored(model.KubernetesGateway, "default", "front", &gatewayv1.GatewaySpec{
-			GatewayClassName: "istio", Listeners: []gatewayv1.Listener{{Name: "http.one", Port: 8081, Protocol: gatewayv1.HTTPProtocolType}},
-		}),
-		stored(model.HTTPRoute, "default", "to.web", &gatewayv1.HTTPRouteSpec{
-			CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: "front"}}},
-			Hostnames:       []gatewayv1.Hostname{"front.test"},
-			Rules:           []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{BackendObjectReference: web}}}}},
-		}),
-		stored(model.IngressClass, "", "istio", &kubenetworkingv1.IngressClassSpec{Controller: "istio.io/ingress-controller"}),
-		ingress("one", "/one"), ingress("two", "/two"),
+	web := map[string]string{"app": "web"}
+	list := []*model.Config{
+		pa("root", "mesh", nil), pa("root", "later", nil), pa("root", "none", web), pa("shop", "all", nil), pa("shop", "web", web),
+		pa("shop", "too", web), pa("shop", "other", map[string]string{"app": "x"}), pa("bank", "all", nil),
 	}
+	for _, tc := range []struct {
+		namespace string
+		labels    map[string]string
+		want      string
+	}{
+		{"shop", web, "mesh all web"}, {"shop", nil, "mesh all"}, {"bank", web, "mesh all"}, {"root", web, "mesh"}, {"else", nil, "mesh"},
+	} {
+		var got []string
+		for _, key := range peerAuthentications(list, "root", tc.namespace, tc.labels) {
+			got = append(got, key.Name)
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%s %v: got %q, want %q", tc.namespace, tc.labels, got, tc.want)
+		}
+	}
+}
+
+func selecting(labels map[string]string) *securityv1beta1.PeerAuthentication {
+	return &securityv1beta1.PeerAuthentication{Selector: &typev1beta1.WorkloadSelector{MatchLabels: labels}}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ import (
 // hint says of a Gateway what no other part can know: that no proxy is one for it,
 // and which credentials the proxies that have it are not given. Those are the
 // streams.
-func (d debugger) hint(out *report.Object, key model.Key, having []*stream) {
+func (d debugger) hint(out *report.Object, key model.Key, having []*Stream) {
 	switch key.Kind {
 	case model.Gateway:
 		gw := d.mesh.Gateways.Get(key.Namespace + "/" + key.Name)
@@ -42,7 +42,7 @@ func (d debugger) hint(out *report.Object, key model.Key, having []*stream) {
 func (d debugger) unselected(selector map[string]string) string {
 	gateways := 0
 	for _, st := range d.visible() {
-		if st.proxy.Role == node.Router && st.objects == nil {
+		if st.Proxy.Role == node.Router && !st.Objects {
 			gateways++
 		}
 	}
@@ -65,19 +65,19 @@ func (d debugger) unselected(selector map[string]string) string {
 
 // lacking says which credentials of a Gateway proxies cannot be given, and why: as
 // they ask for them, of their own namespace.
-func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*stream) []string {
+func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*Stream) []string {
 	var out []string
 	asked := map[string]bool{}
 	for _, st := range having {
 		for i, s := range spec.GetServers() {
 			for _, name := range credentialNames(s.GetTls()) {
-				what := fmt.Sprintf("%d/%s/%s", i, name, st.proxy.Namespace)
+				what := fmt.Sprintf("%d/%s/%s", i, name, st.Proxy.Namespace)
 				if asked[what] {
 					continue
 				}
 				asked[what] = true
-				if err := d.secrets.Fault(d.mesh, st.client(), name); err != nil {
-					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s get no credential %q: %v", i, st.proxy.Namespace, name, err))
+				if err := d.source.CredentialFault(d.mesh, st, name); err != nil {
+					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s get no credential %q: %v", i, st.Proxy.Namespace, name, err))
 				}
 			}
 		}

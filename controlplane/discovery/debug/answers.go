@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
@@ -48,29 +50,29 @@ func (d debugger) syncz() (answerOf, error) {
 	a := answerOf{}
 	list := []syncStatus{}
 	for _, st := range d.visible() {
-		c := &statusv3.ClientConfig{Node: &corev3.Node{Id: st.proxy.ID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-			"CLUSTER_ID": structpb.NewStringValue(st.proxy.ClusterID), "NAMESPACE": structpb.NewStringValue(st.proxy.Namespace),
+		c := &statusv3.ClientConfig{Node: &corev3.Node{Id: st.Proxy.ID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"CLUSTER_ID": structpb.NewStringValue(st.Proxy.ClusterID), "NAMESPACE": structpb.NewStringValue(st.Proxy.Namespace),
 		}}}}
-		s := syncStatus{ClusterID: st.proxy.ClusterID, Proxy: st.proxy.ID, ProxyType: st.proxy.Role}
+		s := syncStatus{ClusterID: st.Proxy.ClusterID, Proxy: st.Proxy.ID, ProxyType: st.Proxy.Role}
 		nonces := map[string][2]*string{
 			xds.TypeCluster: {&s.ClusterSent, &s.ClusterAcked}, xds.TypeListener: {&s.ListenerSent, &s.ListenerAcked},
 			xds.TypeRoute: {&s.RouteSent, &s.RouteAcked}, xds.TypeEndpoint: {&s.EndpointSent, &s.EndpointAcked},
 		}
-		for _, typeURL := range order {
-			p := st.progress.of(typeURL)
+		for _, p := range st.Types {
+			typeURL := p.TypeURL
 			if at, ok := nonces[typeURL]; ok {
-				*at[0], *at[1] = nonceText(p.sent), nonceText(p.acked)
+				*at[0], *at[1] = nonceText(p.Sent), nonceText(p.Acked)
 				c.GenericXdsConfigs = append(c.GenericXdsConfigs, &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: typeURL, ConfigStatus: p.status()})
 			}
 			if p.status() == statusv3.ConfigStatus_ERROR {
 				if s.Rejected == nil {
 					s.Rejected = map[string]string{}
 				}
-				s.Rejected[shortType(typeURL)] = p.reason
+				s.Rejected[p.Name] = p.Reason
 			}
 		}
 		list = append(list, s)
-		a.messages, a.names = append(a.messages, c), append(a.names, st.proxy.ID)
+		a.messages, a.names = append(a.messages, c), append(a.names, st.Proxy.ID)
 	}
 	a.json = list
 	return a, nil
@@ -87,9 +89,9 @@ func (d debugger) connections() (answerOf, error) {
 	}
 	list := []connection{}
 	for _, st := range d.visible() {
-		c := connection{ID: st.id(), Connected: st.connected, Delta: st.delta, Addresses: st.proxy.IPs}
-		if st.caller != nil {
-			c.Identity = st.caller.ID.String()
+		c := connection{ID: st.ID, Connected: st.Connected, Delta: st.Delta, Addresses: st.Proxy.IPs}
+		if st.Caller != nil {
+			c.Identity = st.Caller.ID.String()
 		}
 		list = append(list, c)
 	}
@@ -103,7 +105,7 @@ func (d debugger) ndsz() (answerOf, error) {
 		return answerOf{}, err
 	}
 	table := &nds.Table{Hosts: map[string]nds.Host{}}
-	for _, r := range d.generate(d.mesh, proxy, xds.TypeNameTable).Resources {
+	for _, r := range d.source.Generate(d.mesh, proxy, xds.TypeNameTable).Resources {
 		a := &anypb.Any{}
 		if err := proto.Unmarshal(r.Any, a); err != nil {
 			return answerOf{}, fmt.Errorf("read the name table: %w", err)
@@ -122,7 +124,7 @@ func (d debugger) edsz() (answerOf, error) {
 		return answerOf{}, err
 	}
 	list := []asJSON{}
-	for _, r := range d.generate(d.mesh, proxy, xds.TypeEndpoint).Resources {
+	for _, r := range d.source.Generate(d.mesh, proxy, xds.TypeEndpoint).Resources {
 		a, cla := &anypb.Any{}, &endpointv3.ClusterLoadAssignment{}
 		if err := proto.Unmarshal(r.Any, a); err != nil {
 			return answerOf{}, fmt.Errorf("read endpoints %s: %w", r.Name, err)
@@ -135,5 +137,22 @@ func (d debugger) edsz() (answerOf, error) {
 	return answerOf{json: list}, nil
 }
 
-// id names a stream in the log and for people.
-func (s *stream) id() string { return fmt.Sprintf("%s-%d", s.proxy.ID, s.number) }
+func (t TypeState) status() statusv3.ConfigStatus {
+	switch t.State() {
+	case report.NotSent:
+		return statusv3.ConfigStatus_NOT_SENT
+	case report.Synced:
+		return statusv3.ConfigStatus_SYNCED
+	case report.Rejected:
+		return statusv3.ConfigStatus_ERROR
+	}
+	return statusv3.ConfigStatus_STALE
+}
+
+// nonceText is the number of a response as the proxy has it, empty for none.
+func nonceText(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 36)
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package discovery
+package debug
 
 import (
 	"bytes"
@@ -26,50 +26,50 @@ import (
 // Answers over HTTP are bounded: so many are made at a time, others wait so long
 // for their turn, and none is larger.
 const (
-	debugAtOnce   = 2
-	debugPatience = 10 * time.Second
-	maxDebugBytes = 64 << 20
+	atOnce   = 2
+	patience = 10 * time.Second
+	maxBytes = 64 << 20
 	// pushEvery is how often everything is sent anew because somebody asks.
 	pushEvery = time.Second
 )
 
-// DebugHandler answers the questions of people over HTTP, under /debug: the
-// names are those of the questions on streams. It is for peers with a loopback
-// address, which see all of the mesh, and for callers that the Authenticator of
-// [Server.Debug] knows, who see what they would see on a stream. The index at
-// /debug is for everybody, as it is with Istio's control plane.
-func (s *Server) DebugHandler() http.Handler {
-	h := &debugHandler{server: s, turns: make(chan struct{}, debugAtOnce), pushes: rate.NewLimiter(rate.Every(pushEvery), 1)}
+// Handler answers questions over HTTP, under /debug; the names are those of the
+// questions on streams. It serves peers with a loopback address, which see all of the
+// mesh, and callers that Config.Authenticator knows, who see what they would see on a
+// stream. The index at /debug is for everybody, as with Istio's control plane.
+// Current returns the server that answers.
+func Handler(current func() *Server) http.Handler {
+	h := &handler{current: current, turns: make(chan struct{}, atOnce), pushes: rate.NewLimiter(rate.Every(pushEvery), 1)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug", debugIndex)
-	mux.HandleFunc("GET /debug/{$}", debugIndex)
+	mux.HandleFunc("GET /debug", index)
+	mux.HandleFunc("GET /debug/{$}", index)
 	mux.HandleFunc("GET /debug/{name}", h.serve)
 	return mux
 }
 
-// debugIndex lists the answers.
-func debugIndex(w http.ResponseWriter, _ *http.Request) {
+// index lists the answers.
+func index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	all := debugAnswers()
+	all := answers()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		_, _ = fmt.Fprintf(w, "/debug/%-20s %s\n", name, all[name].about) // a client that is gone needs no answer
 	}
 	_, _ = fmt.Fprint(w, "\n?pretty indents an answer.\n") // as above
 }
 
-type debugHandler struct {
-	server *Server
-	turns  chan struct{}
-	pushes *rate.Limiter
+type handler struct {
+	current func() *Server
+	turns   chan struct{}
+	pushes  *rate.Limiter
 }
 
-// debugRefusal is an answer that is none.
-type debugRefusal struct {
+// refusal is an answer that is none.
+type refusal struct {
 	code int
 	text string
 }
 
-func (h *debugHandler) serve(w http.ResponseWriter, r *http.Request) {
+func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	body, no := h.answer(r)
 	if no != nil {
 		if no.code == http.StatusUnauthorized {
@@ -84,45 +84,46 @@ func (h *debugHandler) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
-func (h *debugHandler) answer(r *http.Request) ([]byte, *debugRefusal) {
+func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 	if err := localonly.Foreign(r); err != nil {
-		return nil, &debugRefusal{http.StatusForbidden, err.Error()}
+		return nil, &refusal{http.StatusForbidden, err.Error()}
 	}
 	local := localonly.Request(r)
 	var caller *authn.Caller
 	if !local {
-		var no *debugRefusal
+		var no *refusal
 		if caller, no = h.authenticate(r); no != nil {
 			return nil, no
 		}
 	}
-	mesh := h.server.mesh.Load()
+	server := h.current()
+	mesh, _ := server.source.Snapshot()
 	if mesh == nil {
-		return nil, &debugRefusal{http.StatusServiceUnavailable, "configuration is still loading: there is no snapshot yet"}
+		return nil, &refusal{http.StatusServiceUnavailable, "configuration is still loading: there is no snapshot yet"}
 	}
 	if r.URL.Query().Get("push") == "true" && !h.pushes.Allow() {
-		return nil, &debugRefusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent anew at most every %s; ask again then", pushEvery)}
+		return nil, &refusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent anew at most every %s; ask again then", pushEvery)}
 	}
-	patience := time.NewTimer(debugPatience)
+	patience := time.NewTimer(patience)
 	defer patience.Stop()
 	select {
 	case h.turns <- struct{}{}:
 		defer func() { <-h.turns }()
 	case <-patience.C:
-		return nil, &debugRefusal{http.StatusServiceUnavailable, "others are asking; ask again in a moment"}
+		return nil, &refusal{http.StatusServiceUnavailable, "others are asking; ask again in a moment"}
 	case <-r.Context().Done():
-		return nil, &debugRefusal{http.StatusServiceUnavailable, "the request has ended"}
+		return nil, &refusal{http.StatusServiceUnavailable, "the request has ended"}
 	}
-	return h.server.answerHTTP(mesh.Mesh, caller, r)
+	return server.answerHTTP(mesh, caller, r)
 }
 
 // answerHTTP answers a question of a caller; nil is one who sees all.
-func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.Request) ([]byte, *debugRefusal) {
+func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.Request) ([]byte, *refusal) {
 	who := asker{name: "a caller of this machine", all: true}
 	if caller != nil {
-		who = s.askerOf(mesh, caller)
+		who = askerOf(mesh, caller)
 	}
-	answer, err := debugger{Server: s, mesh: mesh, query: r.URL.Query(), asker: who}.ask(r.PathValue("name"))
+	answer, err := s.debugger(mesh, r.URL.Query(), who).ask(r.PathValue("name"))
 	if err == nil {
 		err = answer.fillJSON()
 	}
@@ -132,30 +133,30 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 	}
 	switch {
 	case errors.Is(err, errForbidden):
-		return nil, &debugRefusal{http.StatusForbidden, err.Error()}
+		return nil, &refusal{http.StatusForbidden, err.Error()}
 	case errors.Is(err, errUnknown):
-		return nil, &debugRefusal{http.StatusNotFound, err.Error()}
+		return nil, &refusal{http.StatusNotFound, err.Error()}
 	case err != nil:
-		return nil, &debugRefusal{http.StatusBadRequest, err.Error()}
-	case body.Len() > maxDebugBytes:
-		return nil, &debugRefusal{http.StatusInsufficientStorage, fmt.Sprintf("the answer has %d bytes, at most %d are given: ask about one proxy or one kind", body.Len(), maxDebugBytes)}
+		return nil, &refusal{http.StatusBadRequest, err.Error()}
+	case body.Len() > maxBytes:
+		return nil, &refusal{http.StatusInsufficientStorage, fmt.Sprintf("the answer has %d bytes, at most %d are given: ask about one proxy or one kind", body.Len(), maxBytes)}
 	}
 	if !r.URL.Query().Has("pretty") {
 		return body.Bytes(), nil
 	}
 	var pretty bytes.Buffer
 	if err := json.Indent(&pretty, body.Bytes(), "", "  "); err != nil {
-		return nil, &debugRefusal{http.StatusInternalServerError, err.Error()}
+		return nil, &refusal{http.StatusInternalServerError, err.Error()}
 	}
 	return pretty.Bytes(), nil
 }
 
 // authenticate tells who asks, by what the Authenticator reads of gRPC calls: the
 // metadata, and the certificate of the connection.
-func (h *debugHandler) authenticate(r *http.Request) (*authn.Caller, *debugRefusal) {
-	auth := h.server.config().Authenticator
+func (h *handler) authenticate(r *http.Request) (*authn.Caller, *refusal) {
+	auth := h.current().cfg.Authenticator
 	if auth == nil {
-		return nil, &debugRefusal{http.StatusUnauthorized, "only requests from this machine are answered: no method of authentication is configured"}
+		return nil, &refusal{http.StatusUnauthorized, "only requests from this machine are answered: no method of authentication is configured"}
 	}
 	md := metadata.MD{}
 	for _, name := range []string{"authorization", "clusterid"} {
@@ -170,9 +171,9 @@ func (h *debugHandler) authenticate(r *http.Request) (*authn.Caller, *debugRefus
 	caller, err := auth.Authenticate(grpcpeer.NewContext(metadata.NewIncomingContext(r.Context(), md), p))
 	switch {
 	case errors.Is(err, authn.ErrUnavailable):
-		return nil, &debugRefusal{http.StatusServiceUnavailable, err.Error()}
+		return nil, &refusal{http.StatusServiceUnavailable, err.Error()}
 	case err != nil:
-		return nil, &debugRefusal{http.StatusUnauthorized, err.Error()}
+		return nil, &refusal{http.StatusUnauthorized, err.Error()}
 	}
 	return caller, nil
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// object gives an object of the stores, nil for none.
+func (cfg Config) object(key model.Key) *model.Config {
+	if cfg.Objects == nil {
+		return nil
+	}
+	return cfg.Objects.Get(key)
+}
+
+// list gives the objects of a kind, of all namespaces.
+func (cfg Config) list(kind model.Kind) []*model.Config {
+	if cfg.Objects == nil {
+		return nil
+	}
+	return cfg.Objects.List(kind, "")
+}
+
+// problems returns what is wrong with objects: as the stores and the snapshot have it,
+// and what could not be made of them.
+func (d debugger) problems() []KnownProblem {
+	var out []KnownProblem
+	if d.cfg.Problems != nil {
+		out = d.cfg.Problems()
+	}
+	out = append(out, d.source.Problems()...)
+	slices.SortStableFunc(out, func(a, b KnownProblem) int {
+		return cmp.Or(strings.Compare(a.Object.String(), b.Object.String()), strings.Compare(a.Reason, b.Reason))
+	})
+	return slices.CompactFunc(out, func(a, b KnownProblem) bool { return a.Object == b.Object && a.Reason == b.Reason })
+}
+
+// proxies tells of each proxy how far it is.
+func (d debugger) proxies() (answerOf, error) {
+	cfg := d.cfg
+	out := report.Replica{Name: cfg.Replica, Version: cfg.Version, Snapshot: d.mesh.Sequence, Proxies: []report.Proxy{}}
+	_, out.Pushed = d.source.Snapshot()
+	for _, p := range d.problems() {
+		if d.asker.all || p.Object.Namespace == d.asker.namespace {
+			out.Problems += p.Count()
+		}
+	}
+	if d.asker.all {
+		problem := ""
+		if ask := cfg.DenyListProblem; ask != nil {
+			problem = ask()
+		}
+		out.DenyList = d.source.DenyList(problem)
+	}
+	id := d.query.Get("proxyID")
+	for _, st := range d.visible() {
+		if !st.Objects && (id == "" || id == st.Proxy.ID) {
+			out.Proxies = append(out.Proxies, d.describe(st))
+		}
+	}
+	if id != "" && len(out.Proxies) == 0 {
+		return answerOf{}, fmt.Errorf("%w: no proxy %q is connected that %s may ask about", errUnknown, id, d.asker.name)
+	}
+	return answerOf{json: out}, nil
+}
+
+// describe tells how far one proxy is.
+func (d debugger) describe(st *Stream) report.Proxy {
+	p := report.Proxy{
+		Name: st.Proxy.ID, Namespace: st.Proxy.Namespace, Cluster: st.Proxy.ClusterID, Role: st.Proxy.Role, Addresses: st.Proxy.IPs,
+		Envoy: st.Proxy.Envoy, Agent: st.Proxy.Agent, Connected: st.Connected, Delta: st.Delta, Replica: d.cfg.Replica, Snapshot: st.Settled,
+	}
+	if st.Caller != nil {
+		p.Identity = st.Caller.ID.String()
+	}
+	refused, _ := d.heldFrom(st)
+	for _, progress := range st.Types {
+		t := report.Type{
+			Name: progress.Name, State: progress.State(), Since: progress.Since,
+			Sent: nonceText(progress.Sent), Acked: nonceText(progress.Acked),
+		}
+		if t.State == report.Rejected {
+			t.Reason = progress.Reason
+		}
+		if i := slices.Index(xds.Types, progress.TypeURL); i >= 0 && st.Given != nil && t.State != report.NotSent {
+			t.Resources = len(st.Given[i].Resources)
+		}
+		for _, h := range refused {
+			if h.Type == t.Name && t.State != report.Rejected {
+				t.State, t.Since, t.Reason = report.HeldBack, h.Since, h.Reason
+				if h.By == p.Name {
+					t.State = report.Rejected
+				}
+			}
+		}
+		p.Types = append(p.Types, t)
+	}
+	for _, h := range refused {
+		p.Held = append(p.Held, h.Held)
+	}
+	return p
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// Config is what questions are answered with, beside what the source knows. Each function may be nil: then nothing is known.
+type Config struct {
+	// Authenticator tells who asks over HTTP; nil leaves loopback peers.
+	Authenticator authn.Authenticator
+	// Replica names this control plane, Version is that of its program.
+	Replica, Version string
+	// Push sends everything anew.
+	Push func()
+	// Objects are the configuration.
+	Objects StoredObjects
+	// Problems lists what is wrong with objects, in the stores and in the newest
+	// snapshot, and since when.
+	Problems func() []KnownProblem
+	// Changed gives the sequence of the snapshot that brought the last change of
+	// an object, and when; first is true for one that is as it was at the start.
+	Changed func(model.Key) (sequence uint64, at time.Time, first bool)
+	// ScopeGateways is that of the generator: Gateways select proxies of their own
+	// namespace only.
+	ScopeGateways bool
+	// DenyListProblem returns why the newest text of the deny list is not in force;
+	// empty if it is.
+	DenyListProblem func() string
+	// Registerer takes metrics of the newest snapshot.
+	Registerer prometheus.Registerer
+}
+
+// StoredObjects are the objects of the stores.
+type StoredObjects interface {
+	Schemas() []schema.Schema
+	Get(key model.Key) *model.Config
+	List(kind model.Kind, namespace string) []*model.Config
+}
+
+// KnownProblem is a problem with the time at which it was seen first.
+type KnownProblem struct {
+	model.Problem
+	Since time.Time
+}
+
+// Source is the server that questions are about.
+type Source interface {
+	// Snapshot returns the newest snapshot and when its push began; nil before the
+	// first.
+	Snapshot() (*snapshot.Mesh, time.Time)
+	Streams() []*Stream
+	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set
+	// Problems are those that appeared when resources were generated.
+	Problems() []KnownProblem
+	// RejectedResources returns how many resources are withheld.
+	RejectedResources() int
+	// Missing returns the ids of all proxies, and those that do not have the
+	// snapshot with a sequence.
+	Missing(sequence uint64) (all []string, missing map[string]bool)
+	// DenyList reports the deny list, with the problem of its newest text; nil if
+	// there is none.
+	DenyList(problem string) *report.DenyList
+	// CredentialFault returns why a proxy does not get a certificate; nil if it does.
+	CredentialFault(mesh *snapshot.Mesh, st *Stream, name string) error
+}
+
+// Stream is the state of a stream at one moment.
+type Stream struct {
+	ID     string // for logs and answers
+	Number uint64
+	Proxy  *model.Proxy
+	// Caller opened the stream; nil if the port takes everybody. Secure is true if it
+	// is proven and the stream is encrypted.
+	Caller    *authn.Caller
+	Secure    bool
+	Delta     bool
+	Connected time.Time
+	// Objects is true for another control plane, which reads objects.
+	Objects bool
+	// Types are the states of all types, in the order in which they are sent.
+	Types []TypeState
+	// Follows is true once the proxy requested a type of xds.Types; Settled is the
+	// sequence of the newest snapshot that it has answered in whole.
+	Follows    bool
+	Settled    uint64
+	Rejections []Rejection
+	// Given are the sets of the last round; nil before the first.
+	Given *quarantine.Sets
+	// Withheld returns what is withheld from the proxy, and whether it waits for a
+	// canary.
+	Withheld func() ([]quarantine.Withheld, bool)
+}
+
+// TypeState are the numbers of responses of a type: the last one that was sent, the
+// last that was accepted, and the last that was rejected. 0 is none.
+type TypeState struct {
+	TypeURL, Name         string
+	Sent, Acked, Rejected uint64
+	Reason                string // of the last rejection
+	// Resumed is true if the proxy reconnected with everything that is current.
+	Resumed bool
+	// Since is when the last of these happened.
+	Since time.Time
+}
+
+// Rejection is what a proxy does not have because it rejected it: what the snapshots
+// with sequences above After, up to UpTo, brought of a type, by its short name.
+type Rejection struct {
+	Type        string
+	After, UpTo uint64
+	Reason      string
+	// Names are the resources, of types that proxies reject one by one.
+	Names []string
+}
+
+// State returns the state of a type.
+func (t TypeState) State() report.State {
+	switch {
+	case t.Sent == 0 && t.Resumed:
+		return report.Synced
+	case t.Sent == 0:
+		return report.NotSent
+	case t.Sent == t.Rejected:
+		return report.Rejected
+	case t.Sent == t.Acked:
+		return report.Synced
+	}
+	return report.Stale
+}
+
+// typeOf returns the state of a type; the zero value if it is unknown.
+func (s *Stream) typeOf(typeURL string) TypeState {
+	for _, t := range s.Types {
+		if t.TypeURL == typeURL {
+			return t
+		}
+	}
+	return TypeState{}
+}
+
+// nameOf returns the short name of a type.
+func (s *Stream) nameOf(typeURL string) string { return s.typeOf(typeURL).Name }
+
+// Server answers questions.
+type Server struct {
+	cfg    Config
+	source Source
+}
+
+// New returns a Server.
+func New(cfg Config, source Source) *Server { return &Server{cfg: cfg, source: source} }
