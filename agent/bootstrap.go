@@ -19,11 +19,11 @@ import (
 )
 
 // istioTemplate is where Istio's images have the template of their own
-// bootstrap. Whoever names it asks for nothing special; its content is made for
+// bootstrap. Naming it asks for nothing special; its content is made for
 // Istio's own Envoy.
 const istioTemplate = "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json"
 
-// setBootstrap gives the configuration Envoy's bootstrap: one of the user's
+// setBootstrap sets Envoy's bootstrap in the configuration: one of the user's
 // own, as it is, one that a template of the user makes, or the usual one.
 func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []string, err error) {
 	pc := cfg.proxyConfig

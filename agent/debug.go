@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
-// debugHandlers are the paths of the status port by which people on this
+// debugHandlers are the paths of the status port by which users on this
 // machine look into the agent.
 func (b *builder) debugHandlers() map[string]http.Handler {
 	return map[string]http.Handler{
@@ -64,7 +64,7 @@ func relayHandler(relay *xdsproxy.Proxy) http.Handler {
 	})
 }
 
-// DebugHost is where the debug port is, for people on this machine only: with
+// DebugHost is where the debug port is, for users on this machine only: with
 // the other ports where that is a loopback address.
 func DebugHost(local string) string {
 	switch ip := net.ParseIP(local); {

@@ -63,7 +63,7 @@ func (s started) expect(t *testing.T, warnings ...string) {
 	}
 }
 
-// injected is the environment that Istio's injector gives a container.
+// injected is the environment that Istio's injector sets in a container.
 func injected(more ...string) []string {
 	return append([]string{
 		"ISTIO_META_ISTIO_PROXY_SHA=abc", "ISTIO_META_ISTIO_VERSION=1.18.0", // of the image
@@ -134,7 +134,7 @@ func TestInjectedRouter(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Role: node.Router, Flags: injectedFlags()}, injected(
 		"ISTIO_META_POD_PORTS=[\n]", "ISTIO_META_APP_CONTAINERS=", "ISTIO_META_UNPRIVILEGED_POD=true",
-		// An entry of proxyMetadata stands in both.
+		// An entry of proxyMetadata is in both.
 		`PROXY_CONFIG={"proxyMetadata":{"ISTIO_META_IDLE_TIMEOUT":"10s","EXIT_ON_ZERO_ACTIVE_CONNECTIONS":"true"}}`, "ISTIO_META_IDLE_TIMEOUT=10s", "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true",
 		// A router merges no metrics of an application, whatever stands there.
 		`ISTIO_PROMETHEUS_ANNOTATIONS={"scrape":"true","port":"15020"}`,
@@ -164,7 +164,7 @@ func TestInjectedGRPCAgent(t *testing.T) {
 	}
 }
 
-// machine is the environment that istio-start.sh gives the agent: cluster.env
+// machine is the environment that istio-start.sh sets for the agent: cluster.env
 // as istioctl makes it, sidecar.env as it is packaged, and what the script
 // adds. The shell exports all of it.
 func machine(more ...string) []string {

@@ -85,7 +85,7 @@ func (b *builder) lastGoodOfRelay() *xdsproxy.LastGood {
 	}
 }
 
-// keptIdentity gives the identity that was kept; nil where none may be.
+// keptIdentity returns the identity that was kept; nil where none may be.
 func (b *builder) keptIdentity() func() (chain, key, roots []byte, err error) {
 	store := b.parts.lastGood
 	if store == nil || !b.parts.keeps {

@@ -85,7 +85,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		start("identity", func(ctx context.Context) error { return p.keepIdentity(ctx, log) }) // reads the workload's identity, feeds the disk
 	}
 	if p.debug != nil {
-		start("debug", p.debug.Run) // reads people's questions, feeds the control plane
+		start("debug", p.debug.Run) // reads debug questions, feeds the control plane
 	}
 	if p.dns != nil {
 		start("dns", p.dns.Run) // reads name tables and the system's resolvers, feeds the application's lookups

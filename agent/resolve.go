@@ -73,7 +73,7 @@ type settings struct {
 // sources are what settings are made of.
 type sources struct {
 	Config
-	// read reads a file, addresses gives the addresses of the host's
+	// read reads a file, addresses returns the addresses of the host's
 	// interfaces: tests have their own.
 	read      func(string) ([]byte, error)
 	addresses func() []string
@@ -224,7 +224,7 @@ func podInfo(read func(string) ([]byte, error), path string, warn func(string, .
 	return values
 }
 
-// proxyAddresses gives the addresses of the proxy, never none. With an address
+// proxyAddresses returns the addresses of the proxy, never none. With an address
 // to bind to, the host's other addresses belong to others.
 func proxyAddresses(src sources) ([]string, error) {
 	var ips []string

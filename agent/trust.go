@@ -160,7 +160,7 @@ func checkRoots(cfg *settings) error {
 
 // tlsConfig returns what makes the TLS configuration for each connection; nil
 // for plaintext. Files are read anew each time, so that replaced ones count.
-// workload gives the workload's own certificate, or nil while there is none.
+// workload returns the workload's own certificate, or nil while there is none.
 func (u upstream) tlsConfig(workload func() *tls.Certificate) func() (*tls.Config, error) {
 	if u.roots == "" {
 		return nil

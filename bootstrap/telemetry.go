@@ -100,7 +100,7 @@ func MetricsService(pc *meshv1alpha1.ProxyConfig) *meshv1alpha1.RemoteService {
 	if s := pc.GetEnvoyMetricsService(); s.GetAddress() != "" {
 		return s
 	}
-	//lint:ignore SA1019 people still have the old field in their files
+	//lint:ignore SA1019 users still have the old field in their files
 	if address := pc.GetEnvoyMetricsServiceAddress(); address != "" {
 		return &meshv1alpha1.RemoteService{Address: address}
 	}

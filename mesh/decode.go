@@ -129,7 +129,7 @@ func (r *reader) workload(i int, n *yaml.Node) *workload {
 	return w
 }
 
-// valueOf gives the value of a field of an object, or nil.
+// valueOf returns the value of a field of an object, or nil.
 func valueOf(n *yaml.Node, name string) *yaml.Node {
 	n = follow(n)
 	if n.Kind != yaml.MappingNode {
@@ -143,7 +143,7 @@ func valueOf(n *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-// follow gives the node that an alias stands for.
+// follow returns the node that an alias stands for.
 func follow(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias

@@ -41,7 +41,7 @@ func expand(text string, vars map[string]string) string {
 	}
 }
 
-// environment gives the variables that outrigger sets for the application of
+// environment returns the variables that outrigger sets for the application of
 // a workload and those of its env, expanded in order: a variable may use the
 // ones before it.
 func (m *meshFile) environment(w *workload) []variable {
@@ -73,7 +73,7 @@ func (m *meshFile) environment(w *workload) []variable {
 	return vars
 }
 
-// argv gives the command of a workload, expanded.
+// argv returns the command of a workload, expanded.
 func (m *meshFile) argv(w *workload) []string {
 	known := map[string]string{}
 	for _, v := range m.environment(w) {

@@ -80,7 +80,7 @@ type variable struct{ name, value string }
 // no endpoint of any service; it only asks others.
 func (w *workload) listens() bool { return w.port > 0 }
 
-// lineOf gives the line of a field, or of the workload when the field was
+// lineOf returns the line of a field, or of the workload when the field was
 // not given.
 func (w *workload) lineOf(field string) int {
 	if l, ok := w.lines[field]; ok {
@@ -89,7 +89,7 @@ func (w *workload) lineOf(field string) int {
 	return w.line
 }
 
-// selector gives the labels that select this workload and no other.
+// selector returns the labels that select this workload and no other.
 func (w *workload) selector() map[string]string {
 	return map[string]string{workloadLabel: w.name}
 }

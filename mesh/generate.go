@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// object is a Kubernetes style object, as it stands in a YAML file.
+// object is a Kubernetes style object, as a YAML file has it.
 type object map[string]any
 
 func newObject(kind, namespace, name string, spec object) object {
@@ -24,7 +24,7 @@ func newObject(kind, namespace, name string, spec object) object {
 	}
 }
 
-// generated gives the configuration that makes the workloads known to the
+// generated returns the configuration that makes the workloads known to the
 // control plane: a ServiceEntry for each service, and for each workload a
 // WorkloadEntry and a Sidecar with its inbound listener.
 func (m *meshFile) generated() ([]byte, error) {
@@ -96,7 +96,7 @@ func sidecar(w *workload) object {
 	})
 }
 
-// meshConfig gives the control plane's mesh config file: the user's settings
+// meshConfig returns the control plane's mesh config file: the user's settings
 // with what outrigger decides.
 func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {
 	config := maps.Clone(m.settings)
@@ -118,7 +118,7 @@ func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {
 	return text, nil
 }
 
-// proxyConfig gives the ProxyConfig of all agents: the user's defaultConfig
+// proxyConfig returns the ProxyConfig of all agents: the user's defaultConfig
 // with what outrigger decides.
 func (m *meshFile) proxyConfig(envoy string) map[string]any {
 	config := map[string]any{"concurrency": 1, "terminationDrainDuration": "1s"}
@@ -132,7 +132,7 @@ func (m *meshFile) proxyConfig(envoy string) map[string]any {
 	return config
 }
 
-// labelsFile gives the labels in the form of Kubernetes' downward API.
+// labelsFile returns the labels in the form of Kubernetes' downward API.
 func labelsFile(labels map[string]string) []byte {
 	var b strings.Builder
 	for _, k := range sortedKeys(labels) {

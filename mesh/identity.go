@@ -52,7 +52,7 @@ func newIssuer() (*issuer, error) {
 	return &issuer{signer: signer, public: public}, nil
 }
 
-// token gives a token of a workload, valid from now on for tokenLife.
+// token returns a token of a workload, valid from now on for tokenLife.
 func (i *issuer) token(w *workload, now time.Time) (string, error) {
 	token, err := jwt.Signed(i.signer).Claims(jwt.Claims{
 		Issuer:    tokenIssuer,
@@ -68,7 +68,7 @@ func (i *issuer) token(w *workload, now time.Time) (string, error) {
 	return token, nil
 }
 
-// rule gives the JWTRule, as JSON, with which the control plane checks the
+// rule returns the JWTRule, as JSON, with which the control plane checks the
 // tokens. It holds only the public key.
 func (i *issuer) rule() (string, error) {
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{i.public}})

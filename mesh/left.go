@@ -35,7 +35,7 @@ func killLeft(stateDir string) {
 	}
 }
 
-// marked gives the processes whose environment holds a mark. Those that have
+// marked returns the processes whose environment holds a mark. Those that have
 // ended have none.
 func marked(mark []byte) []int {
 	var pids []int

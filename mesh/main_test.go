@@ -180,7 +180,7 @@ func programs(t *testing.T) string {
 // for outgoing connections, each once.
 var ports atomic.Int32
 
-// freePort gives a port of 127.0.0.1 that nobody uses now, and no other test.
+// freePort returns a port of 127.0.0.1 that nobody uses now, and no other test.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for {
@@ -207,7 +207,7 @@ func eventually(t *testing.T, what string, yes func() bool) {
 	}
 }
 
-// get gives the body of a page, "" on any error.
+// get returns the body of a page, "" on any error.
 func get(url string) string {
 	client := newClient()
 	resp, err := client.Get(url)

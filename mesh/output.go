@@ -145,7 +145,7 @@ func (o *output) close() {
 	}
 }
 
-// lastLines gives the end of this life's output, for a message.
+// lastLines returns the end of this life's output, for a message.
 func (o *output) lastLines() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,7 +156,7 @@ func (o *output) lastLines() string {
 	return b.String()
 }
 
-// reason gives the last error of this life. Without one, a process that ended
+// reason returns the last error of this life. Without one, a process that ended
 // by itself had the last word if that is no log line of a lower level.
 func (o *output) reason(e exit) string {
 	o.mu.Lock()
@@ -179,7 +179,7 @@ var (
 )
 
 // classify reads the level of a line of an agent, an Envoy or a control
-// plane, and gives the line without time and level.
+// plane, and returns the line without time and level.
 func classify(line string) (level, string) {
 	if m := slogText.FindStringSubmatch(line); m != nil {
 		return levelOf(m[1]), strings.TrimPrefix(line, m[0])

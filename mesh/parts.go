@@ -16,7 +16,7 @@ import (
 // certWait is how long the table waits for an Envoy to name its certificate.
 const certWait = 2 * time.Second
 
-// parts gives all processes of the mesh: the control plane, and for each
+// parts returns all processes of the mesh: the control plane, and for each
 // workload its application and its agent.
 func (u *Mesh) parts(s *state) (control *part, workloads []*part, err error) {
 	rule, err := u.issuer.rule()
@@ -60,7 +60,7 @@ func (u *Mesh) workloadParts(s *state, w *workload) (app, agent *part, err error
 	return app, agent, nil
 }
 
-// appReady gives what waits until the application is ready: its ready path
+// appReady returns what waits until the application is ready: its ready path
 // answers, else its port is open, else it was started.
 func (u *Mesh) appReady(w *workload) func(context.Context) error {
 	address := hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}), w.port)
@@ -193,7 +193,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// describe gives the line of a workload in the table.
+// describe returns the line of a workload in the table.
 func (u *Mesh) describe(ctx context.Context, w *workload) []string {
 	var cert certificate
 	admin := hostPort(w.address, adminPort)

@@ -16,7 +16,7 @@ const (
 	msgNoEffect = "an object does not take full effect"
 )
 
-// configProblem gives a line of the control plane about the user's
+// configProblem returns a line of the control plane about the user's
 // configuration the form that the problems of the mesh file have:
 // file:line: kind namespace/name: reason. Other lines are not ok.
 func (u *Mesh) configProblem(line string) (level, string, bool) {
@@ -26,7 +26,7 @@ func (u *Mesh) configProblem(line string) (level, string, bool) {
 	case msgProblem, msgNoEffect:
 	case msgGone:
 		fault, _, _ := strings.Cut(reason, ";") // what follows is the cure
-		l, reason = levelInfo, "this is mended: "+fault
+		l, reason = levelInfo, "fixed: "+fault
 	default:
 		return levelNone, "", false
 	}

@@ -20,7 +20,7 @@ func TestConfigProblem(t *testing.T) {
 		},
 		"it is gone": {
 			"time=2026-01-01T00:00:00Z level=INFO msg=\"a problem of a configuration object is gone\"" + about, levelInfo,
-			`config/catalog.yaml:26: VirtualService default/catalog: this is mended: unknown field "wieght" in spec: did you mean "weight"?`,
+			`config/catalog.yaml:26: VirtualService default/catalog: fixed: unknown field "wieght" in spec: did you mean "weight"?`,
 		},
 		"of a file elsewhere": {
 			`level=WARN msg="a configuration object has a problem" kind="" name="" namespace="" source=/etc/x.yaml:1 reason="no YAML"`, levelWarning,

@@ -20,7 +20,7 @@ const (
 	askTimeout   = 2 * time.Second
 )
 
-// newClient gives an HTTP client for questions to our own processes: no
+// newClient returns an HTTP client for questions to our own processes: no
 // proxy, no connection kept.
 func newClient() *http.Client {
 	return &http.Client{

@@ -184,13 +184,13 @@ func (s *screen) draw() {
 
 func (s *screen) print(text string) { s.write(text + "\n") }
 
-// write ignores errors: whoever made Out may act on them.
+// write ignores errors: the owner of Out may act on them.
 func (s *screen) write(text string) { _, _ = io.WriteString(s.display.Out, text) }
 
 // stateStarting is a state that a terminal shows and a list of lines does not.
 const stateStarting = "starting"
 
-// agentLabel is what stands in front of a line of an agent or its Envoy.
+// agentLabel is what precedes a line of an agent or its Envoy.
 func agentLabel(name string) string { return name + " agent" }
 
 // owner begins a message about a part of a workload; the control plane has

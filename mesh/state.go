@@ -128,12 +128,12 @@ func removeStale(temp string) {
 	}
 }
 
-// path gives a path below the state directory.
+// path returns a path below the state directory.
 func (s *state) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-// workload gives a path below the working directory of a workload's agent.
+// workload returns a path below the working directory of a workload's agent.
 func (s *state) workload(w *workload, elem ...string) string {
 	return s.path(append([]string{"workloads", w.name}, elem...)...)
 }

@@ -83,7 +83,7 @@ var protoPlace = regexp.MustCompile(`^proto:.\(line \d+:\d+\): `)
 
 func protoReason(err error) string { return protoPlace.ReplaceAllString(err.Error(), "") }
 
-// complete fills in the defaults and gives the problems of the values.
+// complete fills in the defaults and returns the problems of the values.
 func (m *meshFile) complete() []Problem {
 	r := &reader{}
 	if m.trustDomain == "" {
@@ -155,7 +155,7 @@ func (m *meshFile) completeWorkload(r *reader, w *workload) {
 	w.labels[workloadLabel] = w.name
 }
 
-// check gives the problems that can be seen in the workload alone.
+// check returns the problems that can be seen in the workload alone.
 func (w *workload) check(r *reader) {
 	at := func(field string) int { return w.lineOf(field) }
 	if _, given := w.lines["name"]; !given {
@@ -225,7 +225,7 @@ func resolve(dir, program string) (string, error) {
 	return exec.LookPath(program)
 }
 
-// assignAddresses gives each workload without an address the next free one.
+// assignAddresses assigns the next free address to each workload without one.
 func (m *meshFile) assignAddresses(r *reader) {
 	taken := map[netip.Addr]string{
 		m.controlAddress():                     "the control plane",

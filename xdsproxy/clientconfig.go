@@ -12,7 +12,7 @@ import (
 )
 
 // clientConfigType is what a control plane tells of the proxies that it
-// serves. It is the one message of Envoy's that people get to see here, so it
+// serves. It is the one message of Envoy's that users get to see here, so it
 // is read field by field rather than with the types of all of Envoy.
 const clientConfigType = "type.googleapis.com/envoy.service.status.v3.ClientConfig"
 
@@ -97,7 +97,7 @@ func (g *genericConfig) set(n protowire.Number, v []byte, bits uint64) bool {
 	return true
 }
 
-// eachValue calls fn for every field, with the bytes of one that has a length,
+// eachValue calls fn forevery field, with the bytes of one that has a length,
 // or the number of a varint. It reports false if the bytes are no message, or
 // fn said so.
 func eachValue(b []byte, fn func(n protowire.Number, v []byte, bits uint64) bool) bool {

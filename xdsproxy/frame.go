@@ -18,7 +18,7 @@ type frame struct {
 // frameOf makes a frame of bytes that nobody changes any more.
 func frameOf(b []byte) *frame { return &frame{data: mem.BufferSlice{mem.SliceBuffer(b)}} }
 
-// free gives the buffers back.
+// free returns the buffers back.
 func (f *frame) free() {
 	f.data.Free()
 	f.data = nil

@@ -31,7 +31,7 @@ type LastGood struct {
 	Lacks func() string
 }
 
-// Recording is told what passes on one stream, before it is passed on, as the
+// Recording receives what passes on one stream, before it is passed on, as the
 // control plane and Envoy sent it. What the agent takes and says itself is
 // among it. The methods must be quick, and take calls from several goroutines,
 // after Close too. To keep the buffers they take a reference.
@@ -154,7 +154,7 @@ func (s *stream) unlessMute(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// awaitUpstream gives the stream that opens in time; false if none does.
+// awaitUpstream returns the stream that opens in time; false if none does.
 func (s *stream) awaitUpstream(ctx context.Context, result <-chan opened) (opened, bool) {
 	began := time.Now()
 	look := time.NewTicker(coldLook)

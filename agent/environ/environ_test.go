@@ -81,7 +81,7 @@ func TestVariables(t *testing.T) {
 	names := map[string]bool{}
 	for _, v := range variables() {
 		if names[v.name] {
-			t.Errorf("%s stands in the table twice", v.name)
+			t.Errorf("%s is in the table twice", v.name)
 		}
 		names[v.name] = true
 		var e Values

@@ -94,13 +94,13 @@ func TestEnvironmentOfTheReference(t *testing.T) {
 	silent := []string{"K_REVISION"} // set in every pod of Knative
 	for _, v := range unservedVariables() {
 		if !slices.Contains(table, v.name) && !inFamily(v.name) {
-			t.Errorf("whoever sets %s is warned, but docs/compatibility.md does not have it", v.name)
+			t.Errorf("a user who sets %s is warned, but docs/compatibility.md does not have it", v.name)
 		}
 		silent = append(silent, v.name)
 	}
 	for _, name := range table {
 		if !slices.Contains(silent, name) {
-			t.Errorf("whoever sets %s is not told that it has no effect", name)
+			t.Errorf("a user who sets %s gets no warning that it has no effect", name)
 		}
 	}
 }

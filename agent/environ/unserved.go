@@ -10,7 +10,7 @@ import (
 )
 
 // unservedVariable is a variable of pilot-agent, of some version, that is not
-// read here. Whoever sets it to something that counts is told at the start.
+// read here. A value that would have an effect causes a warning at the start.
 // docs/compatibility.md has a row for each.
 type unservedVariable struct {
 	name string

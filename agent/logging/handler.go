@@ -42,7 +42,7 @@ func newHandler(out io.Writer, rules rules, asJSON bool) *handler {
 	return h
 }
 
-// jsonAttr gives keys and values of slog the names and forms of Istio's.
+// jsonAttr renames keys and values of slog as Istio's are.
 func jsonAttr(_ []string, a slog.Attr) slog.Attr {
 	switch {
 	case a.Key == "component":

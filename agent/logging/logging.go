@@ -194,5 +194,5 @@ func Sentence(err error) string {
 // Logged is an error that the log has already reported.
 type Logged struct{ error }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error itself.
 func (e Logged) Unwrap() error { return e.error }

@@ -44,7 +44,7 @@ func testLog(t *testing.T, args ...string) (*slog.Logger, *bytes.Buffer) {
 	return slog.New(newHandler(&out, rules, f.JSON)), &out
 }
 
-// textLines checks the times and gives what stands behind them.
+// textLines checks the times and returns what stands behind them.
 func textLines(t *testing.T, text string) []string {
 	t.Helper()
 	var lines []string
@@ -230,7 +230,7 @@ func TestLogCallerAndStack(t *testing.T) {
 	}
 }
 
-// The error that ends the agent is in the log where people look, and a log of
+// The error that ends the agent is in the log where users look, and a log of
 // JSON holds nothing else.
 func TestReport(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 // that is a script, in a directory of its own.
 type badInput struct {
 	name string
-	// args stand in place of `proxy sidecar`.
+	// args replace `proxy sidecar`.
 	args []string
 	// config are further members of PROXY_CONFIG. It, env and files may hold
 	// {dir} and {address}, which are those of the case.
@@ -56,7 +56,7 @@ func goodFiles(t *testing.T) map[string]string {
 	}
 }
 
-// run runs the agent until it ends, and gives the exit code and all it wrote.
+// run runs the agent until it ends, and returns the exit code and all it wrote.
 func (tc badInput) run(t *testing.T, dir, address string) (code int, out string, took time.Duration) {
 	t.Helper()
 	replace := strings.NewReplacer("{dir}", dir, "{address}", address).Replace

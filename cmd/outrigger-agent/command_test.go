@@ -80,7 +80,7 @@ func FuzzTolerate(f *testing.F) {
 	})
 }
 
-// The flags that Istio's injector gives a container, and those that a machine's
+// The flags that Istio's injector sets in a container, and those that a machine's
 // service may have, are known. One of them is deprecated, which the log says.
 func TestInjectedArguments(t *testing.T) {
 	t.Parallel()

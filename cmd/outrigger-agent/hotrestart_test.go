@@ -46,7 +46,7 @@ func (a *runningAgent) metric(line string) bool {
 }
 
 // probe asks until it is stopped, on connections that stay and on new ones, and
-// gives what was not as it should be.
+// returns what was not as it should be.
 func (a *runningAgent) probe() (stop func() []string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients sync.WaitGroup

@@ -43,7 +43,7 @@ func (m *coldMesh) end(a *runningAgent) {
 	a.waitEnd(exitOK)
 }
 
-// works checks everything that the agent and Envoy are told by the control
+// works checks everything that the agent and Envoy receive from the control
 // plane.
 func (m *coldMesh) works(a *runningAgent, generation string) {
 	m.t.Helper()

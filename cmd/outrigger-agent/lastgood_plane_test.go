@@ -313,7 +313,7 @@ func (l *load) ask(client *http.Client, url string) {
 	}
 }
 
-// stop gives what was not answered.
+// stop returns what was not answered.
 func (l *load) stop() []string {
 	close(l.done)
 	l.clients.Wait()

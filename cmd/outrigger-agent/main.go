@@ -37,7 +37,7 @@ func main() {
 }
 
 // run executes the command line, which begins with the program's name, and
-// gives the exit code.
+// returns the exit code.
 func run(argv, environ []string) int {
 	name, args := programName(argv), argv[min(1, len(argv)):]
 	ctx, cancel := context.WithCancel(context.Background())

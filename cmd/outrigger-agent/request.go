@@ -118,7 +118,7 @@ type question struct {
 }
 
 // drains tells whether a request is answered only when the proxy has drained.
-// How long that may take is the agent's to say; whoever waits can end sooner.
+// How long that may take is the agent's to say; the caller can end sooner.
 func drains(port int, q question) bool {
 	path, _, _ := strings.Cut(strings.TrimPrefix(q.path, "/"), "?")
 	return port == defaultStatusPort && q.method == http.MethodPost && path == "drain"

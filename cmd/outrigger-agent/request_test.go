@@ -175,7 +175,7 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// program runs the program under a name, and gives what it printed.
+// program runs the program under a name, and returns what it printed.
 func program(t *testing.T, name string, environ []string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), name)
@@ -193,7 +193,7 @@ func program(t *testing.T, name string, environ []string, args ...string) (out, 
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }
 
-// The command as people type it, at the address that the environment names.
+// The command as users type it, at the address that the environment names.
 func TestRequestCommand(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.77.9.1:15004")

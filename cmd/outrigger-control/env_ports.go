@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
-// debugVariables are the rows of the table about questions of people.
+// debugVariables are the rows of the table about debug questions.
 func debugVariables() []variable {
 	return []variable{
 		{"ENABLE_DEBUG_ON_HTTP", "true", "answers questions of people at /debug of httpAddr and monitoringAddr: those of this machine, and those of callers who show who they are", boolean(func(e *environment) *bool { return &e.DebugHTTP })},

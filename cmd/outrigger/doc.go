@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Command outrigger is the tool for people: it runs a mesh on this machine
+// Command outrigger is the command line tool: it runs a mesh on this machine
 // (outrigger up), reads and writes its configuration, and asks control planes.
 //
 // The package holds flags, the environment (env.go) and wiring only: mesh is

@@ -24,7 +24,7 @@ func main() {
 	os.Exit(run(os.Args[1:], readEnvironment()))
 }
 
-// run executes the command line and gives the exit code.
+// run executes the command line and returns the exit code.
 func run(args []string, env environment) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -61,7 +61,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrigger",
 		Short: "A service mesh with stock Envoy, on one machine or many",
-		Long: "outrigger is the tool for people: it runs a mesh on this machine, and reads and\n" +
+		Long: "outrigger is the command line tool: it runs a mesh on this machine, and reads and\n" +
 			"writes the configuration of any mesh.\n" +
 			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.",
 		Example: "  outrigger up -f examples/shop/mesh.yaml\n  outrigger validate -f config/\n" +

@@ -89,7 +89,7 @@ func (a *Aggregate) Schemas() []schema.Schema {
 	return slices.DeleteFunc(slices.Clone(schema.All()), func(s schema.Schema) bool { return !served[s.Kind] })
 }
 
-// List gives the objects of all stores.
+// List returns the objects of all stores.
 func (a *Aggregate) List(kind model.Kind, namespace string) []*model.Config {
 	var lists [][]*model.Config
 	for _, s := range a.stores {
@@ -117,13 +117,13 @@ func (a *Aggregate) List(kind model.Kind, namespace string) []*model.Config {
 	return all
 }
 
-// Get gives one object.
+// Get returns one object.
 func (a *Aggregate) Get(key model.Key) *model.Config {
 	c, _ := first(a.stores, key)
 	return c
 }
 
-// first gives an object and the store that it counts in.
+// first returns an object and the store that it counts in.
 func first(stores []Store, key model.Key) (*model.Config, Store) {
 	for _, s := range stores {
 		if c := s.Get(key); c != nil {
@@ -139,7 +139,7 @@ func (a *Aggregate) RegisterEventHandler(call func([]Event), kinds ...model.Kind
 	a.handlers = append(a.handlers, handler{call: call, kinds: kinds})
 }
 
-// hear takes the events of one store. What is told is the difference that they
+// hear takes the events of one store. What is reported is the difference that they
 // make to what counts. What counts is taken from what the stores said, not from
 // what they hold: that may have come and gone before it is said.
 func (a *Aggregate) hear(store int, events []Event) {
@@ -165,7 +165,7 @@ func (a *Aggregate) hear(store int, events []Event) {
 	a.handlers.call(out)
 }
 
-// counts gives the object that counts, after what the stores said.
+// counts returns the object that counts, after what the stores said.
 func (a *Aggregate) counts(key model.Key) *model.Config {
 	for _, told := range a.told {
 		if c := told[key]; c != nil {
@@ -183,7 +183,7 @@ func (a *Aggregate) SetWatchErrorHandler(handler func(error)) {
 	}
 }
 
-// Run runs all stores until ctx is done. A store that ends before is told to
+// Run runs all stores until ctx is done. A store that ends before is reported to
 // the watch error handler and becomes a problem, and the others run on; Run
 // fails when all have ended.
 func (a *Aggregate) Run(ctx context.Context) error {
@@ -271,7 +271,7 @@ func (a *Aggregate) Behind() []string {
 	return names
 }
 
-// Problems gives those of all stores, the stores that have ended, and the
+// Problems returns those of all stores, the stores that have ended, and the
 // objects that are hidden by another store.
 func (a *Aggregate) Problems() []model.Problem {
 	a.mu.Lock()
@@ -288,7 +288,7 @@ func (a *Aggregate) Problems() []model.Problem {
 			for _, c := range s.List(sch.Kind, "") {
 				if winner, in := first(a.stores[:i], c.Key); winner != nil {
 					of = append(slices.Clip(of), model.Problem{Object: c.Key, Source: source(c, s), Reason: fmt.Sprintf(
-						"the same object stands in %s, which comes first: remove one of them", source(winner, in))})
+						"the same object is in %s, which comes first: remove one of them", source(winner, in))})
 				}
 			}
 		}
@@ -353,14 +353,14 @@ func (a *Aggregate) Delete(ctx context.Context, key model.Key, resourceVersion s
 	return a.writer.Delete(ctx, key, resourceVersion)
 }
 
-// writable refuses writes to objects that stand in a store which does not
+// writable refuses writes to objects of a store which does not
 // take the writes.
 func (a *Aggregate) writable(verb string, key model.Key) error {
 	if a.writer == nil {
 		return keyError(verb, key, ErrReadOnly)
 	}
 	if c, s := first(a.stores, key); c != nil && s != a.writer {
-		return fmt.Errorf("%s %s: it stands in %s: %w", verb, key, s.Name(), ErrReadOnly)
+		return fmt.Errorf("%s %s: it is in %s: %w", verb, key, s.Name(), ErrReadOnly)
 	}
 	return nil
 }

@@ -175,7 +175,7 @@ func TestAggregateHides(t *testing.T) {
 	step(1, create(first, "a", "10.0.0.1"))
 	step(0, func() error { _, err := second.Update(ctx, entry("a", "10.0.0.3")); return err })
 	step(1, create(second, "z", "10.0.0.9")) // the hidden update was heard before
-	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "memory://second: WorkloadEntry/shop/a: the same object stands in memory://first") {
+	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "memory://second: WorkloadEntry/shop/a: the same object is in memory://first") {
 		t.Errorf("problems: %v", p)
 	}
 	if _, err := a.Update(ctx, entry("a", "10.0.0.4")); !errors.Is(err, config.ErrReadOnly) || !strings.Contains(err.Error(), "memory://first") {

@@ -78,7 +78,7 @@ type listKey struct {
 	namespace string
 }
 
-// NewCache gives an empty cache for some kinds.
+// NewCache returns an empty cache for some kinds.
 func NewCache(kinds []schema.Schema) *Cache {
 	c := &Cache{
 		synced:  make(chan struct{}),
@@ -104,14 +104,14 @@ func (c *Cache) Serves(kind model.Kind) bool {
 	return ok
 }
 
-// Get gives one object, or nil.
+// Get returns one object, or nil.
 func (c *Cache) Get(key model.Key) *model.Config {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.objects[key.Kind][key]
 }
 
-// List gives the objects of a kind in canonical order.
+// List returns the objects of a kind in canonical order.
 func (c *Cache) List(kind model.Kind, namespace string) []*model.Config {
 	k := listKey{kind, namespace}
 	c.mu.RLock()
@@ -142,7 +142,7 @@ func (c *Cache) List(kind model.Kind, namespace string) []*model.Config {
 	return of
 }
 
-// list gives the list of all objects of a kind. The caller holds mu.
+// list returns the list of all objects of a kind. The caller holds mu.
 func (c *Cache) list(k listKey) []*model.Config {
 	list, ok := c.lists[k]
 	if !ok && len(c.objects[k.kind]) > 0 {

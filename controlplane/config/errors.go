@@ -28,13 +28,13 @@ var (
 	ErrNoKind = errors.New("the store does not serve the kind")
 	// ErrMalformed means that the source holds something in the object's place
 	// that is not valid, which a write would destroy.
-	ErrMalformed = errors.New("what stands in its place is not valid, and would be lost: mend or remove that first")
+	ErrMalformed = errors.New("what is in its place is not valid, and would be lost: correct or remove that first")
 	// ErrInvalid means that the object breaks a rule; see [InvalidError].
 	ErrInvalid = errors.New("it is not valid")
 )
 
-// StatusCode gives the HTTP status of an error of a [Store], as Kubernetes
-// does: 404, 409 for what stands in the way, 405, 422, otherwise 500.
+// StatusCode returns the HTTP status of an error of a [Store], as Kubernetes
+// does: 404, 409 for a conflict, 405, 422, otherwise 500.
 func StatusCode(err error) int {
 	switch {
 	case err == nil:

@@ -32,7 +32,7 @@ type Event struct {
 	Old, New *model.Config
 }
 
-// newEvent gives the event between two states of an object, of which at most
+// newEvent returns the event between two states of an object, of which at most
 // one is nil.
 func newEvent(before, after *model.Config) Event {
 	e := Event{Type: Updated, Old: before, New: after}
@@ -45,7 +45,7 @@ func newEvent(before, after *model.Config) Event {
 	return e
 }
 
-// Current gives the newest state of the object that the event knows.
+// Current returns the newest state of the object that the event knows.
 func (e Event) Current() *model.Config {
 	if e.New != nil {
 		return e.New
@@ -53,7 +53,7 @@ func (e Event) Current() *model.Config {
 	return e.Old
 }
 
-// Change gives what events changed, for who wants to know no more.
+// Change returns what events changed, for who wants to know no more.
 func Change(events []Event) model.Change {
 	keys := make([]model.Key, len(events))
 	for i, e := range events {

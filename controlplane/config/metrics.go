@@ -86,7 +86,7 @@ func countEvents(r prometheus.Registerer, s Store) error {
 	return nil
 }
 
-// shared registers a metric that the stores of one program share, and gives the
+// shared registers a metric that the stores of one program share, and returns the
 // one that is registered already when there is one.
 func shared[C prometheus.Collector](r prometheus.Registerer, c C) (C, error) {
 	if r == nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // Store is a place of objects. What it returns is shared: nobody may write to
-// it ([model.Config.Clone] gives a copy). Writes may be visible late; a
+// it ([model.Config.Clone] returns a copy). Writes may be visible late; a
 // handler never sees a store that is older than its event. All methods may be
 // called by several goroutines at once.
 type Store interface {
@@ -20,9 +20,9 @@ type Store interface {
 	// Schemas lists the kinds that the store serves. Other kinds are never
 	// there; writing them fails with [ErrNoKind].
 	Schemas() []schema.Schema
-	// Get gives one object, nil when there is none.
+	// Get returns one object, nil when there is none.
 	Get(key model.Key) *model.Config
-	// List gives the objects of a kind in canonical order ([model.Older]);
+	// List returns the objects of a kind in canonical order ([model.Older]);
 	// an empty namespace means all of them.
 	List(kind model.Kind, namespace string) []*model.Config
 	// Problems lists what is wrong now, in a stable order.
@@ -35,7 +35,7 @@ type Store interface {
 	// Update replaces labels, annotations and spec of an object and gives its
 	// new resource version. The object's ResourceVersion has to be the stored
 	// one, else it fails with [ErrConflict]; an empty one always wins. Where
-	// nothing changes, the version may stay, and nothing is told.
+	// nothing changes, the version may stay, and no event follows.
 	Update(ctx context.Context, c *model.Config) (string, error)
 	// UpdateStatus replaces the status of an object, and nothing else, under
 	// the same rule.
@@ -77,7 +77,7 @@ type Elector interface {
 	Lead(ctx context.Context, name, identity string, work func(context.Context) error) error
 }
 
-// ElectorOf gives what chooses one of the control planes that write to a store;
+// ElectorOf returns what chooses one of the control planes that write to a store;
 // nil if it cannot.
 func ElectorOf(s Store) Elector {
 	if a, ok := s.(*Aggregate); ok {

@@ -61,7 +61,7 @@ func TestOpen(t *testing.T) {
 }
 
 // Every store that config.Open gives says how many problems it has; stores of one name
-// are told together.
+// are reported together.
 func TestOpenCountsProblems(t *testing.T) {
 	t.Parallel()
 	reg, dir := prometheus.NewRegistry(), t.TempDir()
@@ -148,7 +148,7 @@ func TestAggregate(t *testing.T) {
 		t.Errorf("Get gives %v", c)
 	}
 	problems := a.Problems()
-	if len(problems) != 1 || !strings.Contains(problems[0].String(), dirs[1]+"/x.yaml:1: WorkloadEntry/default/both: the same object stands in "+dirs[0]) {
+	if len(problems) != 1 || !strings.Contains(problems[0].String(), dirs[1]+"/x.yaml:1: WorkloadEntry/default/both: the same object is in "+dirs[0]) {
 		t.Errorf("problems: %v", problems)
 	}
 	cancel()

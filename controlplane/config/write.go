@@ -30,7 +30,7 @@ const (
 // The functions of this file are the rules that hold for writes to every
 // kind of store.
 
-// CheckWrite gives a copy of an object as it may be written to a store, with the
+// CheckWrite returns a copy of an object as it may be written to a store, with the
 // defaults of its kind, or the reason why not: a kind that the store does not serve, or an object that is
 // not valid.
 func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (*model.Config, error) {
@@ -48,7 +48,7 @@ func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.
 	return c, nil
 }
 
-// CheckStatus gives a copy of the status of an object, as it may be written to
+// CheckStatus returns a copy of the status of an object, as it may be written to
 // a store, or the reason why not: a kind that the store does not serve, or a
 // status that is not of the kind's type. Nil removes a status.
 func CheckStatus(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (any, error) {
@@ -102,7 +102,7 @@ func CompareVersion(stored *model.Config, resourceVersion string) error {
 	return nil
 }
 
-// Successor gives the state that follows stored when next is written over it:
+// Successor returns the state that follows stored when next is written over it:
 // what a writer may not choose stays. It fails with [ErrInvalid] when next
 // changes a field that can only be chosen once.
 func Successor(stored, next *model.Config) (*model.Config, error) {
@@ -119,7 +119,7 @@ func Successor(stored, next *model.Config) (*model.Config, error) {
 	return out, nil
 }
 
-// chosenOnce gives the field of a kind that never changes, before and after.
+// chosenOnce returns the field of a kind that never changes, before and after.
 // Both API servers and definitions refuse a change of it.
 func chosenOnce(stored, next any) (path, was, is string) {
 	switch next := next.(type) {
@@ -135,7 +135,7 @@ func chosenOnce(stored, next any) (path, was, is string) {
 	return "", "", ""
 }
 
-// Creation gives the creation time of a new object: that which it has, else now.
+// Creation returns the creation time of a new object: that which it has, else now.
 // It is to the second, as Kubernetes keeps it, so that the order of objects is
 // the same in every kind of store.
 func Creation(c *model.Config) time.Time {

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// apart gives the listeners of a proxy with redirected traffic, which Envoy takes.
+// apart returns the listeners of a proxy with redirected traffic, which Envoy takes.
 func apart(t *testing.T, objects string) *xds.Set {
 	t.Helper()
 	mesh := snapshot.Build(nil, inputOf(decode(t, objects), meshconfig.Default()), model.Change{All: true})

@@ -38,7 +38,7 @@ spec:
   http: [{route: [{destination: {host: web.example.com}}], retries: {attempts: 0}}]
 `
 
-// balanced gives the text of a mesh. An endpoint is "port" or "port locality".
+// balanced returns the text of a mesh. An endpoint is "port" or "port locality".
 func balanced(policy string, endpoints ...string) string {
 	return resolved("STATIC", "127.0.0.1", policy, endpoints...)
 }
@@ -259,7 +259,7 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// answerOnce reads the PROXY head of one connection, gives what it says, and
+// answerOnce reads the PROXY head of one connection, returns what it says, and
 // answers one request.
 func answerOnce(l net.Listener, version string, heads chan<- string) {
 	conn, err := l.Accept()

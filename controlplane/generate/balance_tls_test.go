@@ -42,7 +42,7 @@ func newIssuer(t *testing.T, dir, name string) *issuer {
 	return i
 }
 
-// issue gives a certificate for a name, and writes it and its key to files.
+// issue returns a certificate for a name, and writes it and its key to files.
 func (i *issuer) issue(t *testing.T, name string) (pair tls.Certificate, chain, key string) {
 	t.Helper()
 	cert, private, pemText := certificate(t, &x509.Certificate{

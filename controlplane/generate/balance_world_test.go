@@ -60,7 +60,7 @@ func newBalancing(t *testing.T, address, text string, change func(*model.Proxy))
 	}}}
 }
 
-// get asks for a page, and gives the status and the first word of the answer.
+// get asks for a page, and returns the status and the first word of the answer.
 func (b *balancing) get(t *testing.T, target, header string) (status int, word string) {
 	t.Helper()
 	status, body := get(t, b.client, target, header)
@@ -85,7 +85,7 @@ func portOf(t *testing.T, addr net.Addr) string {
 	return port
 }
 
-// secretsFromFiles does what the agent does: it gives the secrets that name
+// secretsFromFiles does what the agent does: it serves the secrets that name
 // files. Envoy reads them itself, from a file for each secret.
 func secretsFromFiles(t *testing.T, bootstrap []byte) []byte {
 	t.Helper()
@@ -136,7 +136,7 @@ func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *te
 	return b
 }
 
-// secretOf gives the secret that a name of files stands for.
+// secretOf returns the secret that a name of files stands for.
 func secretOf(t *testing.T, name string) map[string]any {
 	t.Helper()
 	file := func(path string) map[string]any { return map[string]any{"filename": path} }

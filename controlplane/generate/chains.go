@@ -60,7 +60,7 @@ func (p *planner) add(l *outboundListener, chain streamChain) {
 	}
 }
 
-// distinct gives the values of a list once each; the zero value, which matches
+// distinct returns the values of a list once each; the zero value, which matches
 // everything, for an empty list.
 func distinct[T comparable](list []T) []T {
 	if len(list) == 0 {
@@ -77,7 +77,7 @@ func distinct[T comparable](list []T) []T {
 	return out
 }
 
-// serverNames gives the names as Envoy matches them, sorted: TLS sends small
+// serverNames returns the names as Envoy matches them, sorted: TLS sends small
 // letters, and "*" is every name, which is none to match. False means that none
 // of them can be matched: Envoy takes "*" only in front of a dot, and refuses
 // the listener otherwise.

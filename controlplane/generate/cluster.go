@@ -58,7 +58,7 @@ func oneName(cla *endpointv3.ClusterLoadAssignment) {
 	cla.Endpoints = cla.GetEndpoints()[:1]
 }
 
-// source gives what the cluster of a reference is built from.
+// source returns what the cluster of a reference is built from.
 func (s *scope) source(ref clusterRef) clusterSource {
 	src := clusterSource{Source: ref.source(s)}
 	switch {
@@ -85,7 +85,7 @@ func allSecured(list []*model.Endpoint, peers *snapshot.PeerAuthentications, por
 	return found
 }
 
-// clusters gives the CDS resources of a proxy.
+// clusters returns the CDS resources of a proxy.
 func (g *Generator) clusters(s *scope) *xds.Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
@@ -104,7 +104,7 @@ func (g *Generator) clusters(s *scope) *xds.Set {
 	})
 }
 
-// outboundClusters gives the clusters of all services that a scope sees.
+// outboundClusters returns the clusters of all services that a scope sees.
 func (g *Generator) outboundClusters(s *scope) *part {
 	v := g.view(s)
 	from := sources{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config, s.mesh.Denied}

@@ -12,7 +12,7 @@ import (
 
 // shownElsewhere are fields whose effect no case can show, and what shows it.
 var shownElsewhere = map[string]string{
-	"istio.networking.v1alpha3.SidecarPort.name":      "only people read the name",
+	"istio.networking.v1alpha3.SidecarPort.name":      "only users read the name",
 	"istio.networking.v1alpha3.WorkloadEntry.network": "TestEndpointsByPlace: it needs networks of the mesh",
 }
 

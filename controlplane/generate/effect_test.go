@@ -147,7 +147,7 @@ func outside(md protoreflect.MessageDescriptor) bool {
 	return strings.HasPrefix(string(md.FullName()), "google.protobuf.")
 }
 
-// claims notes for each field that can stand in a spec whether validation leaves
+// claims notes for each field of a spec whether validation leaves
 // it without the warning that it has no effect.
 func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 	var walk func(at protoreflect.Message, path string, depth int)

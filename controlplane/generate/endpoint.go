@@ -32,7 +32,7 @@ type endpointSource struct {
 	locality  cluster.Locality
 }
 
-// list gives the endpoints as they are sent: with peers, which say whether they
+// list returns the endpoints as they are sent: with peers, which say whether they
 // speak mutual TLS; nil peers if the endpoints say so themselves.
 func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthentications) {
 	all := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port))
@@ -42,7 +42,7 @@ func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthenticatio
 	return onlyIP(src.from.route(all, src.port, src.peers)), nil
 }
 
-// endpoints gives the EDS resources of a proxy: one for each EDS cluster, also
+// endpoints returns the EDS resources of a proxy: one for each EDS cluster, also
 // where it is empty, because Envoy waits for it.
 func (g *Generator) endpoints(s *scope) *xds.Set {
 	v := g.view(s)
@@ -75,7 +75,7 @@ func (g *Generator) endpoints(s *scope) *xds.Set {
 	})
 }
 
-// endpointSetOf gives the endpoints of a service; nil if it has none.
+// endpointSetOf returns the endpoints of a service; nil if it has none.
 func endpointSetOf(mesh *snapshot.Mesh, svc *model.Service) *snapshot.EndpointSet {
 	if svc.Resolution.ByName() {
 		return mesh.NamedEndpoints.Of(svc.ServiceKey)
@@ -147,7 +147,7 @@ func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *sna
 	return cla
 }
 
-// weightDivisor gives what weights are divided by: Envoy refuses endpoints whose
+// weightDivisor returns what weights are divided by: Envoy refuses endpoints whose
 // weights are more than 32 bits together.
 func weightDivisor(list []*model.Endpoint, port uint32) uint64 {
 	var total, count uint64

@@ -76,7 +76,7 @@ func (v viewpoint) String() string {
 	return b.String()
 }
 
-// of gives what of the viewpoint matters to a cluster with some endpoints, which
+// of returns what of the viewpoint matters to a cluster with some endpoints, which
 // may be nil.
 func (v viewpoint) of(s *scope, ref clusterRef, set *snapshot.EndpointSet) viewpoint {
 	out := viewpoint{clusterLocal: v.cluster != "" && s.mesh.ClusterLocal.Has(ref.service.Hostname), nodeLocal: ref.service.NodeLocal}
@@ -106,7 +106,7 @@ func securesTo(s *scope, ref clusterRef) bool {
 	return !ref.service.External && (auto == nil || auto.GetValue())
 }
 
-// seen gives the endpoints that the proxy takes.
+// seen returns the endpoints that the proxy takes.
 func (v viewpoint) seen(list []*model.Endpoint) []*model.Endpoint {
 	if !v.clusterLocal && !v.nodeLocal && v.visible == "" {
 		return list
@@ -124,7 +124,7 @@ func (v viewpoint) seen(list []*model.Endpoint) []*model.Endpoint {
 	return out
 }
 
-// route gives the endpoints of a port as they are reached: those of another
+// route returns the endpoints of a port as they are reached: those of another
 // network through its gateways, which divide the weights among them. The list is
 // sorted by locality, and stays so. What has no mutual TLS is reached through no
 // gateway, and left out.

@@ -37,7 +37,7 @@ func (c clusters) Service(namespace, name string) *registry.PlatformService {
 
 func (clusters) Pods(string, string) []*registry.Workload { return nil }
 
-// serving gives a service of a platform.
+// serving returns a service of a platform.
 func serving(host string, change func(*model.Service), endpoints ...*model.Endpoint) *registry.PlatformService {
 	name, rest, _ := strings.Cut(host, ".")
 	namespace, _, _ := strings.Cut(rest, ".")
@@ -51,7 +51,7 @@ func serving(host string, change func(*model.Service), endpoints ...*model.Endpo
 	return &registry.PlatformService{Name: name, Service: s, Endpoints: registry.SortEndpoints(endpoints)}
 }
 
-// at gives an endpoint that speaks mutual TLS.
+// at returns an endpoint that speaks mutual TLS.
 func at(address, cluster, network string) *model.Endpoint {
 	return &model.Endpoint{Address: address, Cluster: cluster, Network: network, ServiceAccount: "a", MutualTLS: true}
 }
@@ -98,7 +98,7 @@ func networkAt(address string, port uint32) *meshv1alpha1.Network {
 	}}
 }
 
-// placed gives a proxy somewhere.
+// placed returns a proxy somewhere.
 func placed(change func(*model.Proxy)) *model.Proxy {
 	p := proxyAt("10.0.0.9")
 	p.ClusterID = "c1"

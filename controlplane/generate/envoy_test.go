@@ -46,7 +46,7 @@ func envoyBinary(t *testing.T) string {
 	return path
 }
 
-// TestEnvoyAccepts gives the resources of every case to the real Envoy.
+// TestEnvoyAccepts validates the resources of every case with the real Envoy.
 func TestEnvoyAccepts(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)

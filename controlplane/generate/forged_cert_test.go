@@ -56,10 +56,10 @@ func TestEnvoyForgedClientCert(t *testing.T) {
 			switch {
 			case tc.want == "forged":
 				if !strings.Contains(got, forged) || !strings.Contains(got, own) {
-					t.Errorf("the application is told %q, want both elements", got)
+					t.Errorf("the application receives %q, want both elements", got)
 				}
 			case tc.want == "" && got != "", !strings.Contains(got, tc.want), strings.Contains(got, "admin"):
-				t.Errorf("the application is told %q, want %q", got, tc.want)
+				t.Errorf("the application receives %q, want %q", got, tc.want)
 			}
 		})
 	}
@@ -67,7 +67,7 @@ func TestEnvoyForgedClientCert(t *testing.T) {
 		t.Parallel()
 		client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: s.address + ":" + s.ports["PROXY"]})}}
 		if status, got := get(t, client, "http://app.default/", forwardedCert+": "+forged); status != http.StatusOK || got != "" {
-			t.Errorf("the called application is told %q (%d), want nothing", got, status)
+			t.Errorf("the called application receives %q (%d), want nothing", got, status)
 		}
 	})
 }

@@ -20,13 +20,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// chaos makes Gateways and VirtualServices of what people write, in all
+// chaos makes Gateways and VirtualServices of what users write, in all
 // combinations, right and wrong.
 type chaos struct{ *rand.Rand }
 
 func (r chaos) one(list ...string) string { return list[r.IntN(len(list))] }
 
-// rarely gives the wrong value now and then.
+// rarely returns the wrong value now and then.
 func (r chaos) rarely(wrong string, right ...string) string {
 	if r.IntN(30) == 0 {
 		return wrong
@@ -139,7 +139,7 @@ func (r chaos) virtualService() *networkingv1alpha3.VirtualService {
 	return vs
 }
 
-// gatewayChaos gives the objects of a seed.
+// gatewayChaos returns the objects of a seed.
 func gatewayChaos(t *testing.T, seed uint64) []*model.Config {
 	t.Helper()
 	r := chaos{rand.New(rand.NewPCG(seed, 57))}
@@ -243,7 +243,7 @@ func uniqueMatches(t *testing.T, l *listenerv3.Listener) {
 	}
 }
 
-// TestEnvoyAcceptsGateways gives what random objects make to the real Envoy.
+// TestEnvoyAcceptsGateways validates what random objects make with the real Envoy.
 func TestEnvoyAcceptsGateways(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)

@@ -65,7 +65,7 @@ func New(cfg Config) *Generator {
 	return &Generator{cfg: cfg, table: xds.NewTable(), empty: xds.NewSet(nil, nil, nil)}
 }
 
-// Generate gives all resources of a type for a proxy. Proxies that see the
+// Generate returns all resources of a type for a proxy. Proxies that see the
 // same get the same *Set; as long as nothing changed that the set depends on,
 // or the change made no difference, it is the *Set of the last call.
 func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
@@ -112,7 +112,7 @@ func (g *Generator) deniedIn(mesh *snapshot.Mesh) *parts.Denied {
 	})
 }
 
-// view gives what the proxies of the scope see.
+// view returns what the proxies of the scope see.
 func (g *Generator) view(s *scope) *view {
 	return g.views.get(s.outbound, s.mesh.Sequence, sources{s.mesh.Services, s.mesh.DestinationRules}, func(*view) *view {
 		return newView(s)

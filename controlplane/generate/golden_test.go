@@ -128,7 +128,7 @@ func decode(t *testing.T, text string) []*model.Config {
 	return out
 }
 
-// read gives the content of a file, nothing when there is none.
+// read returns the content of a file, nothing when there is none.
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -211,7 +211,7 @@ func compareGolden(t *testing.T, dir string, got map[string]string) {
 	}
 }
 
-// render gives the resources of a set as YAML, for people.
+// render returns the resources of a set as YAML.
 func render(t *testing.T, set *xds.Set) string {
 	t.Helper()
 	var b strings.Builder
@@ -233,7 +233,7 @@ func render(t *testing.T, set *xds.Set) string {
 	return b.String()
 }
 
-// renderNames gives the name table as YAML, nothing when it is empty.
+// renderNames returns the name table as YAML, nothing when it is empty.
 func renderNames(t *testing.T, set *xds.Set) string {
 	t.Helper()
 	if len(set.Resources) == 0 {
@@ -280,7 +280,7 @@ func unpack(t *testing.T, r *xds.Resource) proto.Message {
 	return msg
 }
 
-// compactJSON gives a message as JSON.
+// compactJSON returns a message as JSON.
 func compactJSON(t *testing.T, msg proto.Message) json.RawMessage {
 	t.Helper()
 	b, err := protojson.Marshal(msg)

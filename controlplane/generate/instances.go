@@ -9,7 +9,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// instances gives what the workload of the proxy serves. Its addresses may be
+// instances returns what the workload of the proxy serves. Its addresses may be
 // those of somebody else too, in another cluster or network.
 func (s *scope) instances() []snapshot.Instance {
 	elsewhere := func(theirs, own string) bool { return theirs != "" && own != "" && theirs != own }

@@ -26,7 +26,7 @@ const (
 // nameTableName is the name of the only resource of its type.
 const nameTableName = "name-table"
 
-// nameTable gives the one NDS resource: the names that the agent of a proxy
+// nameTable returns the one NDS resource: the names that the agent of a proxy
 // answers for. Names without an address are left out, and are asked elsewhere.
 func (g *Generator) nameTable(s *scope) *xds.Set {
 	v := g.view(s)
@@ -46,7 +46,7 @@ func (g *Generator) nameTable(s *scope) *xds.Set {
 // stands for.
 func isHeadless(svc *model.Service) bool { return svc.Headless }
 
-// tableOf gives the names of services as a proxy sees their addresses.
+// tableOf returns the names of services as a proxy sees their addresses.
 func tableOf(proxy *model.Proxy, services []*model.Service, endpoints *snapshot.Endpoints) *nds.Table {
 	t := &nds.Table{Hosts: make(map[string]nds.Host, len(services))}
 	for _, svc := range services {
@@ -85,7 +85,7 @@ func hostOf(svc *model.Service) nds.Host {
 	return h
 }
 
-// podsOf gives the addresses of a headless service, and enters the pods that
+// podsOf returns the addresses of a headless service, and enters the pods that
 // have a name of their own, as the DNS server of Kubernetes does. Pods of another
 // network cannot be reached at their addresses. Of pods of the same name the one
 // in the cluster of the proxy is meant.

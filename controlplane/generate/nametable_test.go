@@ -174,7 +174,7 @@ spec: {hosts: [b.example.com, "*.wild.example.com"], resolution: NONE, ports: [{
 	}
 }
 
-// A proxy is told the address of the service in its own cluster, and pods that it
+// A proxy receives the address of the service in its own cluster, and pods that it
 // can reach; of those of one name the one in its cluster.
 func TestNamesOfClusters(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,7 @@ func kindOf(v cluster.Viewer) string {
 	return ""
 }
 
-// placeOf gives where a proxy is, as far as a service or rule makes a difference
+// placeOf returns where a proxy is, as far as a service or rule makes a difference
 // of it; empty if none does, so that proxies of different places share. The proxy
 // that it gives has what only its endpoints say of its place.
 func placeOf(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {

@@ -98,7 +98,7 @@ type listenerKey struct {
 	port uint32
 }
 
-// planOf gives the outbound listeners of a proxy. Without interception they are
+// planOf returns the outbound listeners of a proxy. Without interception they are
 // those that its Sidecar names: everything else goes through the HTTP proxy.
 func (g *Generator) planOf(s *scope) *plan {
 	v := g.view(s)
@@ -292,7 +292,7 @@ func (p *planner) stream4(bind string, svc *model.Service, port model.Port, rang
 // connections to further endpoints pass through.
 const maxHeadless = 1000
 
-// headless gives the addresses of the endpoints of a service, but for that of
+// headless returns the addresses of the endpoints of a service, but for that of
 // the proxy itself.
 func (p *planner) headless(svc *model.Service, port model.Port, own string) []string {
 	var out []string
@@ -309,7 +309,7 @@ func (p *planner) headless(svc *model.Service, port model.Port, own string) []st
 	return out
 }
 
-// at gives the listener of an address and port, a new one if there is none.
+// at returns the listener of an address and port, a new one if there is none.
 func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundListener {
 	key := listenerKey{bind, port}
 	if p.byKey[key] == nil {

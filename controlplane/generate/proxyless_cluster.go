@@ -137,7 +137,7 @@ func proxylessBalance(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalance
 	if hash == nil {
 		return
 	}
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	size := cmp.Or(hash.GetRingHash().GetMinimumRingSize(), hash.GetMinimumRingSize())
 	ring := &clusterv3.Cluster_RingHashLbConfig{}
 	if size > 0 && hash.GetMaglev() == nil {

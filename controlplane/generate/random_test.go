@@ -20,7 +20,7 @@ import (
 // TestSharedGeneratorEqualsFresh follows random changes with one Generator for
 // many random proxies and with snapshots that keep what did not change. Each
 // proxy gets what a new Generator makes for it alone of a snapshot built anew:
-// nobody is given what belongs to another, or what is of yesterday.
+// nobody receives what belongs to another, or what is of yesterday.
 func TestSharedGeneratorEqualsFresh(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(24) {
@@ -93,7 +93,7 @@ func diffText(t *testing.T, want, got *xds.Resource) string {
 	return cmp.Diff(protojson.Format(unpack(t, want)), protojson.Format(unpack(t, got)))
 }
 
-// TestEnvoyAcceptsRandomMeshes gives what random proxies get of random meshes to
+// TestEnvoyAcceptsRandomMeshes passes what random proxies get of random meshes to
 // the real Envoy.
 func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func (w *randomWorld) input() snapshot.Input {
 	return in
 }
 
-// change alters some objects, and gives what it altered.
+// change alters some objects, and returns what it altered.
 func (w *randomWorld) change(n int) model.Change {
 	change := model.NewChange()
 	for range n {

@@ -31,7 +31,7 @@ const (
 const unknownHostBody = "no service of the mesh answers for this host and port: " +
 	"check the host, the port and the namespace of the request, or declare the service with a ServiceEntry\n"
 
-// routes gives the RDS resources of a proxy: those of its outbound listeners
+// routes returns the RDS resources of a proxy: those of its outbound listeners
 // and of its HTTP proxy.
 func (g *Generator) routes(s *scope) *xds.Set {
 	p := g.planOf(s)
@@ -129,7 +129,7 @@ func (s *scope) routesName(l *outboundListener) string {
 }
 
 // port makes the virtual hosts of an outbound listener: one for each service,
-// and an answer for everything else.
+// and an answer foreverything else.
 func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
 	served := make(map[*model.Service]bool, len(l.services))
 	for _, svc := range l.services {
@@ -153,7 +153,7 @@ func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
 	return b.virtualHosts(hosts, b.unknown())
 }
 
-// hostsOf gives the hosts with a port, all for 0. They have no domains yet.
+// hostsOf returns the hosts with a port, all for 0. They have no domains yet.
 func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
 	if b.byPort == nil {
 		b.byPort = map[uint32][]*virtualHost{}
@@ -211,7 +211,7 @@ type virtualHost struct {
 }
 
 // httpProxy makes the routes of the HTTP proxy: one virtual host for each
-// service and port, and an answer for everything else; sorted by name, but for
+// service and port, and an answer foreverything else; sorted by name, but for
 // that answer.
 func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
 	hosts := b.hostsOf(0)
@@ -220,7 +220,7 @@ func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
 }
 
 // virtualHosts makes the virtual hosts that have a domain, sorted by name, and
-// last the one for everything else.
+// last the one foreverything else.
 func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest *routev3.VirtualHost) []*routev3.VirtualHost {
 	var out []*routev3.VirtualHost
 	all := false
@@ -240,7 +240,7 @@ func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest *routev3.VirtualH
 	return out
 }
 
-// hosts gives what gets a virtual host, sorted, with unique names: services,
+// hosts returns what gets a virtual host, sorted, with unique names: services,
 // then hosts for which there is a VirtualService but no service.
 func (b *routeBuilder) hosts() []*virtualHost {
 	var out []*virtualHost

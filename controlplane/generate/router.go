@@ -45,7 +45,7 @@ type router struct {
 	timeout time.Duration
 }
 
-// router gives the resources of a proxy at the edge.
+// router returns the resources of a proxy at the edge.
 func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	r := g.newRouter(mesh, proxy)
 	switch typeURL {
@@ -96,7 +96,7 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 // what comes for it.
 type targetPort struct{ service, proxy uint32 }
 
-// targets gives the ports that the services of the gateway, those of its own
+// targets returns the ports that the services of the gateway, those of its own
 // namespace, translate.
 func (r *router) targets() []targetPort {
 	var out []targetPort
@@ -175,7 +175,7 @@ func (g *Generator) routerRoutes(r *router) *xds.Set {
 	})
 }
 
-// routerHosts gives the virtual hosts of a proxy that takes them apart.
+// routerHosts returns the virtual hosts of a proxy that takes them apart.
 func (g *Generator) routerHosts(r *router) *xds.Set {
 	if !r.proxy.VHDS {
 		return g.empty
@@ -209,7 +209,7 @@ func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL, name string, ms
 	}
 }
 
-// routerClusters gives the clusters of all services that the proxy sees, and
+// routerClusters returns the clusters of all services that the proxy sees, and
 // those to which it hands mutual TLS on.
 func (g *Generator) routerClusters(r *router) *xds.Set {
 	outbound := g.outboundClusters(r.scope)
@@ -261,7 +261,7 @@ func (g *Generator) renamed(from *xds.Resource, typeURL, name string, change fun
 	return g.table.Get(renamedSource{from, name}, typeURL, name, func() proto.Message { return change(msg) })
 }
 
-// routerEndpoints gives the endpoints of its clusters: those to which mutual TLS
+// routerEndpoints returns the endpoints of its clusters: those to which mutual TLS
 // is handed on have the same as the ones of the port.
 func (g *Generator) routerEndpoints(r *router) *xds.Set {
 	all := g.endpoints(r.scope)

@@ -66,7 +66,7 @@ func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {
 	return s
 }
 
-// routeKey gives the part of the scope that only routes depend on.
+// routeKey returns the part of the scope that only routes depend on.
 func (s *scope) routeKey() routeKey {
 	return routeKey{domain: s.domain(), callers: project(s.mesh.VirtualServices.SourceLabels, s.proxy.Labels)}
 }
@@ -76,7 +76,7 @@ func (s *scope) domain() string {
 	return cmp.Or(s.proxy.Domain, s.proxy.Namespace+".svc."+s.mesh.Domain)
 }
 
-// project gives the labels of the keys as one string.
+// project returns the labels of the keys as one string.
 func project(keys []string, labels map[string]string) string {
 	var b strings.Builder
 	for _, k := range keys {

@@ -41,7 +41,7 @@ func everySetting() model.ProxySettings {
 	}
 }
 
-// caseOf gives one case of testdata.
+// caseOf returns one case of testdata.
 func caseOf(t *testing.T, name string) testCase {
 	t.Helper()
 	return loadCase(t, "testdata/"+name)
@@ -139,7 +139,7 @@ func TestSettingsOfMesh(t *testing.T) {
 }
 
 // A gateway takes its own topology; in an unprivileged pod it has no listener that
-// it could not bind, and is told.
+// it could not bind, and has a problem.
 func TestSettingsOfGateway(t *testing.T) {
 	t.Parallel()
 	c := caseOf(t, "gateway-http")

@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestStreamsTellCallersApart gives two callers of one namespace what a match of
+// TestStreamsTellCallersApart sends two callers of one namespace what a match of
 // connections says of each by its labels: no match of requests names any.
 func TestStreamsTellCallersApart(t *testing.T) {
 	t.Parallel()

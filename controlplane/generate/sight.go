@@ -57,7 +57,7 @@ func (f families) String() string {
 	return "4"
 }
 
-// sees gives what of a proxy, beside its namespace, decides how it sees
+// sees returns what of a proxy, beside its namespace, decides how it sees
 // addresses. Proxies that are sent nothing by address share one.
 func sees(proxy *model.Proxy) string {
 	key := proxy.ClusterID + "/" + familiesOf(proxy).String()

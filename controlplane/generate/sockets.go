@@ -40,7 +40,7 @@ func (t sockets) take(names []string) bool {
 	return true
 }
 
-// socketsOf are the addresses of a listener, the first one is for people.
+// socketsOf are the addresses of a listener, the first one is for display.
 func socketsOf(l *listenerv3.Listener) []string {
 	names := []string{socketOf(l.GetAddress())}
 	for _, a := range l.GetAdditionalAddresses() {
@@ -101,7 +101,7 @@ func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
 	return m
 }
 
-// apart gives the listeners of a proxy, each at an address of its own, and the
+// apart returns the listeners of a proxy, each at an address of its own, and the
 // problems of those that are left out: those that redirected traffic arrives at
 // stay, then those through which the workload is reached, then those of the plan.
 func (g *Generator) apart(s *scope, p *plan, own []*listenerv3.Listener) *part {

@@ -23,8 +23,8 @@ func uri(prefix string) *networkingv1alpha3.StringMatch {
 	return &networkingv1alpha3.StringMatch{MatchType: &networkingv1alpha3.StringMatch_Prefix{Prefix: prefix}}
 }
 
-// TestSpoiltRouteHarmsNobody gives routes that validation would have refused
-// to the generator: each is answered with 503 or left out, the author is told,
+// TestSpoiltRouteHarmsNobody passes routes that validation would have refused
+// to the generator: each is answered with 503 or left out, the author is warned,
 // and Envoy takes the rest.
 func TestSpoiltRouteHarmsNobody(t *testing.T) {
 	t.Parallel()

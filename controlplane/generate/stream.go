@@ -48,7 +48,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 	}
 	for _, chain := range chains {
 		if chain.byName && len(chain.serverNames) == 0 {
-			continue // requests are told from others, which name nobody
+			continue // requests are separate from others, which name nobody
 		}
 		p.add(l, chain)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// randomly fills messages with what people and attackers write.
+// randomly fills messages with what users and attackers write.
 type randomly struct{ *rand.Rand }
 
 // strings that are good in one place and bad in another.
@@ -115,7 +115,7 @@ func (r randomly) route() *networkingv1alpha3.HTTPRoute {
 	return out
 }
 
-// TestRandomRoutes makes routes of objects that nobody checked, and gives all of
+// TestRandomRoutes makes routes of objects that nobody checked, and returns all of
 // them to the real Envoy at once: it would refuse all because of one.
 func TestRandomRoutes(t *testing.T) {
 	t.Parallel()

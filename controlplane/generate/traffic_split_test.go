@@ -111,7 +111,7 @@ func (w *traffic) checkHash(t *testing.T) {
 		}
 		return resp
 	}
-	// Each gives what the nth user asks with, and the answer to a first request.
+	// Each returns what the nth user asks with, and the answer to a first request.
 	tests := []struct {
 		name string
 		send func(t *testing.T, n int) (again func() *http.Response, first *http.Response)

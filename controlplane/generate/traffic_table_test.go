@@ -53,7 +53,7 @@ type request struct {
 	atLeast, atMost time.Duration
 }
 
-// decode gives the objects of the rule.
+// decode returns the objects of the rule.
 func (r *routing) decode(t *testing.T) []*model.Config {
 	t.Helper()
 	text := strings.NewReplacer(
@@ -168,7 +168,7 @@ func (w *traffic) check(t *testing.T, r *routing, q *request) {
 	checkHeaders(t, "request", last.header, q.arrives)
 }
 
-// partition gives the copies of a request, sorted, and the request itself.
+// partition returns the copies of a request, sorted, and the request itself.
 func partition(arrived []arrival) (copies, own []arrival) {
 	for _, a := range arrived {
 		if strings.HasPrefix(a.backend, "copy") {
@@ -181,7 +181,7 @@ func partition(arrived []arrival) (copies, own []arrival) {
 	return copies, own
 }
 
-// names gives the applications of requests, sorted.
+// names returns the applications of requests, sorted.
 func names(list []arrival) (out []string) {
 	for _, a := range list {
 		out = append(out, a.backend)

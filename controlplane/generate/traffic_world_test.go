@@ -26,7 +26,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// The headers by which a request is followed and an application is told what to
+// The headers by which a request is followed and an application learns what to
 // do with it.
 const (
 	idHeader   = "X-Test-Id"
@@ -50,7 +50,7 @@ type journal struct {
 	changed  chan struct{} // closed and replaced with every arrival
 }
 
-// add notes an arrival, and gives how many there are of its request.
+// add notes an arrival, and returns how many there are of its request.
 func (j *journal) add(id string, a arrival) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -60,7 +60,7 @@ func (j *journal) add(id string, a arrival) int {
 	return len(j.arrivals[id])
 }
 
-// of gives what arrived of a request so far, and what is closed when there is
+// of returns what arrived of a request so far, and what is closed when there is
 // more.
 func (j *journal) of(id string) ([]arrival, chan struct{}) {
 	j.mu.Lock()
@@ -68,7 +68,7 @@ func (j *journal) of(id string) ([]arrival, chan struct{}) {
 	return slices.Clone(j.arrivals[id]), j.changed
 }
 
-// wait gives what arrived of a request once that is at least n times.
+// wait returns what arrived of a request once that is at least n times.
 func (j *journal) wait(t *testing.T, id string, n int) []arrival {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -163,7 +163,7 @@ func newTraffic(t *testing.T, address string, vhds bool, rules []routing) *traff
 	return w
 }
 
-// through gives a client that sends to the Envoy, from a local address if there
+// through returns a client that sends to the Envoy, from a local address if there
 // is one, and follows no redirect.
 func (w *traffic) through(t *testing.T, local string) *http.Client {
 	t.Helper()
@@ -217,7 +217,7 @@ func upgrades(next http.Handler) http.Handler {
 	})
 }
 
-// send sends a request and gives the answer, with the body read, and how long it
+// send sends a request and returns the answer, with the body read, and how long it
 // took.
 func (w *traffic) send(t *testing.T, client *http.Client, method, target string, header http.Header, body string) (*http.Response, string, time.Duration) {
 	t.Helper()

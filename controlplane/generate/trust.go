@@ -14,7 +14,7 @@ import (
 // trustName is the name of the only resource of its type.
 const trustName = "trust-bundle"
 
-// trust gives the one PCDS resource: the bundle of the mesh, the same for all
+// trust returns the one PCDS resource: the bundle of the mesh, the same for all
 // proxies. Without a bundle there is none, which takes nothing away.
 func (g *Generator) trust(mesh *snapshot.Mesh) *xds.Set {
 	if mesh.Trust == nil || len(mesh.Trust.PEM) == 0 {

@@ -11,12 +11,12 @@ import (
 
 // Proxies with VHDS get what others have in one route configuration in parts,
 // so that a changed route is one small resource. All virtual hosts are such
-// parts, also the one for everything else: Envoy takes no request before it has
+// parts, also the one foreverything else: Envoy takes no request before it has
 // one, and a domain that goes from one to another does so in one response.
 
-// virtualHosts gives the VHDS resources of a proxy. Each is named after its
+// virtualHosts returns the VHDS resources of a proxy. Each is named after its
 // route configuration, in the message, too: Envoy removes by the name in the
-// message what was told to be gone by that of the resource.
+// message what was reported gone by that of the resource.
 func (g *Generator) virtualHosts(s *scope) *xds.Set {
 	p := g.planOf(s)
 	if !s.proxy.VHDS || httpProxyPort(s) == 0 && p == &noPlan {

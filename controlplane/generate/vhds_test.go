@@ -28,7 +28,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// withVHDS gives the same proxy, with VHDS.
+// withVHDS returns the same proxy, with VHDS.
 func withVHDS(proxy *model.Proxy) *model.Proxy {
 	p := *proxy
 	p.VHDS = true
@@ -118,7 +118,7 @@ func TestVHDSIsTheSame(t *testing.T) {
 	}
 }
 
-// renameRoutes gives the routes of a listener with VHDS the name that they have
+// renameRoutes changes the routes of a listener with VHDS to the name that they have
 // without.
 func renameRoutes(t *testing.T, l *listenerv3.Listener) {
 	t.Helper()
@@ -190,7 +190,7 @@ func TestVHDSChanges(t *testing.T) {
 	}
 }
 
-// once is an ADS server that gives every delta stream what it asks for first,
+// once is an ADS server that sends every delta stream what it asks for first,
 // and nothing after.
 type once struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
@@ -229,7 +229,7 @@ func (o *once) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService
 	}
 }
 
-// serveDelta serves the resources of a proxy over delta, and gives the bootstrap
+// serveDelta serves the resources of a proxy over delta, and returns the bootstrap
 // of an Envoy that asks for them.
 func serveDelta(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
 	t.Helper()

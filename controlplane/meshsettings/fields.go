@@ -24,7 +24,7 @@ var servedFields = []string{
 	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",
 }
 
-// withoutEffect gives the fields whose value was changed from the default in
+// withoutEffect returns the fields whose value was changed from the default in
 // vain.
 func withoutEffect(mesh *meshv1alpha1.MeshConfig) []string {
 	var names []string

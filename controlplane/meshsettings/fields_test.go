@@ -21,7 +21,7 @@ import (
 func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
 	if names := withoutEffect(meshconfig.Default()); names != nil {
-		t.Errorf("the defaults are told of: %v", names)
+		t.Errorf("the defaults are reported: %v", names)
 	}
 	mesh, err := meshconfig.Parse([]byte("accessLogFile: /dev/stdout\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ninboundTrafficPolicy: {mode: LOCALHOST}\nenablePrometheusMerge: false\n"))
 	if err != nil {

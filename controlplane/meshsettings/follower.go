@@ -51,7 +51,7 @@ type Settings struct {
 // it means.
 type part struct {
 	name string // for metrics
-	// find gives the documents, each over the one before, and where the last one
+	// find returns the documents, each over the one before, and where the last one
 	// is from. No documents: there is nothing.
 	find  func() (docs [][]byte, from string, err error)
 	parse func(to *Settings, docs [][]byte) error
@@ -182,7 +182,7 @@ func (m *Follower) wake() {
 	}
 }
 
-// findMesh gives the mesh config above the shared one.
+// findMesh returns the mesh config above the shared one.
 func (m *Follower) findMesh() (docs [][]byte, from string, err error) {
 	if m.cfg.Shared != "" {
 		if text, ok := m.maps.Get(m.cfg.Shared)[meshKey]; ok {
@@ -196,7 +196,7 @@ func (m *Follower) findMesh() (docs [][]byte, from string, err error) {
 	return docs, from, nil
 }
 
-// findNetworks gives the networks.
+// findNetworks returns the networks.
 func (m *Follower) findNetworks() (docs [][]byte, from string, err error) {
 	own, from, err := m.find(m.cfg.NetworksFile, networksKey)
 	if err != nil || own != nil {

@@ -81,7 +81,7 @@ func (w *fileWatch) close() {
 	}
 }
 
-// watchPoints gives the names whose change can change what a path leads to: the
+// watchPoints returns the names whose change can change what a path leads to: the
 // file, and every link on the way to it, since Kubernetes replaces a link in the
 // middle. Where something is missing it is the first missing name.
 func watchPoints(path string) (points []string) {

@@ -9,7 +9,7 @@
 //
 // A [Writer] hears of the events of the store and of each snapshot. For each
 // object it knows the sequence of the snapshot that brought its last change; who
-// has that is told by discovery. It works in rounds: what became of an object in
+// has that is reported by discovery. It works in rounds: what became of an object in
 // the meantime is one write. What it has written it does not write again, and
 // what others wrote stays, so that two replicas, or a second control plane, do
 // not overwrite each other forever: of two replicas with proxies of their

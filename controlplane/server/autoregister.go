@@ -51,7 +51,7 @@ func instanceOf(cfg Config, hostname func() (string, error)) (string, error) {
 	return host + "/" + strings.TrimPrefix(cfg.Listen.Secure, ":"), nil
 }
 
-// presence gives who hears of proxies and knows their labels.
+// presence returns who hears of proxies and knows their labels.
 func (s *Server) presence() discovery.PresenceConfig {
 	p := discovery.PresenceConfig{Labels: s.labelsOf, Registered: s.platform != nil}
 	if s.registers {
@@ -66,7 +66,7 @@ func (s *Server) gone(proxy *model.Proxy) {
 	s.registration.Gone(proxy)
 }
 
-// labelsOf gives the labels of the pod or the WorkloadEntry of a proxy; nil if it
+// labelsOf returns the labels of the pod or the WorkloadEntry of a proxy; nil if it
 // has neither.
 func (s *Server) labelsOf(proxy *model.Proxy) map[string]string {
 	if s.platform != nil {

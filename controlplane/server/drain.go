@@ -160,7 +160,7 @@ func (a connAddress) Unwrap() net.Addr { return a.Addr }
 // RemoteAddr implements net.Conn.
 func (c *connection) RemoteAddr() net.Addr { return c.address }
 
-// connectionOf gives the connection of a call; one that belongs to nobody if it
+// connectionOf returns the connection of a call; one that belongs to nobody if it
 // is not tracked.
 func connectionOf(ctx context.Context) *connection {
 	if p, ok := grpcpeer.FromContext(ctx); ok {

@@ -95,7 +95,7 @@ func (c *conversion) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// convert brings the conversion up to date, and gives the change with the
+// convert brings the conversion up to date, and returns the change with the
 // converted objects that differ.
 func (s *Server) convert(change model.Change) model.Change {
 	if s.conversion == nil {
@@ -155,7 +155,7 @@ func (s *Server) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials
 	return result != nil && result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
 }
 
-// list gives the objects of a kind, stored and converted.
+// list returns the objects of a kind, stored and converted.
 func (s *Server) list(kind model.Kind) []*model.Config {
 	stored := s.store.List(kind, "")
 	if s.conversion == nil || s.conversion.view.Result() == nil {
@@ -167,7 +167,7 @@ func (s *Server) list(kind model.Kind) []*model.Config {
 	return stored
 }
 
-// get gives one object, stored or converted.
+// get returns one object, stored or converted.
 func (s *Server) get(key model.Key) *model.Config {
 	if stored := s.store.Get(key); stored != nil || s.conversion == nil {
 		return stored
@@ -175,7 +175,7 @@ func (s *Server) get(key model.Key) *model.Config {
 	return s.conversion.view.Get(key)
 }
 
-// conclude says in a snapshot what is wrong with the objects that people wrote,
+// conclude says in a snapshot what is wrong with the objects that users wrote,
 // where it was found in converted ones, and publishes the statuses.
 func (s *Server) conclude(next *snapshot.Mesh) {
 	if s.conversion == nil {

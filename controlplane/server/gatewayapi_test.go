@@ -55,7 +55,7 @@ spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: ` + backend + `
 `)
 }
 
-// resolved gives the reason of the condition ResolvedRefs of a route.
+// resolved returns the reason of the condition ResolvedRefs of a route.
 func (s *Server) resolved(key model.Key) string {
 	c := s.store.Get(key)
 	if c == nil {

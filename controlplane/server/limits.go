@@ -155,7 +155,7 @@ func (l *limits) grpcServer(cfg Config, creds credentials.TransportCredentials, 
 	}, opts...)
 }
 
-// httpServer makes a server for people, probes, other replicas or the API server.
+// httpServer makes a server for users, probes, other replicas or the API server.
 func (l *limits) httpServer(h http.Handler) *http.Server {
 	s := connlimit.NewHTTPServer(h, connlimit.HTTP{
 		HeaderBytes: headerBytes, Header: readTimeout, Read: readTimeout, Write: writeTimeout, Idle: httpIdleTimeout,

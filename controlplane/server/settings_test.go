@@ -153,7 +153,7 @@ func TestFollowsMeshConfig(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "that it is gone is told", func() bool { return strings.Contains(log.String(), "it is gone") })
+	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it is gone") })
 	if got := s.settings.Current().Mesh.GetAccessLogFile(); got != "/dev/second" {
 		t.Errorf("what is wrong was taken: %s", got)
 	}
@@ -192,7 +192,7 @@ func TestMeshConfigComes(t *testing.T) {
 	await(t, c, "the file", mentions("/dev/late"))
 	for _, name := range []string{"trustDomain", "configSources"} {
 		if !strings.Contains(log.String(), "until the control plane is started again\" component=control name="+name) {
-			t.Errorf("nothing is told of %s: %s", name, log.String())
+			t.Errorf("nothing is reported of %s: %s", name, log.String())
 		}
 	}
 	now := s.settings.Current().Mesh

@@ -54,7 +54,7 @@ func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 	return nil
 }
 
-// leader gives what has one replica at a time do what writes, by a lease in the
+// leader returns what has one replica at a time do what writes, by a lease in the
 // store; nil if all may, as with files, which one replica serves.
 func (s *Server) leader(cfg Config, lease string) (func(context.Context, func(context.Context) error) error, error) {
 	addresses, err := s.sources(cfg)
@@ -74,7 +74,7 @@ func (s *Server) leader(cfg Config, lease string) (func(context.Context, func(co
 	return nil, nil
 }
 
-// reports gives what takes the reports of agents; nil if they do not count.
+// reports returns what takes the reports of agents; nil if they do not count.
 func (s *Server) reports() func(*model.Proxy, bool, string) {
 	if !s.healthOn {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// condition gives a condition of an object as the store has it: status and
+// condition returns a condition of an object as the store has it: status and
 // message.
 func (s *Server) condition(key model.Key, kind string) string {
 	c := s.store.Get(key)

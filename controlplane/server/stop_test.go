@@ -23,7 +23,7 @@ import (
 
 const clusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 
-// plainServer runs one with a plaintext port, and gives what ends it.
+// plainServer runs one with a plaintext port, and returns what ends it.
 func plainServer(t *testing.T, set func(*Config)) (s *Server, stop func(), done chan error) {
 	t.Helper()
 	cfg := testConfig(t)
@@ -45,7 +45,7 @@ func plainServer(t *testing.T, set func(*Config)) (s *Server, stop func(), done 
 	}
 }
 
-// ask gives the answer on the health port, 0 if there is none.
+// ask returns the answer on the health port, 0 if there is none.
 func ask(s *Server, path string) (code int, body string) {
 	resp, err := http.Get("http://" + s.listeners.http.Addr().String() + path)
 	if err != nil {
@@ -161,7 +161,7 @@ func TestMovedConnection(t *testing.T) {
 		time.Sleep(time.Millisecond) // its answer is on the way
 	}
 	if code, body := ask(s, "/replicas/load"); code != http.StatusOK || !strings.Contains(body, `"proxies":1`) {
-		t.Errorf("other replicas are told %d %s", code, body)
+		t.Errorf("other replicas receive %d %s", code, body)
 	}
 	if !s.discovery.Shed() {
 		t.Fatal("nobody is there")

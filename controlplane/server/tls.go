@@ -32,7 +32,7 @@ type TLSConfig struct {
 	Provider          string   // CertProviderIstiod or CertProviderCustom
 }
 
-// files gives the files of the own certificate; none if the authority makes it.
+// files returns the files of the own certificate; none if the authority makes it.
 func (c *TLSConfig) files() (own *ownCertificate, roots string, err error) {
 	cert, key := c.CertFile, c.KeyFile
 	_, certErr := os.Stat(OwnCertFile)
@@ -80,7 +80,7 @@ func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 	return ids, nil
 }
 
-// newTLS gives the configuration of the TLS server: the control plane's own
+// newTLS returns the configuration of the TLS server: the control plane's own
 // certificate, with Istio's names and the address it listens on, or from files.
 func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 	names, ips := serverNames(cfg)
@@ -112,7 +112,7 @@ func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 	return out, nil
 }
 
-// trustFile gives the mesh the roots above the own certificate. They are followed
+// trustFile adds the roots above the own certificate to those of the mesh. They are followed
 // as that is: a new one may be signed by another root.
 func (s *Server) trustFile(file string) error {
 	if file == "" {

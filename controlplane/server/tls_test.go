@@ -61,7 +61,7 @@ func write(t *testing.T, files map[string][]byte) {
 }
 
 // The own certificate from files: replaced files are served, bad ones leave the
-// last good ones and are told of once.
+// last good ones and are reported once.
 func TestOwnCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -44,7 +44,7 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 	return err
 }
 
-// withoutClients gives the TLS configuration of the control plane for callers
+// withoutClients returns the TLS configuration of the control plane for callers
 // that need not say who they are: an API server has no certificate of the mesh.
 func withoutClients(cfg *tls.Config) *tls.Config {
 	apply := func(c *tls.Config) {

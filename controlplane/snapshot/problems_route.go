@@ -52,7 +52,7 @@ func (c *checker) httpRoutes(obj *model.Config, spec *networkingv1alpha3.Virtual
 
 // faultShare reports faults that hit no request, because nobody says how many.
 func (c *checker) faultShare(obj *model.Config, at string, fault *networkingv1alpha3.HTTPFaultInjection) {
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	old := fault.GetDelay().GetPercent()
 	if d := fault.GetDelay(); d != nil && d.GetPercentage() == nil && old == 0 {
 		c.warn(obj, "%s.delay.percentage is not set, so no request is delayed; write percentage: {value: 100}", at)

@@ -62,7 +62,7 @@ type Set struct {
 	Problems []model.Problem
 }
 
-// Get gives the resource of a name; nil means that there is none.
+// Get returns the resource of a name; nil means that there is none.
 func (s *Set) Get(name string) *Resource {
 	i, ok := slices.BinarySearchFunc(s.Resources, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
 	if !ok {
@@ -111,7 +111,7 @@ func NewTable() *Table {
 	return &Table{bySource: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
 }
 
-// get gives the resource that was built from the source before, or builds it.
+// get returns the resource that was built from the source before, or builds it.
 // The source is a comparable value that holds everything the build reads.
 func (t *Table) Get(source any, typeURL, name string, build func() proto.Message) (*Resource, error) {
 	t.mu.Lock()
@@ -132,7 +132,7 @@ func (t *Table) Get(source any, typeURL, name string, build func() proto.Message
 	return r, nil
 }
 
-// put gives the resource of a message, with the pointer of an equal one.
+// put returns the resource of a message, with the pointer of an equal one.
 func (t *Table) Put(typeURL, name string, msg proto.Message) (*Resource, error) {
 	r, err := New(typeURL, name, msg)
 	if err != nil {

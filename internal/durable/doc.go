@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package durable replaces files at once: whoever reads a file, even after a loss
+// Package durable replaces files at once: a reader of a file, even after a loss
 // of power, finds the old or the new content, never a part of it. Everything that
 // programs write and read again later goes through it.
 //

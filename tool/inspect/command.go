@@ -17,7 +17,7 @@ import (
 
 // Config says where the commands find their control planes.
 type Config struct {
-	// Default gives the addresses when --control is not given, or an error that
+	// Default returns the addresses when --control is not given, or an error that
 	// says what to do.
 	Default func() ([]string, error)
 	// Exit makes an error with an exit code of its own. A nil err means that
@@ -41,7 +41,7 @@ const (
 // defaultTimeout bounds the answer of one control plane.
 const defaultTimeout = 10 * time.Second
 
-// Commands gives the commands.
+// Commands returns the commands.
 func Commands(cfg Config) []*cobra.Command {
 	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg)}
 }
@@ -62,7 +62,7 @@ func (f *askFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
 }
 
-// addresses gives the control planes to ask.
+// addresses returns the control planes to ask.
 func (f *askFlags) addresses() ([]string, error) {
 	if !slices.Contains([]string{outTable, outYAML, outJSON}, f.output) {
 		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write table, yaml or json", f.output))
@@ -102,7 +102,7 @@ func (f *askFlags) write(out io.Writer, answer any) error {
 	return err
 }
 
-// cut gives the beginning of a list, and how many are left out of it.
+// cut returns the beginning of a list, and how many are left out of it.
 func cut[T any](f *askFlags, list []T) (shown []T, left int) {
 	const most = 20
 	if f.all || len(list) <= most {
@@ -111,7 +111,7 @@ func cut[T any](f *askFlags, list []T) (shown []T, left int) {
 	return list[:most], len(list) - most
 }
 
-// age gives a time span as short as kubectl does.
+// age returns a time span as short as kubectl does.
 func age(since, now time.Time) string {
 	if since.IsZero() {
 		return "-"
@@ -128,7 +128,7 @@ func age(since, now time.Time) string {
 	}
 }
 
-// count gives "1 proxy" or "2 proxies".
+// count returns "1 proxy" or "2 proxies".
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -11,7 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
-// localControl is where a control plane answers questions unless it is told
+// localControl is where a control plane answers questions unless it is configured
 // otherwise, and where kubectl port-forward puts that of a pod.
 const localControl = "127.0.0.1:15014"
 

@@ -52,7 +52,7 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 	return cmd
 }
 
-// candidates gives the objects that arguments may mean, the likelier first: a
+// candidates returns the objects that arguments may mean, the likelier first: a
 // name may hold dots itself.
 func candidates(args []string, namespace string) ([]report.Ref, error) {
 	kind, name := args[0], ""

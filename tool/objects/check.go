@@ -91,7 +91,7 @@ func newDiffCommand(cfg Config) *cobra.Command {
 	return cmd
 }
 
-// difference gives what changes from the stored object, nil for none, to
+// difference returns what changes from the stored object, nil for none, to
 // another one.
 func difference(stored, next *model.Config) (string, error) {
 	var before, after []byte
@@ -111,7 +111,7 @@ func difference(stored, next *model.Config) (string, error) {
 	return udiff.Unified("stored/"+name, next.Source, string(before), string(after)), nil
 }
 
-// written gives what a person writes of an object, without what stores add.
+// written returns what a person writes of an object, without what stores add.
 func written(c *model.Config) ([]byte, error) {
 	return codec.EncodeYAML(&model.Config{Key: c.Key, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
 }

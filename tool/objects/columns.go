@@ -22,7 +22,7 @@ type column struct {
 	value func(*model.Config) string
 }
 
-// columnsOf gives the columns of a kind behind the name; they are those that
+// columnsOf returns the columns of a kind behind the name; they are those that
 // the definitions of the kinds ask for.
 func columnsOf(kind model.Kind) []column {
 	old := column{"AGE", func(c *model.Config) string { return age(c.Created) }}
@@ -68,7 +68,7 @@ func columnsOf(kind model.Kind) []column {
 	return []column{old}
 }
 
-// of gives a column that is read from the spec.
+// of returns a column that is read from the spec.
 func of[T any](title string, text func(*T) string) column {
 	return column{title, func(c *model.Config) string {
 		spec, ok := c.Spec.(*T)

@@ -21,7 +21,7 @@ import (
 type Config struct {
 	// Open opens the store of a URL for some kinds, for all if there are none.
 	Open func(address string, kinds []model.Kind) (config.Store, error)
-	// Default gives the URL of the store when --store is not given, or an
+	// Default returns the URL of the store when --store is not given, or an
 	// error that says what to do.
 	Default func() (string, error)
 	// In is what -f - reads.
@@ -53,7 +53,7 @@ const (
 	exitUsage  = 2
 )
 
-// Commands gives the commands.
+// Commands returns the commands.
 func Commands(cfg Config) []*cobra.Command {
 	return []*cobra.Command{
 		newWriteCommand(cfg, createVerb), newWriteCommand(cfg, applyVerb), newWriteCommand(cfg, replaceVerb),
@@ -146,7 +146,7 @@ type report struct {
 	done   int
 }
 
-// interrupted gives the error of a command that a person stopped before it had
+// interrupted returns the error of a command that a person stopped before it had
 // done all; nil while it may go on.
 func (r *report) interrupted(ctx context.Context, all int) error {
 	if ctx.Err() == nil {
@@ -175,7 +175,7 @@ func say(cmd *cobra.Command, format string, args ...any) {
 	_, _ = fmt.Fprintf(cmd.OutOrStdout(), format, args...) // the terminal may be gone
 }
 
-// count gives "1 error" or "2 errors".
+// count returns "1 error" or "2 errors".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

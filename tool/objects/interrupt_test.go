@@ -37,7 +37,7 @@ func (s *stopper) Create(ctx context.Context, c *model.Config) (string, error) {
 	return version, err
 }
 
-// interrupted runs a command that is stopped by stop, and gives what it says.
+// interrupted runs a command that is stopped by stop, and returns what it says.
 func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) (out, errs string) {
 	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
@@ -54,7 +54,7 @@ func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) 
 	return stdout.String(), stderr.String()
 }
 
-// Who stops a command is told once how far it came, and not of each object that
+// A user who stops a command reads once how far it came, and not of each object that
 // was not written.
 func TestInterruptedWrite(t *testing.T) {
 	t.Parallel()
@@ -128,7 +128,7 @@ func TestDirectories(t *testing.T) {
 	s.want("validate -f DIR/real/", 0, "2 objects valid, 0 errors, 0 warnings\n", "")
 }
 
-// Nothing to write is told: it is the end of a pipe that failed, more often than
+// An empty input is reported: it is the end of a pipe that failed, more often than
 // what was meant.
 func TestNothingThere(t *testing.T) {
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestNamesAreTaken(t *testing.T) {
 }
 
 // An exported object says by its resource version that it is there: where it is
-// not, the cure is told.
+// not, the cure is named.
 func TestApplyOfAnotherStoresObject(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

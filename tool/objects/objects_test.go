@@ -55,7 +55,7 @@ func (s *shell) file(name, text string) string {
 	return path
 }
 
-// run gives the exit code and what was printed. Paths of the shell's directory
+// run returns the exit code and what was printed. Paths of the shell's directory
 // become relative.
 func (s *shell) run(args ...string) (code int, out, errs string) {
 	s.t.Helper()
@@ -222,8 +222,8 @@ func TestValidate(t *testing.T) {
 	s.file("twice/a.yaml", entry)
 	s.file("twice/b.yaml", entry)
 	s.want("validate -f DIR/twice", 1, "",
-		"error: twice/b.yaml:1: WorkloadEntry/default/one: the same object stands in twice/a.yaml:1 already: remove one of them\n"+
-			"error: twice/b.yaml:6: WorkloadEntry/shop/two: the same object stands in twice/a.yaml:6 already: remove one of them\n"+
+		"error: twice/b.yaml:1: WorkloadEntry/default/one: the same object is in twice/a.yaml:1 already: remove one of them\n"+
+			"error: twice/b.yaml:6: WorkloadEntry/shop/two: the same object is in twice/a.yaml:6 already: remove one of them\n"+
 			"outrigger: 4 objects valid, 2 errors, 0 warnings\n")
 }
 
@@ -339,7 +339,7 @@ func TestWrongCommandLines(t *testing.T) {
 }
 
 // Each kind is found by its kind, its plural and its short name, and Istio's
-// Gateway is told from that of the Gateway API.
+// Gateway is distinct from that of the Gateway API.
 func TestKindNames(t *testing.T) {
 	t.Parallel()
 	for _, sch := range schema.All() {

@@ -30,7 +30,7 @@ func (f *fileFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 }
 
-// read gives the valid objects of all files, and the problems with the others.
+// read returns the valid objects of all files, and the problems with the others.
 func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems []model.Problem, err error) {
 	if len(f.files) == 0 {
 		return nil, nil, &ExitError{exitUsage, fmt.Errorf("no files: name them with -f FILE, -f DIRECTORY or -f -")}
@@ -63,7 +63,7 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 	seen := map[model.Key]string{}
 	for _, c := range objects {
 		if first, ok := seen[c.Key]; ok {
-			problems = append(problems, model.Problem{Object: c.Key, Source: c.Source, Reason: "the same object stands in " + first + " already: remove one of them"})
+			problems = append(problems, model.Problem{Object: c.Key, Source: c.Source, Reason: "the same object is in " + first + " already: remove one of them"})
 		}
 		seen[c.Key] = c.Source
 	}
@@ -125,7 +125,7 @@ func (f *fileFlags) readSome(cmd *cobra.Command, done string) ([]*model.Config, 
 }
 
 // readAll reads a file until a person has enough: a terminal and a pipe may
-// never end, or never begin. Of larger files than can be decoded it gives no
+// never end, or never begin. Of larger files than can be decoded it returns no
 // more than shows that.
 func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
 	type result struct {
@@ -161,7 +161,7 @@ func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems
 	return nil
 }
 
-// expand gives the YAML and JSON files of a directory, or the one file. What is
+// expand returns the YAML and JSON files of a directory, or the one file. What is
 // no file, as a pipe, counts only if it was named itself.
 func expand(name string) ([]string, error) {
 	info, err := os.Stat(name)

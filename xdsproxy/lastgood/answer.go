@@ -101,7 +101,7 @@ func (v *server) aliased(l loc, name string) (found bool) {
 }
 
 // answer sends resources, as they stand on disk, and says what is missing
-// where Envoy would wait for it for ever.
+// where Envoy would wait for it forever.
 func (v *server) answer(t *served, a answer) error {
 	locs := make([]loc, 0, len(a.locs))
 	size := 0

@@ -371,7 +371,7 @@ func TestHotRestart(t *testing.T) {
 	})
 }
 
-// TestCompaction: a file does not grow for ever, and what counts stays.
+// TestCompaction: a file does not grow forever, and what counts stays.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

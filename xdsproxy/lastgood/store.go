@@ -47,7 +47,7 @@ type Config struct {
 	KeepIdentity bool
 	// IdentityKey seals the workload's identity. nil: the key in KeyDir does.
 	IdentityKey []byte
-	// Extensions gives what Envoy is served in place of extension
+	// Extensions returns what Envoy is served in place of extension
 	// configurations, each a serialized google.protobuf.Any: nil for what
 	// cannot be had. Envoy's start waits for it. Optional.
 	Extensions func(ctx context.Context, resources [][]byte) [][]byte

@@ -42,7 +42,7 @@ func DecodeContext(ctx context.Context, source string, data []byte) ([]*model.Co
 }
 
 // DecodeWritten is Decode for objects that will be written to a store: their
-// ResourceVersion is what stands in metadata, empty for none, and objects that
+// ResourceVersion is that of metadata, empty for none, and objects that
 // name no namespace are of the given one; empty means [DefaultNamespace].
 // Like [DecodeContext] it ends early when ctx is done.
 func DecodeWritten(ctx context.Context, source string, data []byte, namespace string) ([]*model.Config, []model.Problem, error) {
@@ -334,7 +334,7 @@ func locate(spec *yaml.Node, path string) *yaml.Node {
 	return last
 }
 
-// step gives the place and the value of a field or list item.
+// step returns the place and the value of a field or list item.
 func step(n *yaml.Node, name string) (place, value *yaml.Node) {
 	switch n.Kind {
 	case yaml.MappingNode:

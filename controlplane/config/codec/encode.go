@@ -19,7 +19,7 @@ import (
 // errNoKind means that no kind of the schema is meant.
 var errNoKind = errors.New("the kind is not known")
 
-// document is an object as it stands in a file.
+// document is an object as a file has it.
 type document struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
@@ -39,7 +39,7 @@ type documentMeta struct {
 	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"`
 }
 
-// EncodeJSON gives an object in one line of JSON, in the form in which
+// EncodeJSON returns an object in one line of JSON, in the form in which
 // Kubernetes writes it, with all that the store knows of it.
 func EncodeJSON(c *model.Config) ([]byte, error) {
 	sch, ok := schema.Of(c.Kind)
@@ -72,7 +72,7 @@ func EncodeJSON(c *model.Config) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// EncodeYAML gives an object as YAML, in the form in which people write it.
+// EncodeYAML returns an object as YAML, in the form in which users write it.
 func EncodeYAML(c *model.Config) ([]byte, error) {
 	raw, err := EncodeJSON(c)
 	if err != nil {
@@ -89,7 +89,7 @@ func EncodeYAML(c *model.Config) ([]byte, error) {
 	return out, nil
 }
 
-// EncodeSpec gives a spec or a status as JSON.
+// EncodeSpec returns a spec or a status as JSON.
 func EncodeSpec(spec any) ([]byte, error) {
 	m, ok := spec.(proto.Message)
 	if !ok {

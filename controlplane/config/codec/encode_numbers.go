@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// wholeNumbers gives the JSON of a message with numbers where the JSON mapping
+// wholeNumbers returns the JSON of a message with numbers where the JSON mapping
 // of protobuf writes strings: in fields of 64 bits. The definitions of
 // Kubernetes take numbers only, and who reads protobuf takes both.
 func wholeNumbers(m protoreflect.Message, raw []byte) ([]byte, error) {

@@ -134,7 +134,7 @@ func (f filler) value(kind int) *structpb.Value {
 }
 
 // TestEveryMessageIsReadAsWritten holds the decoder to the JSON of protobuf
-// for every kind whose spec is a message: what protojson or EncodeYAML writes
+// forevery kind whose spec is a message: what protojson or EncodeYAML writes
 // of random messages, in whatever form, is read as the same message.
 func TestEveryMessageIsReadAsWritten(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestEveryMessageIsReadAsWritten(t *testing.T) {
 	}
 }
 
-// encodings gives the forms in which a spec can be written.
+// encodings returns the forms in which a spec can be written.
 func encodings(t *testing.T, kind model.Kind, spec proto.Message) [][]byte {
 	t.Helper()
 	var texts [][]byte
@@ -223,7 +223,7 @@ func reread(t *testing.T, c *model.Config) {
 	}
 }
 
-// testFiles gives all files of testdata that hold objects.
+// testFiles returns all files of testdata that hold objects.
 func testFiles(t testing.TB) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}

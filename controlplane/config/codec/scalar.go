@@ -104,7 +104,7 @@ func (b *builder) integer(n *yaml.Node, kind protoreflect.Kind, path string) (pr
 	return protoreflect.ValueOfInt64(int64(v)), true
 }
 
-// wholeNumber gives a number of the range of int64.
+// wholeNumber returns a number of the range of int64.
 func wholeNumber(n *yaml.Node) (int64, bool) {
 	v, negative, ok := magnitude(n)
 	if !ok || !negative && v > math.MaxInt64 {
@@ -117,7 +117,7 @@ func wholeNumber(n *yaml.Node) (int64, bool) {
 }
 
 // magnitude accepts 80, 0x50, "80" and 8e1, as JSON for protobuf does, and
-// gives the distance from zero and on which side.
+// returns the distance from zero and on which side.
 func magnitude(n *yaml.Node) (v uint64, negative, ok bool) {
 	if n.Kind != yaml.ScalarNode {
 		return 0, false, false

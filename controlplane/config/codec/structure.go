@@ -48,7 +48,7 @@ var (
 	bytesOfBase64 = reflect.TypeFor[[]byte]()
 )
 
-// typed gives a node as JSON for a value of a type; nil after a fault.
+// typed returns a node as JSON for a value of a type; nil after a fault.
 func (b *builder) typed(n *yaml.Node, t reflect.Type, path string) any {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -85,7 +85,7 @@ func (b *builder) typed(n *yaml.Node, t reflect.Type, path string) any {
 	return b.number(n, t, path)
 }
 
-// readsItself gives what a type such as a time makes of a node.
+// readsItself returns what a type such as a time makes of a node.
 func (b *builder) readsItself(n *yaml.Node, t reflect.Type, path string) any {
 	before := b.count()
 	tree := b.anything(n, path)
@@ -107,7 +107,7 @@ func (b *builder) readsItself(n *yaml.Node, t reflect.Type, path string) any {
 // by one.
 const manyItems = 1000
 
-// object gives the fields of a mapping.
+// object returns the fields of a mapping.
 func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 	if n.Kind != yaml.MappingNode {
 		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
@@ -153,7 +153,7 @@ func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 	return tree
 }
 
-// entries gives a mapping whose keys are free.
+// entries returns a mapping whose keys are free.
 func (b *builder) entries(n *yaml.Node, path string, entry func(*yaml.Node, string) any) any {
 	if n.Kind != yaml.MappingNode {
 		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
@@ -171,7 +171,7 @@ func (b *builder) entries(n *yaml.Node, path string, entry func(*yaml.Node, stri
 	return tree
 }
 
-// list gives the items of a sequence.
+// list returns the items of a sequence.
 func (b *builder) list(n *yaml.Node, path string, item func(*yaml.Node, string) any) any {
 	if n.Kind != yaml.SequenceNode {
 		b.errorf(n, "%s is %s: it has to be a list (each item begins with \"- \")", path, shape(n))
@@ -189,7 +189,7 @@ func (b *builder) list(n *yaml.Node, path string, item func(*yaml.Node, string) 
 	return tree
 }
 
-// str gives a text.
+// str returns a text.
 func (b *builder) str(n *yaml.Node, path string) any {
 	if s, ok := b.text(n, path); ok {
 		return s
@@ -207,7 +207,7 @@ func (b *builder) base64(n *yaml.Node, path string) any {
 	return nil
 }
 
-// number gives a number that fits the type. Unlike the fields of protobuf,
+// number returns a number that fits the type. Unlike the fields of protobuf,
 // these take no numbers in quotes.
 func (b *builder) number(n *yaml.Node, t reflect.Type, path string) any {
 	quoted := n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str"
@@ -247,7 +247,7 @@ func unquote(n *yaml.Node, quoted bool) string {
 	return "; write " + field.Clip(n.Value, field.MaxKeyText) + " without quotes"
 }
 
-// anything gives a node whose type says nothing about its shape.
+// anything returns a node whose type says nothing about its shape.
 func (b *builder) anything(n *yaml.Node, path string) any {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// readMessage fills a message from YAML and gives what was wrong.
+// readMessage fills a message from YAML and returns what was wrong.
 func readMessage(t *testing.T, text string, m proto.Message) string {
 	t.Helper()
 	var doc yaml.Node

@@ -104,7 +104,7 @@ type parseWork struct {
 	unlisted int
 }
 
-// parse gives the documents of a chunk. Line numbers in the nodes are those
+// parse returns the documents of a chunk. Line numbers in the nodes are those
 // of the whole file, aliases and merge keys are resolved, and keys are
 // unique.
 func (c Document) parse(w *parseWork) ([]*yaml.Node, []fault) {
@@ -254,7 +254,7 @@ func (r *resolver) resolve(n *yaml.Node, depth int) int {
 	return size
 }
 
-// alias gives what an alias stands for.
+// alias returns what an alias stands for.
 func (r *resolver) alias(n *yaml.Node) *yaml.Node {
 	n.Line += r.base
 	size := r.sizes[n.Alias]

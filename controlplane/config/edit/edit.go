@@ -93,7 +93,7 @@ func find(c codec.Document, key model.Key) (item, items int, err error) {
 	return 0, 0, errNotFound
 }
 
-// listItems gives the objects of a List document, nil for other documents.
+// listItems returns the objects of a List document, nil for other documents.
 func listItems(doc *yaml.Node) []*yaml.Node {
 	kind, items := "", (*yaml.Node)(nil)
 	codec.Pairs(doc, func(key, value *yaml.Node) {
@@ -110,7 +110,7 @@ func listItems(doc *yaml.Node) []*yaml.Node {
 	return items.Content
 }
 
-// marker gives the line of three dashes that begins a chunk, if it has one.
+// marker returns the line of three dashes that begins a chunk, if it has one.
 func marker(c codec.Document) []byte {
 	line, _, _ := bytes.Cut(c.Text, []byte("\n"))
 	if !codec.StartsDocument(line) {
@@ -180,7 +180,7 @@ func parts(c codec.Document) (head, body, tail []byte) {
 	return head, body[:len(body)-len(tail)], tail
 }
 
-// trailingComments gives the lines from the first comment on that has only
+// trailingComments returns the lines from the first comment on that has only
 // comments and empty lines behind it. Comments begin at the start of a line
 // here: others may be text.
 func trailingComments(text []byte) []byte {

@@ -65,6 +65,6 @@ func TestEditObject(t *testing.T) {
 		})
 	}
 	if _, err := Object([]byte(docA+"...\n"+docB), model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "b"}, nil); err == nil {
-		t.Error("a document that cannot be told from its neighbour was removed")
+		t.Error("a document that cannot be distinguished from its neighbour was removed")
 	}
 }

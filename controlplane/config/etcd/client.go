@@ -54,7 +54,7 @@ func newConnection(o options) *connection {
 	return &connection{options: o, turn: make(chan struct{}, 1)}
 }
 
-// get gives the client. The first who asks may wait for the check of the
+// get returns the client. The first who asks may wait for the check of the
 // password.
 func (c *connection) get(ctx context.Context) (*clientv3.Client, error) {
 	select {
@@ -87,7 +87,7 @@ func (c *connection) forget(client *clientv3.Client, why error) {
 	}
 }
 
-// reason gives why a client was given up.
+// reason returns why a client was given up.
 func (c *connection) reason() error {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()

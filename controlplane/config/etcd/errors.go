@@ -27,7 +27,7 @@ type fault struct {
 func (f *fault) Error() string { return f.text }
 func (f *fault) Unwrap() error { return f.err }
 
-// class gives what faults of the same reason have in common.
+// class returns what faults of the same reason have in common.
 func class(err error) string {
 	var f *fault
 	if errors.As(err, &f) {
@@ -36,7 +36,7 @@ func class(err error) string {
 	return err.Error()
 }
 
-// explain gives the fault behind what etcd's client says.
+// explain returns the fault behind what etcd's client says.
 func (a *attempt) explain(o options, err error) error {
 	if a.cause != nil && (errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Unavailable) {
 		err = a.cause
@@ -82,7 +82,7 @@ func (o options) explain(err error) error {
 }
 
 // tlsFaults are read in order: the first sign that the text holds counts. gRPC
-// gives the errors of crypto/tls as text only. It is never written to.
+// returns the errors of crypto/tls as text only. It is never written to.
 var tlsFaults = []struct{ sign, cure string }{
 	{"certificate required", "etcd wants a client certificate: give cert= and key="},
 	{"bad certificate", "etcd refuses the client certificate: give one of the authority that etcd trusts with cert= and key="},

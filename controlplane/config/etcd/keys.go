@@ -16,7 +16,7 @@ import (
 // namespace can be called so.
 const noNamespace = "-"
 
-// pathOf gives the key in etcd of an object, behind the prefix. It fails for
+// pathOf returns the key in etcd of an object, behind the prefix. It fails for
 // what no object can be called.
 func pathOf(key model.Key) (string, error) {
 	sch, ok := schema.Of(key.Kind)
@@ -34,7 +34,7 @@ func pathOf(key model.Key) (string, error) {
 	return path, nil
 }
 
-// keyOf gives the object that belongs to a key in etcd, behind the prefix.
+// keyOf returns the object that belongs to a key in etcd, behind the prefix.
 func keyOf(path string) (model.Key, error) {
 	parts := strings.Split(path, "/")
 	if len(parts) != 4 || parts[2] == "" || parts[3] == "" {

@@ -32,7 +32,7 @@ type observed struct {
 	before *model.Config
 }
 
-// read gives the state that a key and its value are.
+// read returns the state that a key and its value are.
 func (s *Store) read(path string, kv *mvccpb.KeyValue) observed {
 	o := observed{path: path, revision: kv.ModRevision}
 	key, err := keyOf(path)
@@ -71,7 +71,7 @@ func (s *Store) decode(key model.Key, kv *mvccpb.KeyValue) (*model.Config, error
 	return object, nil
 }
 
-// entry gives what is known of a key.
+// entry returns what is known of a key.
 func (s *Store) entry(path string) entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,7 @@ func (s *Store) logProblem(old, now *model.Problem) {
 	}
 }
 
-// highest gives the highest revision that was seen.
+// highest returns the highest revision that was seen.
 func (s *Store) highest() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

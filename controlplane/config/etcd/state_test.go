@@ -75,7 +75,7 @@ func FuzzKeyOf(f *testing.F) {
 	})
 }
 
-// testStore gives a store that asks nobody.
+// testStore returns a store that asks nobody.
 func testStore() *Store {
 	return &Store{
 		Cache: config.NewCache(schema.All()), conn: newConnection(options{hosts: []string{"a:1"}, prefix: "/m/"}),
@@ -133,7 +133,7 @@ func TestNeverBack(t *testing.T) {
 	}
 	s.passed(7)
 	if len(s.entries) != 0 || len(s.graves) != 0 {
-		t.Errorf("the removal is remembered for ever: %v, %v", s.entries, s.graves)
+		t.Errorf("the removal is remembered forever: %v, %v", s.entries, s.graves)
 	}
 	s.observe(9, put(t, s, "a", "10.0.0.9", 9), put(t, s, "b", "10.0.0.1", 8))
 	s.replace(8, map[string]bool{"networking.istio.io/workloadentries/shop/b": true}, nil)
@@ -175,7 +175,7 @@ func TestBadValueKeepsTheLastGood(t *testing.T) {
 }
 
 // An object that breaks a rule does not get into force, as in other stores: it is
-// mended by who names no version, and not by who has only seen the last good one.
+// corrected by a write that names no version, and not by who has only seen the last good one.
 func TestInvalidValueKeepsTheLastGood(t *testing.T) {
 	t.Parallel()
 	s := testStore()

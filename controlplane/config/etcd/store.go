@@ -64,7 +64,7 @@ type grave struct {
 
 var _ config.Store = (*Store)(nil)
 
-// Open gives the store of a URL:
+// Open returns the store of a URL:
 //
 //	etcd://[user@]host[:2379][,host[:2379]...][/prefix][?parameters]
 //
@@ -100,7 +100,7 @@ func Open(u *url.URL, cfg config.OpenConfig) (config.Store, error) {
 	return s, nil
 }
 
-// Name gives the URL of the store.
+// Name returns the URL of the store.
 func (s *Store) Name() string { return s.conn.name }
 
 // Run reads all objects, follows their changes and calls the handlers, until

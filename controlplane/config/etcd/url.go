@@ -69,7 +69,7 @@ func parse(u *url.URL) (options, error) {
 	return o, nil
 }
 
-// member gives host:port of one member.
+// member returns host:port of one member.
 func member(address string) (string, error) {
 	if address == "" {
 		return "", fmt.Errorf("names no host, or an empty one: write etcd://host:%s/prefix, or several hosts with commas between", defaultPort)
@@ -87,7 +87,7 @@ func member(address string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// keyPrefix gives the prefix of the keys.
+// keyPrefix returns the prefix of the keys.
 func keyPrefix(path string) (string, error) {
 	path = strings.TrimSuffix(path, "/")
 	if path == "" {

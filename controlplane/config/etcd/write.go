@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// change is one write: next gives the state that follows the stored one, or
+// change is one write: next returns the state that follows the stored one, or
 // the reason why none may. A nil state removes the object.
 type change struct {
 	verb string
@@ -65,7 +65,7 @@ func (s *Store) Update(ctx context.Context, c *model.Config) (string, error) {
 	}})
 }
 
-// successor gives the state that follows the stored one.
+// successor returns the state that follows the stored one.
 func successor(verb string, stored entry, next *model.Config) (*model.Config, error) {
 	next, err := config.Successor(stored.basis(), next)
 	if err != nil {
@@ -231,7 +231,7 @@ func (s *Store) put(ctx context.Context, path string, stored entry, next *model.
 	return strconv.FormatInt(at, 10), nil, nil
 }
 
-// encode gives the value of an object. What etcd knows itself is left out.
+// encode returns the value of an object. What etcd knows itself is left out.
 func (s *Store) encode(c *model.Config) ([]byte, error) {
 	stripped := *c
 	stripped.ResourceVersion, stripped.UID = "", ""
@@ -266,7 +266,7 @@ func (s *Store) fetch(ctx context.Context, path string) (entry, error) {
 	return s.learn(path, answer.Header.Revision, answer.Kvs), nil
 }
 
-// learn takes what etcd said of a key at a revision, and gives what is known
+// learn takes what etcd said of a key at a revision, and returns what is known
 // of it now.
 func (s *Store) learn(path string, revision int64, kvs []*mvccpb.KeyValue) entry {
 	state := observed{path: path, revision: revision, gone: true}

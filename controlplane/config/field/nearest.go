@@ -11,7 +11,7 @@ import (
 // MostEdits is the most edits between a name and the one that is suggested.
 const MostEdits = 2
 
-// separators are what people write between words, and names of fields lack.
+// separators are written between words, and names of fields lack.
 var separators = strings.NewReplacer("_", "", "-", "")
 
 // DidYouMean returns ": did you mean …?" for the nearest name, or the list of

@@ -47,7 +47,7 @@ type file struct {
 	// read means that sum, written, objects and problems are those of a
 	// content.
 	read bool
-	// written are the objects that stand in the file, objects those and kept.
+	// written are the objects of the file, objects those and kept.
 	written, objects []*model.Config
 	problems         []model.Problem
 	// kept are the objects that stay in force although their content went
@@ -98,7 +98,7 @@ func (f *file) update(c content) bool {
 	return true
 }
 
-// fault gives what is wrong with the document of an object in the file, or
+// fault returns what is wrong with the document of an object in the file, or
 // with one that cannot be named and may be it; empty when nothing is.
 func (f *file) fault(key model.Key) model.Problem {
 	var unnamed model.Problem
@@ -185,7 +185,7 @@ func newFileIndex() fileIndex {
 	return fileIndex{holders: map[model.Key][]holder{}, bad: map[*file]bool{}, doubles: map[model.Key]bool{}}
 }
 
-// winner gives the holder that counts: the first path of those that are there.
+// winner returns the holder that counts: the first path of those that are there.
 func (x fileIndex) winner(key model.Key) (best holder) {
 	for _, h := range x.holders[key] {
 		if best.file == nil || precedes(h.file, best.file) {
@@ -204,7 +204,7 @@ func precedes(a, b *file) bool {
 	return a.path < b.path
 }
 
-// update takes the new state of files. It gives the keys whose objects may have
+// update takes the new state of files. It returns the keys whose objects may have
 // changed, and whether problems may have.
 func (x fileIndex) update(files map[*file]bool) (keys map[model.Key]bool, problems bool) {
 	keys = map[model.Key]bool{}

@@ -263,7 +263,7 @@ func TestFileStoreFirstPathWins(t *testing.T) {
 	r.write("b.yaml", workload("a", "10.0.0.2"))
 	r.wantAddress("a", "10.0.0.2")
 	r.write("a.yaml", workload("a", "10.0.0.1"))
-	r.wantProblem("b.yaml:1: WorkloadEntry/default/a: the same object stands in " + r.dir + "/a.yaml:1, which comes first")
+	r.wantProblem("b.yaml:1: WorkloadEntry/default/a: the same object is in " + r.dir + "/a.yaml:1, which comes first")
 	r.wantAddress("a", "10.0.0.1")
 	if err := os.Remove(filepath.Join(r.dir, "a.yaml")); err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ const (
 // node says who takes the objects.
 type node struct{ *corev3.Node }
 
-// newNode gives the node as Istio's client writes it. The version is larger
+// newNode returns the node as Istio's client writes it. The version is larger
 // than any, so that the server leaves nothing out for an older client.
 func newNode(name, namespace, revision string) node {
 	text := func(s string) *structpb.Value { return structpb.NewStringValue(s) }
@@ -61,7 +61,7 @@ func newNode(name, namespace, revision string) node {
 	}}
 }
 
-// ownAddress gives an address of this machine for the node; nothing connects
+// ownAddress returns an address of this machine for the node; nothing connects
 // to it.
 func ownAddress() string {
 	addresses, err := net.InterfaceAddrs()

@@ -90,7 +90,7 @@ func newScript(t *testing.T) (s *script, address string) {
 	return s, l.Addr().String()
 }
 
-// next gives the next stream.
+// next returns the next stream.
 func (s *script) next(t *testing.T) discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer {
 	t.Helper()
 	select {
@@ -102,7 +102,7 @@ func (s *script) next(t *testing.T) discoveryv3.AggregatedDiscoveryService_Strea
 	}
 }
 
-// send sends objects and gives the answer.
+// send sends objects and returns the answer.
 func (s *script) send(t *testing.T, g grpc.ServerStream, r *discoveryv3.DiscoveryResponse) *discoveryv3.DiscoveryRequest {
 	t.Helper()
 	if err := g.SendMsg(r); err != nil {
@@ -284,8 +284,8 @@ func TestStrangeResponses(t *testing.T) {
 	}
 }
 
-// A server that ends the stream in the midst is asked again for everything;
-// the reason is told. If it is that the connection is probed too often, that is
+// A server that ends the stream in the midst is asked again foreverything;
+// the reason is reported. If it is that the connection is probed too often, that is
 // done less often.
 func TestServerEndsStream(t *testing.T) {
 	t.Parallel()
@@ -345,7 +345,7 @@ func TestLargeResponse(t *testing.T) {
 }
 
 // A server that takes connections and never says anything is not waited for
-// for ever; the end of the context is noticed at any time.
+// forever; the end of the context is noticed at any time.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", testHost+":0")

@@ -125,7 +125,7 @@ func (p *plane) rejected() []string {
 	return append([]string(nil), p.nacks...)
 }
 
-// CreateWatch gives full states: it asks the cache as for clusters.
+// CreateWatch returns full states: it asks the cache as for clusters.
 func (p *plane) CreateWatch(q *discoveryv3.DiscoveryRequest, sub cachev3.Subscription, out chan cachev3.Response) (func(), error) {
 	cache := p.caches[q.GetTypeUrl()]
 	if cache == nil {

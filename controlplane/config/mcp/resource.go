@@ -30,7 +30,7 @@ const (
 	revisionLabel = "istio.io/rev"
 )
 
-// SchemaOf gives the kind that a type URL such as
+// SchemaOf returns the kind that a type URL such as
 // "networking.istio.io/v1alpha3/VirtualService" stands for. Every version of a
 // kind does.
 func SchemaOf(typeURL string) (schema.Schema, bool) {
@@ -43,7 +43,7 @@ func SchemaOf(typeURL string) (schema.Schema, bool) {
 	return sch, ok && sch.Accepts(apiVersion)
 }
 
-// typeURL gives the type that is asked for: in the version in which Istio 1.18
+// typeURL returns the type that is asked for: in the version in which Istio 1.18
 // keeps a kind, because its server knows no other, which is the oldest of those
 // that are accepted. Later ones keep Istio's own kinds in the newest, and know
 // no other either.
@@ -55,7 +55,7 @@ func typeURL(s schema.Schema, newest bool) string {
 	return s.Group + "/" + version + "/" + s.Name
 }
 
-// Encode gives the resource of an object, as Istio's control plane makes it:
+// Encode returns the resource of an object, as Istio's control plane makes it:
 // named namespace/name ("/name" without a namespace), the spec as it is, or as
 // a google.protobuf.Struct if it is no protobuf message.
 func Encode(c *model.Config) (*mcpv1alpha1.Resource, error) {
@@ -157,7 +157,7 @@ func decodeBody(sch schema.Schema, body *anypb.Any) (any, error) {
 	return spec, nil
 }
 
-// messageName gives the message of an Any, "" if its type URL names none.
+// messageName returns the message of an Any, "" if its type URL names none.
 func messageName(a *anypb.Any) string {
 	url := a.GetTypeUrl()
 	if i := strings.LastIndexByte(url, '/'); i >= 0 {
@@ -175,7 +175,7 @@ func sameKind(a, b string) bool {
 	return len(x) == len(y) && len(x) > version && slices.Equal(x[:version], y[:version]) && slices.Equal(x[version+1:], y[version+1:])
 }
 
-// parseFault gives the text of an error of the protobuf library, which varies
+// parseFault returns the text of an error of the protobuf library, which varies
 // its spaces from build to build so that nobody compares it.
 func parseFault(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")

@@ -123,7 +123,7 @@ func (s *Store) applyObjects(w *watch, r *response, rejected *rejection) {
 	s.Apply(changes)
 }
 
-// goodEntry gives the entry of a good object. One that says the same as before
+// goodEntry returns the entry of a good object. One that says the same as before
 // stays the same object, so that nobody hears of it.
 func (s *Store) goodEntry(w *watch, name string, c *model.Config, version string) entry {
 	if rev := c.Labels[revisionLabel]; rev != "" && rev != s.revision {
@@ -140,7 +140,7 @@ func (s *Store) goodEntry(w *watch, name string, c *model.Config, version string
 	return entry{version: version, object: c}
 }
 
-// badEntry gives the entry of a resource that is not good.
+// badEntry returns the entry of a resource that is not good.
 func (s *Store) badEntry(w *watch, name string, key model.Key, err error) entry {
 	e := entry{object: w.entries[name].object, problem: &model.Problem{Object: key, Source: s.place(w, name), Reason: err.Error()}}
 	if e.object != nil {
@@ -204,7 +204,7 @@ func (w *watch) problems() []model.Problem {
 	return all
 }
 
-// versions gives what the next stream says that it has.
+// versions returns what the next stream says that it has.
 func (w *watch) versions() map[string]string {
 	has := map[string]string{}
 	for name, e := range w.entries {
@@ -244,7 +244,7 @@ func (s *Store) logProblems(before, now []model.Problem) {
 	say(s.log.Info, "a problem of a configuration object is gone", before, now)
 }
 
-// What a server is told: a response must not become a request that is too large
+// What is reported to a server: a response must not become a request that is too large
 // to be read.
 const (
 	maxFaults = 20  // resources

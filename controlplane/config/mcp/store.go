@@ -104,10 +104,10 @@ func (s *Store) watch(w *watch) {
 	s.order, s.watches[w.typeURL] = append(s.order, w), w
 }
 
-// Name gives the URL of the store.
+// Name returns the URL of the store.
 func (s *Store) Name() string { return s.name }
 
-// MeshConfig gives the mesh wide settings of the server, nil if it has none or
+// MeshConfig returns the mesh wide settings of the server, nil if it has none or
 // did not answer yet. Nobody may write to it.
 func (s *Store) MeshConfig() *meshv1alpha1.MeshConfig {
 	s.mu.Lock()
@@ -137,7 +137,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// refuse gives the error of every write.
+// refuse returns the error of every write.
 func (s *Store) refuse(verb string, key model.Key) error {
 	return fmt.Errorf("%s %s: it comes from %s: %w; change it there", verb, key, s.name, config.ErrReadOnly)
 }

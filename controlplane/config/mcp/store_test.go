@@ -76,7 +76,7 @@ func (e *events) count() int {
 }
 
 // A server that goes away and comes back takes nothing out of force; what
-// changed meanwhile, and only that, is heard of. Trouble is told each time and
+// changed meanwhile, and only that, is heard of. Trouble is reported each time and
 // logged once.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
@@ -166,9 +166,9 @@ func TestRejects(t *testing.T) {
 				!strings.Contains(problem.Source, workloadType+"/shop/a") {
 				t.Errorf("the problem is %v", problem)
 			}
-			until(t, "the server is told", func() bool { return len(p.rejected()) > 0 })
+			until(t, "the server learns it", func() bool { return len(p.rejected()) > 0 })
 			if text := p.rejected()[0]; !strings.Contains(text, `"shop/a": body cannot be read`) || strings.Contains(text, "shop/b") {
-				t.Errorf("the server is told %q", text)
+				t.Errorf("the server receives %q", text)
 			}
 			// What has to be said takes a second for each time it is said again.
 			invalid := encoded(t, workload("a", ""))
@@ -178,7 +178,7 @@ func TestRejects(t *testing.T) {
 				return len(all) == 1 && strings.Contains(all[0].Reason, "spec.address")
 			})
 			p.set(workloadType, "shop/a", encoded(t, workload("a", "10.0.0.4")))
-			until(t, "it is mended", func() bool { return address(s.Get(entryKey("a"))) == "10.0.0.4" && len(s.Problems()) == 0 })
+			until(t, "it is corrected", func() bool { return address(s.Get(entryKey("a"))) == "10.0.0.4" && len(s.Problems()) == 0 })
 			if n := len(p.rejected()); n > 10 {
 				t.Errorf("%d rejections were sent", n)
 			}

@@ -159,7 +159,7 @@ type rejectedType struct {
 }
 
 // run subscribes to every type, and applies and answers what comes, until the
-// stream ends, which end makes it do. It always gives an error.
+// stream ends, which end makes it do. It always returns an error.
 func (s *session) run(ctx context.Context, end context.CancelFunc) error {
 	if err := s.subscribe(); err != nil {
 		return err
@@ -203,7 +203,7 @@ func (s *session) run(ctx context.Context, end context.CancelFunc) error {
 	}
 }
 
-// subscribe asks for every type.
+// subscribe asks forevery type.
 func (s *session) subscribe() error {
 	for _, w := range s.order {
 		r := request{typeURL: w.typeURL}

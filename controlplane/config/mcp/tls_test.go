@@ -113,7 +113,7 @@ func TestTLS(t *testing.T) {
 					return
 				}
 			case <-time.After(2 * time.Minute):
-				t.Fatalf("nobody was told of %q:\n%s", says, log.String())
+				t.Fatalf("nobody heard of %q:\n%s", says, log.String())
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func New(name string) *Store {
 	return &Store{Cache: config.NewCache(schema.All()), name: name, life: fmt.Sprintf("%08x-", rand.Uint32())}
 }
 
-// Name gives the name of the store.
+// Name returns the name of the store.
 func (m *Store) Name() string { return m.name }
 
 // Problems is empty: a memory store takes valid objects only.
@@ -109,7 +109,7 @@ func (m *Store) Update(ctx context.Context, c *model.Config) (string, error) {
 	return m.put(next), nil
 }
 
-// current gives the object that is to be written over, after the rules of
+// current returns the object that is to be written over, after the rules of
 // writing. The caller holds mu.
 func (m *Store) current(ctx context.Context, verb string, key model.Key, resourceVersion string) (*model.Config, error) {
 	if err := ctx.Err(); err != nil {

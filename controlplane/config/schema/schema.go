@@ -51,10 +51,10 @@ type Schema struct {
 	spec, status any
 }
 
-// NewSpec gives an empty spec: a pointer to the message or struct.
+// NewSpec returns an empty spec: a pointer to the message or struct.
 func (s Schema) NewSpec() any { return reflect.New(reflect.TypeOf(s.spec).Elem()).Interface() }
 
-// NewStatus gives an empty status, nil when the kind has none.
+// NewStatus returns an empty status, nil when the kind has none.
 func (s Schema) NewStatus() any {
 	if s.status == nil {
 		return nil
@@ -62,7 +62,7 @@ func (s Schema) NewStatus() any {
 	return reflect.New(reflect.TypeOf(s.status).Elem()).Interface()
 }
 
-// APIVersion gives the recommended group and version.
+// APIVersion returns the recommended group and version.
 func (s Schema) APIVersion() string { return s.Group + "/" + s.Versions[0] }
 
 // Accepts reports whether a group and version, such as
@@ -211,7 +211,7 @@ func Of(kind model.Kind) (Schema, bool) {
 }
 
 // For returns the kind that YAML writes as apiVersion and kind. Without a
-// kind of that group it gives the one of any group, so that the fault is the
+// kind of that group it returns the one of any group, so that the fault is the
 // apiVersion.
 func For(apiVersion, name string) (Schema, bool) {
 	group, _, _ := strings.Cut(apiVersion, "/")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// StructField is one field of a struct as it stands in YAML.
+// StructField is one field of a struct as YAML has it.
 type StructField struct {
 	JSONName string
 	Owner    reflect.Type

@@ -42,14 +42,14 @@ func (g *guard) remember(objects ...*model.Config) {
 	}
 }
 
-// Get gives one object, or nil.
+// Get returns one object, or nil.
 func (g *guard) Get(key model.Key) *model.Config {
 	c := g.Store.Get(key)
 	g.remember(c)
 	return c
 }
 
-// List gives the objects of a kind.
+// List returns the objects of a kind.
 func (g *guard) List(kind model.Kind, namespace string) []*model.Config {
 	list := g.Store.List(kind, namespace)
 	g.remember(list...)

@@ -100,7 +100,7 @@ func (l *live) gone(key model.Key) {
 	l.until(key.String()+" is gone", func() bool { return l.Get(key) == nil })
 }
 
-// create writes an object and gives what the store then shows.
+// create writes an object and returns what the store then shows.
 func (l *live) create(c *model.Config) *model.Config {
 	l.t.Helper()
 	version, err := l.Create(l.t.Context(), c)
@@ -108,12 +108,12 @@ func (l *live) create(c *model.Config) *model.Config {
 		l.t.Fatalf("create %s: %v", c.Key, err)
 	}
 	if version == "" {
-		l.t.Fatalf("create %s gives no resource version", c.Key)
+		l.t.Fatalf("create %s returns no resource version", c.Key)
 	}
 	return l.shows(c.Key, version)
 }
 
-// update writes an object over what there is and gives what the store then
+// update writes an object over what there is and returns what the store then
 // shows.
 func (l *live) update(c *model.Config) *model.Config {
 	l.t.Helper()
@@ -131,7 +131,7 @@ func (l *live) heard(key model.Key, version string) {
 	l.until(fmt.Sprintf("the handlers heard of %s %q", key, version), func() bool { return l.follow.version(key) == version })
 }
 
-// wrong gives the problems that are no warnings: objects of the suite may be of
+// wrong returns the problems that are no warnings: objects of the suite may be of
 // kinds that have no effect yet.
 func (l *live) wrong() []model.Problem {
 	return slices.DeleteFunc(slices.Clone(l.Problems()), func(p model.Problem) bool { return p.Warning })

@@ -27,7 +27,7 @@ func key(kind model.Kind, namespace, name string) model.Key {
 	return model.Key{Kind: kind, Namespace: namespace, Name: name}
 }
 
-// workload gives a small object of a protobuf kind.
+// workload returns a small object of a protobuf kind.
 func workload(namespace, name, address string) *model.Config {
 	return &model.Config{
 		Key:  key(model.WorkloadEntry, namespace, name),
@@ -37,7 +37,7 @@ func workload(namespace, name, address string) *model.Config {
 
 func address(c *model.Config) string { return c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress() }
 
-// readdress gives a copy with another address.
+// readdress returns a copy with another address.
 func readdress(c *model.Config, address string) *model.Config {
 	c = c.Clone()
 	c.Spec.(*networkingv1alpha3.WorkloadEntry).Address = address
@@ -90,7 +90,7 @@ func httpRoute(namespace, name string, hostnames ...gatewayv1.Hostname) *model.C
 	}
 }
 
-// defaulted gives an object as a store keeps it.
+// defaulted returns an object as a store keeps it.
 func defaulted(c *model.Config) *model.Config {
 	c = c.Clone()
 	validate.ApplyDefaults(c.Spec)
@@ -121,7 +121,7 @@ func reason(c *model.Config) string {
 	return s.GetConditions()[0].GetReason()
 }
 
-// big gives an object of at least size bytes that do not compress well.
+// big returns an object of at least size bytes that do not compress well.
 func big(namespace, name string, size int) *model.Config {
 	r := rand.New(rand.NewPCG(1, 2))
 	var b strings.Builder

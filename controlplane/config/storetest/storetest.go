@@ -28,7 +28,7 @@ type Options struct {
 }
 
 // Run runs the suite, each case as a parallel subtest on a store of its own.
-// Open gives a store that was not run yet, on a fresh and empty backing.
+// Open returns a store that was not run yet, on a fresh and empty backing.
 func Run(t *testing.T, open func(t *testing.T) config.Store, opts Options) {
 	t.Helper()
 	if opts.Wait == 0 {

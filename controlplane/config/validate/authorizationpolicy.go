@@ -183,7 +183,7 @@ func (c *checker) serviceAccounts(list []string, path string) {
 }
 
 // customSource refuses what is not known when an external authorizer is
-// asked: it stands in front of the filters that find it out.
+// asked: it is before the filters that find it out.
 func (c *checker) customSource(s *securityv1beta1.Source, path string) {
 	for _, a := range sourceAttributes(s) {
 		if len(a.values) > 0 && !strings.HasSuffix(strings.ToLower(a.name), "ipblocks") {

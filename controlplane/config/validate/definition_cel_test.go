@@ -38,7 +38,7 @@ func newRules(t *testing.T) rules {
 	return rules{env: env, programs: map[string]cel.Program{}}
 }
 
-// judge gives the messages of the rules that a value breaks. A rule that
+// judge returns the messages of the rules that a value breaks. A rule that
 // cannot be evaluated is broken, as in the API server.
 func (r rules) judge(schema map[string]any, v any, path string) (faults []string) {
 	list, _ := schema["x-kubernetes-validations"].([]any)
@@ -90,7 +90,7 @@ func (r rules) program(text string) cel.Program {
 	return p
 }
 
-// escaped gives a tree in which the fields whose names are words of CEL have
+// escaped returns a tree in which the fields whose names are words of CEL have
 // the names that rules use for them.
 func escaped(v any) any {
 	switch v := v.(type) {

@@ -77,7 +77,7 @@ func at(tree map[string]any, keys ...string) map[string]any {
 	return tree
 }
 
-// judge gives what the API server would refuse in a spec, whose defaults it
+// judge returns what the API server would refuse in a spec, whose defaults it
 // sets.
 func (d *definition) judge(spec any) []string {
 	setDefaults(d.schema, spec)

@@ -200,7 +200,7 @@ func (c *checker) outlierDetection(o *networkingv1alpha3.OutlierDetection, path 
 	if o.GetConsecutiveLocalOriginFailures().GetValue() > 0 && !o.GetSplitExternalLocalOriginErrors() {
 		c.errorf(path+".consecutiveLocalOriginFailures", "has no effect without splitExternalLocalOriginErrors: write that too, or remove it")
 	}
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	if o.GetConsecutiveErrors() != 0 {
 		c.warnf(path+".consecutiveErrors", "is the form of old versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors")
 	}

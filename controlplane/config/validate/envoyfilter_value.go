@@ -40,7 +40,7 @@ var patchTypes = map[networkingv1alpha3.EnvoyFilter_ApplyTo]proto.Message{
 	networkingv1alpha3.EnvoyFilter_BOOTSTRAP:           (*bootstrapv3.Bootstrap)(nil),
 }
 
-// PatchMessage gives the message of Envoy that the value of a patch is: the
+// PatchMessage returns the message of Envoy that the value of a patch is: the
 // type follows from what the patch applies to, and in it from each @type.
 // Fields that the types do not have are left out.
 func PatchMessage(applyTo networkingv1alpha3.EnvoyFilter_ApplyTo, value *structpb.Struct) (proto.Message, error) {

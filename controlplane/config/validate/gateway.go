@@ -111,7 +111,7 @@ func (c *checker) serverPort(s *networkingv1alpha3.Server, path string) {
 	if p.GetName() == "" {
 		c.errorf(path+".port.name", "is missing: write a name such as http")
 	}
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	if p.GetTargetPort() != 0 {
 		c.warnf(path+".port.targetPort", "has no effect on a gateway: remove it")
 	}

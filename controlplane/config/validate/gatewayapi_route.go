@@ -80,7 +80,7 @@ func replacesPrefix(p *gatewayv1.HTTPPathModifier) bool {
 	return p != nil && p.Type == gatewayv1.PrefixMatchHTTPPathModifier && p.ReplacePrefixMatch != nil
 }
 
-// count gives the number of items that are so.
+// count returns the number of items that are so.
 func count[T any](list []T, is func(T) bool) (n int) {
 	for _, v := range list {
 		if is(v) {

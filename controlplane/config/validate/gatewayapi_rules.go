@@ -59,7 +59,7 @@ func gatewayRule[T any](rule func(*checker, T, string)) gatewayCheck {
 	}
 }
 
-// deref gives what p points to, or the zero value.
+// deref returns what p points to, or the zero value.
 func deref[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

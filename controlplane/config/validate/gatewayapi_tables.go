@@ -33,7 +33,7 @@ type numberRule struct {
 const (
 	label     = `[a-z0-9]([-a-z0-9]*[a-z0-9])?`
 	subdomain = label + `(\.` + label + `)*`
-	// longest is how long names, hosts and the like may be.
+	// longest is how long names, hosts and similar values may be.
 	longest = 253
 )
 
@@ -52,7 +52,7 @@ var (
 	anyShortText = textRule{most: 1024, want: "a shorter text"}
 )
 
-// typeRule gives the rule of a type.
+// typeRule returns the rule of a type.
 func typeRule[T any]() textRule { return textRules[reflect.TypeFor[T]()] }
 
 func oneOf(values ...string) textRule {

@@ -126,7 +126,7 @@ func (c *checker) headerName(name, path string) {
 
 // mirrors checks where copies of the requests go.
 func (c *checker) mirrors(r *networkingv1alpha3.HTTPRoute, path string) {
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	old := r.GetMirrorPercent()
 	if r.GetMirror() != nil {
 		c.destination(r.GetMirror(), path+".mirror")

@@ -22,7 +22,7 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	switch lb.GetSimple() {
 	case networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH:
 		c.warnf(path+".simple", "is PASSTHROUGH, which has an effect only where traffic is redirected to the proxy: gateways and proxies with the interception mode NONE use LEAST_REQUEST")
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	case networkingv1alpha3.LoadBalancerSettings_LEAST_CONN:
 		c.warnf(path+".simple", "is LEAST_CONN, the form of old versions: write LEAST_REQUEST")
 	default:
@@ -57,7 +57,7 @@ func (c *checker) consistentHash(h *networkingv1alpha3.LoadBalancerSettings_Cons
 			c.errorf(path+".httpCookie.ttl", "is %s: it has to be 0s or more", cookie.GetTtl().AsDuration())
 		}
 	}
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	if h.GetMinimumRingSize() != 0 {
 		c.warnf(path+".minimumRingSize", "is the form of old versions: write ringHash.minimumRingSize")
 		if h.GetHashAlgorithm() != nil {

@@ -64,7 +64,7 @@ func (c *checker) sidecarPort(p *networkingv1alpha3.SidecarPort, path string) {
 	if p.GetName() != "" {
 		c.fault(path+".name", labelNameFault(p.GetName()))
 	}
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	if p.GetTargetPort() != 0 {
 		c.warnf(path+".targetPort", "has no effect on a sidecar: remove it")
 	}

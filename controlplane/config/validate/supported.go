@@ -44,7 +44,7 @@ var convertedKinds = map[model.Kind]bool{
 	model.ReferenceGrant: true, model.TCPRoute: true, model.TLSRoute: true, model.Ingress: true, model.IngressClass: true,
 }
 
-// supportedFields names, for each message that can stand in a spec, the
+// supportedFields names, for each message that a spec can contain, the
 // fields that have an effect, by their names in YAML.
 func supportedFields(message protoreflect.FullName) (fields []string, known bool) {
 	text, known := supportedTable[message]

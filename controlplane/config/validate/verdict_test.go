@@ -158,7 +158,7 @@ func validationFiles(t *testing.T, folders ...string) (paths []string) {
 	return paths
 }
 
-// mutator gives changed copies of a tree.
+// mutator returns changed copies of a tree.
 type mutator struct {
 	random *rand.Rand
 	root   any

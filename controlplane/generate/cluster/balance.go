@@ -29,7 +29,7 @@ func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 	case networkingv1alpha3.LoadBalancerSettings_ROUND_ROBIN:
 		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 	case networkingv1alpha3.LoadBalancerSettings_UNSPECIFIED, networkingv1alpha3.LoadBalancerSettings_LEAST_REQUEST,
-		//lint:ignore SA1019 people still write it
+		//lint:ignore SA1019 users still write it
 		networkingv1alpha3.LoadBalancerSettings_LEAST_CONN,
 		networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH: // see Source.Resolution
 	}
@@ -60,7 +60,7 @@ func consistent(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSetti
 		}
 		return
 	}
-	//lint:ignore SA1019 people still write it
+	//lint:ignore SA1019 users still write it
 	size := hash.GetMinimumRingSize()
 	if n := hash.GetRingHash().GetMinimumRingSize(); n > 0 {
 		size = n

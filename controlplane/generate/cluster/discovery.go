@@ -35,7 +35,7 @@ type Viewer struct {
 	IPv4, IPv6 bool
 }
 
-// ViewerOf gives what of a proxy decides its clusters.
+// ViewerOf returns what of a proxy decides its clusters.
 func ViewerOf(p *model.Proxy) Viewer {
 	v := Viewer{Router: p.Role == "router", Proxyless: p.Proxyless}
 	v.Dialled = p.Role == "sidecar" && !p.Proxyless && p.Interception != model.InterceptionNone

@@ -94,7 +94,7 @@ func FuzzDestinationRule(f *testing.F) {
 }
 
 // testRule makes clusters of a random rule: never a panic, twice the same, and
-// what users may write, which it reports, gives what Envoy's rules for messages
+// what users may write, which it reports, makes what Envoy's rules for messages
 // allow.
 func testRule(t *testing.T, seed uint64) (valid bool) {
 	t.Helper()

@@ -48,7 +48,7 @@ type Locality struct {
 	wants string
 }
 
-// localities gives the setting that holds for a service: that of the rule, that
+// localities returns the setting that holds for a service: that of the rule, that
 // which the service asks for, that of the mesh. Nil means that where endpoints
 // are makes no difference.
 func (p Policy) localities(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *networkingv1alpha3.LocalityLoadBalancerSetting {
@@ -68,7 +68,7 @@ func (p Policy) localities(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *n
 	return whole
 }
 
-// Locality gives which endpoints of a service a proxy prefers. Proxies that
+// Locality returns which endpoints of a service a proxy prefers. Proxies that
 // prefer the same get equal values. As the order of preference shows only when
 // endpoints fail, it counts only with outlier detection, or if the service asks
 // for it.
@@ -106,7 +106,7 @@ func (p Policy) Locality(svc *model.Service, mesh *meshv1alpha1.MeshConfig, prox
 // DistributionLabels are the labels that a trafficDistribution looks at.
 func DistributionLabels(d model.Distribution) []string { return distributions[d].GetFailoverPriority() }
 
-// PlaceLabel gives the value of a label of a proxy, or of what such a label
+// PlaceLabel returns the value of a label of a proxy, or of what such a label
 // stands for.
 func PlaceLabel(p *model.Proxy, key string) string {
 	switch key {
@@ -132,7 +132,7 @@ func endpointLabel(ep *model.Endpoint, key string) string {
 	return cmp.Or(localityPart(ep.Locality, key), ep.Labels[key])
 }
 
-// localityPart gives the part of a locality that a label names; empty for other
+// localityPart returns the part of a locality that a label names; empty for other
 // labels.
 func localityPart(locality, key string) string {
 	l := parseLocality(locality)
@@ -172,7 +172,7 @@ func ApplyLocality(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3
 	}
 }
 
-// distribute gives the localities that the first matching entry names the
+// distribute returns the localities that the first matching entry names the
 // weights that it names, and leaves out the others.
 func (l Locality) distribute(cla *endpointv3.ClusterLoadAssignment) {
 	from := parseLocality(l.place)
@@ -257,7 +257,7 @@ func (l Locality) byDistance(cla *endpointv3.ClusterLoadAssignment) {
 	}
 }
 
-// byLabels gives each endpoint the number of the labels, counted from the last,
+// byLabels assigns to each endpoint the number of the labels, counted from the last,
 // of which it lacks one as its priority. A locality whose endpoints differ in
 // that becomes several.
 func (l Locality) byLabels(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3.LbEndpoint]*model.Endpoint) {

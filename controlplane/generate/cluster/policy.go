@@ -133,7 +133,7 @@ func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
 	c.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.GetMinHealthPercent(), 0))}
 }
 
-// threshold gives a number of failures and how surely it ejects: 0 never does.
+// threshold returns a number of failures and how surely it ejects: 0 never does.
 func threshold(n *wrapperspb.UInt32Value) (failures, enforcing *wrapperspb.UInt32Value) {
 	switch {
 	case n == nil:

@@ -44,7 +44,7 @@ type Plugins struct {
 	Key string
 }
 
-// Of gives the plugins of a proxy.
+// Of returns the plugins of a proxy.
 func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Plugins {
 	p := Plugins{List: mesh.WasmPlugins.For(proxy.Namespace, proxy.Labels)}
 	var key strings.Builder
@@ -56,7 +56,7 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Plugins {
 	return p
 }
 
-// HTTP gives the filters for the requests that come to a port; 0 is one that is
+// HTTP returns the filters for the requests that come to a port; 0 is one that is
 // not known.
 func (p Plugins) HTTP(side Side, port uint32) parts.Plugins {
 	var out parts.Plugins

@@ -27,7 +27,7 @@ func (p Passthrough) Opaque(c *clusterv3.Cluster) *clusterv3.Cluster {
 	return c
 }
 
-// Destinations gives the hosts that the VirtualServices of the proxy lead to, so
+// Destinations returns the hosts that the VirtualServices of the proxy lead to, so
 // that clusters of others can be left out.
 func (m *Merged) Destinations(in *Source) map[string]bool {
 	hosts := make(map[string]bool)

@@ -62,7 +62,7 @@ type server struct {
 // at is the place of the server in its object.
 func (s *server) at() string { return fmt.Sprintf("spec.servers[%d]", s.index) }
 
-// number is the port that people know.
+// number is the port that users know.
 func (s *server) number() uint32 { return s.spec.GetPort().GetNumber() }
 
 // terminates reports whether the server ends TLS.
@@ -102,7 +102,7 @@ type listenerKey struct {
 
 // Merge sorts the servers of Gateways, the oldest first, into listeners. The
 // config is that of the mesh; the wildcard is where servers without a bind listen;
-// target gives the port at which the proxy takes what its service calls another
+// target returns the port at which the proxy takes what its service calls another
 // port.
 func Merge(config *meshv1alpha1.MeshConfig, gateways []*snapshot.Gateway, wildcard string, target func(uint32) uint32) *Merged {
 	m := &merger{config: config, wildcard: wildcard, target: target, byKey: make(map[listenerKey]*listener), routes: make(map[string]*server), out: &Merged{}}
@@ -123,7 +123,7 @@ func Merge(config *meshv1alpha1.MeshConfig, gateways []*snapshot.Gateway, wildca
 	return m.out
 }
 
-// add puts a server into its listener; false gives the reason why it is left
+// add puts a server into its listener; false comes with the reason why it is left
 // out.
 func (m *merger) add(s *server) (model.Problem, bool) {
 	k, fault := kindOf(s)
@@ -236,7 +236,7 @@ func (l *listener) refuses(s *server, k kind) string {
 	return ""
 }
 
-// bind gives the address of a listener in its one spelling.
+// bind returns the address of a listener in its one spelling.
 func (m *merger) bind(bind string) (address, fault string) {
 	if bind == "" {
 		return m.wildcard, ""
@@ -274,7 +274,7 @@ func (l *listener) name() string {
 	return bind + "_" + parts.Number(l.port)
 }
 
-// plainHosts gives hosts without their namespaces, in small letters.
+// plainHosts returns hosts without their namespaces, in small letters.
 func plainHosts(hosts []string) []string {
 	out := make([]string, 0, len(hosts))
 	for _, h := range hosts {

@@ -37,7 +37,7 @@ func spec(t *testing.T, text string) *networkingv1alpha3.Server {
 }
 
 // TestMerge puts servers onto ports: what can share one does, of others the first
-// wins, and who is left out is told why.
+// wins, and what is left out has a problem with the reason.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -54,7 +54,7 @@ func (m *Merged) configurations(in *Source, hosts func([]*server) []*routev3.Vir
 	return out
 }
 
-// byRoutes gives the servers of the listener that take requests, those that share
+// byRoutes returns the servers of the listener that take requests, those that share
 // routes together.
 func (l *listener) byRoutes() [][]*server {
 	if l.kind == plainHTTP {
@@ -127,7 +127,7 @@ func (b *routes) server(s *server) {
 	}
 }
 
-// at gives the virtual host of a host, a new one if there is none.
+// at returns the virtual host of a host, a new one if there is none.
 func (b *routes) at(host string, s *server, of model.Key) *virtualHost {
 	h := b.hosts[host]
 	if h == nil {
@@ -139,7 +139,7 @@ func (b *routes) at(host string, s *server, of model.Key) *virtualHost {
 	return h
 }
 
-// domain is how Envoy spells a host: IPv6 addresses stand in brackets.
+// domain is how Envoy spells a host: IPv6 addresses are in brackets.
 func domain(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
@@ -155,7 +155,7 @@ func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) [
 	return out
 }
 
-// virtualHosts gives what is valid of the hosts, sorted by name. There is always
+// virtualHosts returns what is valid of the hosts, sorted by name. There is always
 // one: without any, requests would wait for it.
 func (b *routes) virtualHosts(port uint32) []*routev3.VirtualHost {
 	var out []*routev3.VirtualHost

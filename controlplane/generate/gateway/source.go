@@ -28,14 +28,14 @@ type Source struct {
 	Service  func(host string) *model.Service
 	// Timeout bounds requests of routes that set no timeout; 0 does not.
 	Timeout time.Duration
-	// RouteName gives the name under which the proxy asks for routes; nil keeps
+	// RouteName returns the name under which the proxy asks for routes; nil keeps
 	// it.
 	RouteName func(string) string
-	// Plugins gives the filters of the user's for the requests to a port.
+	// Plugins returns the filters of the user's for the requests to a port.
 	Plugins func(port uint32) parts.Plugins
 }
 
-// virtualServices gives the objects that are bound to a Gateway and that the
+// virtualServices returns the objects that are bound to a Gateway and that the
 // proxy sees, those that are for fewer namespaces first, then the oldest.
 func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.VirtualService {
 	ns := in.Proxy.Namespace
@@ -62,7 +62,7 @@ type Passthrough struct {
 	Rule    *snapshot.DestinationRule // may be nil
 }
 
-// Passthroughs gives what the servers of mode AUTO_PASSTHROUGH lead to, sorted,
+// Passthroughs returns what the servers of mode AUTO_PASSTHROUGH lead to, sorted,
 // without duplicates.
 func (m *Merged) Passthroughs(in *Source) []Passthrough {
 	var out []Passthrough

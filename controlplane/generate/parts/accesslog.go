@@ -20,7 +20,7 @@ const TextFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:P
 	`"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% ` +
 	`%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%` + "\n"
 
-// JSONFormat gives the fields of the access log of Istio in JSON, by name.
+// JSONFormat returns the fields of the access log of Istio in JSON, by name.
 func JSONFormat() map[string]any {
 	return map[string]any{
 		"start_time": "%START_TIME%", "route_name": "%ROUTE_NAME%", "method": "%REQ(:METHOD)%",
@@ -62,7 +62,7 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	}}
 }
 
-// jsonFields reads the user's format; one that is no JSON object gives the
+// jsonFields reads the user's format; one that is no JSON object yields the
 // fields of Istio.
 func jsonFields(format string) *structpb.Struct {
 	fields := JSONFormat()

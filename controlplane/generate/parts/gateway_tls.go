@@ -30,7 +30,7 @@ const (
 	rootsSuffix      = "-cacert"
 )
 
-// serverCiphers are the ciphers that Envoy can be told: those of TLS 1.2 and
+// serverCiphers are the ciphers that Envoy can be configured with: those of TLS 1.2 and
 // before. The ones of TLS 1.3 cannot be chosen.
 const serverCiphers = " ECDHE-ECDSA-AES128-GCM-SHA256 ECDHE-RSA-AES128-GCM-SHA256 ECDHE-ECDSA-AES256-GCM-SHA384" +
 	" ECDHE-RSA-AES256-GCM-SHA384 ECDHE-ECDSA-CHACHA20-POLY1305 ECDHE-RSA-CHACHA20-POLY1305" +
@@ -108,7 +108,7 @@ func checkPins(tls *networkingv1alpha3.ServerTLSSettings) error {
 	return nil
 }
 
-// serverSecrets gives where the certificates and the roots of a server come
+// serverSecrets returns where the certificates and the roots of a server come
 // from; the roots are nil for a mode without clients' certificates.
 func serverSecrets(tls *networkingv1alpha3.ServerTLSSettings) (certificates []*tlsv3.SdsSecretConfig, roots *tlsv3.SdsSecretConfig, err error) {
 	verifies := tls.GetMode() != networkingv1alpha3.ServerTLSSettings_SIMPLE

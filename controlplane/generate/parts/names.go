@@ -45,7 +45,7 @@ func IsIP(address string) bool {
 	return err == nil && ip.Zone() == "" // Envoy refuses zones, which are of one machine
 }
 
-// UnixPath gives the path of an address "unix:///path".
+// UnixPath returns the path of an address "unix:///path".
 func UnixPath(address string) (string, bool) {
 	return strings.CutPrefix(address, "unix://")
 }

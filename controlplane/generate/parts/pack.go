@@ -49,7 +49,7 @@ func OverADS() *corev3.ConfigSource {
 // would refuse a whole resource because of a longer one.
 const longest = 100 * 365 * 24 * time.Hour
 
-// Positive gives a duration that is set and above zero as one that Envoy takes.
+// Positive returns a duration that is set and above zero as one that Envoy takes.
 func Positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
 	if !d.IsValid() || d.AsDuration() <= 0 {
 		return nil, false
@@ -60,7 +60,7 @@ func Positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
 	return d, true
 }
 
-// Bounded gives a duration, which may be nil, as one that Envoy takes.
+// Bounded returns a duration, which may be nil, as one that Envoy takes.
 func Bounded(d *durationpb.Duration) *durationpb.Duration {
 	if d.AsDuration() > longest {
 		return durationpb.New(longest)

@@ -24,7 +24,7 @@ const firstFreePort = 1024
 
 // ApplyListener lays the settings of a proxy over a listener that was made for
 // all proxies of its kind. A gateway serves clients outside the mesh, however its
-// listeners are labelled. It gives an error if the proxy could not listen there.
+// listeners are labelled. It returns an error if the proxy could not listen there.
 func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool) error {
 	if s.String() == "" {
 		return nil
@@ -60,7 +60,7 @@ func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool)
 	return nil
 }
 
-// applyFilter gives a network filter with the settings. The filter itself may be
+// applyFilter returns a network filter with the settings. The filter itself may be
 // shared by chains, and is left as it is.
 func applyFilter(filter *listenerv3.Filter, s *model.ProxySettings, kind requests) (*listenerv3.Filter, error) {
 	message, err := filter.GetTypedConfig().UnmarshalNew()
@@ -139,7 +139,7 @@ func http1(hcm *hcmv3.HttpConnectionManager) *corev3.Http1ProtocolOptions {
 	return hcm.HttpProtocolOptions
 }
 
-// certificateDetails are what is told of the certificate of a client: subject,
+// certificateDetails are what is forwarded of the certificate of a client: subject,
 // URIs and DNS names unless they are turned off, the rest if it is turned on.
 func certificateDetails(d *meshv1alpha1.ProxyConfig_ProxyHeaders_SetCurrentClientCertDetails) *hcmv3.HttpConnectionManager_SetCurrentClientCertDetails {
 	unlessOff := func(v *wrapperspb.BoolValue) bool { return v == nil || v.GetValue() }

@@ -125,7 +125,7 @@ func (b *Builder) mirrors(in *networkingv1alpha3.HTTPRoute, h *Host) []*routev3.
 	mirrors := in.GetMirrors()
 	if dest := in.GetMirror(); dest != nil && len(mirrors) == 0 {
 		share := in.GetMirrorPercentage()
-		//lint:ignore SA1019 people still write it
+		//lint:ignore SA1019 users still write it
 		if old := in.GetMirrorPercent(); share == nil && old != nil {
 			share = &networkingv1alpha3.Percent{Value: float64(old.GetValue())}
 		}
@@ -150,7 +150,7 @@ func (b *Builder) mirrors(in *networkingv1alpha3.HTTPRoute, h *Host) []*routev3.
 	return out
 }
 
-// fraction gives a percentage in millionths; what is no percentage gives the
+// fraction returns a percentage in millionths; what is no percentage yields the
 // nearest one.
 func fraction(percent float64) *typev3.FractionalPercent {
 	out := &typev3.FractionalPercent{Denominator: typev3.FractionalPercent_MILLION}

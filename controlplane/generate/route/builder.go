@@ -30,7 +30,7 @@ type Builder struct {
 	Gateway string
 	// TLS is true if the requests come by TLS.
 	TLS bool
-	// Service gives the service of a host as the proxy sees it; nil if there
+	// Service returns the service of a host as the proxy sees it; nil if there
 	// is none.
 	Service func(host string) *model.Service
 	// Timeout is that of routes that set none; 0 means none.

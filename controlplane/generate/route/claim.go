@@ -16,7 +16,7 @@ const (
 	claimPayload = "payload"
 )
 
-// claimPath gives the path of the claim that the name of a header match stands
+// claimPath returns the path of the claim that the name of a header match stands
 // for, "@request.auth.claims.a.b" or "@request.auth.claims[a][b]"; nil if it is
 // the name of a header.
 func claimPath(name string) []string {

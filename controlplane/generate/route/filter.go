@@ -51,7 +51,7 @@ func faultOf(in *networkingv1alpha3.HTTPFaultInjection) (*faultv3.HTTPFault, err
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay != nil {
 		if d, ok := parts.Positive(delay.GetFixedDelay()); ok {
-			//lint:ignore SA1019 people still write it
+			//lint:ignore SA1019 users still write it
 			percent := float64(delay.GetPercent())
 			if delay.GetPercentage() != nil {
 				percent = delay.GetPercentage().GetValue()
@@ -137,7 +137,7 @@ func origins(in *networkingv1alpha3.CorsPolicy) ([]*matcherv3.StringMatcher, err
 		}
 	}
 	if len(in.GetAllowOrigins()) == 0 {
-		//lint:ignore SA1019 people still write it
+		//lint:ignore SA1019 users still write it
 		for _, o := range in.GetAllowOrigin() {
 			out = append(out, parts.Exactly(o))
 		}

@@ -126,7 +126,7 @@ func (c *Client) receive() {
 	}
 }
 
-// named gives what the resources of a type name, and its type; "" for none.
+// named returns what the resources of a type name, and its type; "" for none.
 func (c *Client) named(typeURL string) (string, []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +219,7 @@ func chains(l *listenerv3.Listener) []*listenerv3.FilterChain {
 	return all
 }
 
-// manager gives the HTTP connection manager at the end of a chain, or nil.
+// manager returns the HTTP connection manager at the end of a chain, or nil.
 func manager(chain *listenerv3.FilterChain) *hcmv3.HttpConnectionManager {
 	filters := chain.GetFilters()
 	if len(filters) == 0 {
