@@ -194,7 +194,7 @@ func (s *shop) wantSaid(t *testing.T, limit time.Duration, want ...string) {
 func (s *shop) said(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	err := filepath.WalkDir(filepath.Join(s.dir, "config", ".outrigger", "status"), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(s.stateDir(), "control", "config"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.Contains(strings.ToLower(path), "virtualservice") || !strings.Contains(path, "catalog") {
 			return nil // it comes with the first status
 		}

@@ -8,7 +8,7 @@
 // directory, the configuration generated from the mesh file, the tokens of the
 // workloads, and the processes: it starts them, shows what they say, starts
 // again what ends, and stops them all. [Up] is the command outrigger up; [Running]
-// and [RunningControls] tell other commands of this user what runs.
+// [RunningControls] and [RunningState] tell other commands of this user what runs.
 //
 // New checks everything and starts nothing. Run owns all goroutines: one for
 // each process, one that refreshes tokens, one that waits until everything is

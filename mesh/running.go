@@ -17,10 +17,10 @@ import (
 const runningPrefix = "outrigger-run-"
 
 // announce tells other commands of this user which config store the running
-// mesh reads, empty for none, and where its control plane answers questions: the
-// URL and the address stand in a file, a line each, that is locked as long as the
-// process lives. The result removes it.
-func announce(temp, store, control string) (withdraw func() error, err error) {
+// mesh reads, empty for none, where its control plane answers questions, and the
+// directory in which the control plane keeps the state of its stores: a line each
+// of a file that is locked as long as the process lives. The result removes it.
+func announce(temp, store, control, state string) (withdraw func() error, err error) {
 	if _, err := Running(temp); err != nil { // removes what killed runs left
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func announce(temp, store, control string) (withdraw func() error, err error) {
 	withdraw = func() error { return errors.Join(os.Remove(f.Name()), f.Close()) }
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
-		_, err = f.WriteString(store + "\n" + control + "\n")
+		_, err = f.WriteString(store + "\n" + control + "\n" + state + "\n")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tell other commands of the mesh: %w", err), withdraw())
@@ -43,28 +43,53 @@ func announce(temp, store, control string) (withdraw func() error, err error) {
 // runs on this machine. Temp is the directory of temporary files.
 func Running(temp string) ([]string, error) { return announced(temp, 0) }
 
+// RunningState returns the directory in which the control plane of a mesh of this
+// user keeps the state of the store with this URL; empty if no mesh that runs here
+// reads it.
+func RunningState(temp, store string) (string, error) {
+	stores, err := announcements(temp)
+	if err != nil {
+		return "", err
+	}
+	for _, lines := range stores {
+		if len(lines) > 2 && lines[0] == store {
+			return lines[2], nil
+		}
+	}
+	return "", nil
+}
+
 // RunningControls gives the addresses at which the control planes of these meshes
 // answer questions.
 func RunningControls(temp string) ([]string, error) { return announced(temp, 1) }
 
-// announced gives one line of each file that tells of a running mesh, but for
+// announced returns one line of each file that tells of a running mesh, but for
 // empty ones.
 func announced(temp string, line int) ([]string, error) {
+	all, err := announcements(temp)
+	var out []string
+	for _, lines := range all {
+		if line < len(lines) && lines[line] != "" {
+			out = append(out, lines[line])
+		}
+	}
+	return out, err
+}
+
+// announcements returns the lines of each file that tells of a running mesh.
+func announcements(temp string) (all [][]string, err error) {
 	paths, err := filepath.Glob(filepath.Join(temp, runningPrefix+"*"))
 	if err != nil {
 		return nil, fmt.Errorf("look for running meshes: %w", err)
 	}
-	var out []string
 	for _, path := range paths {
 		text, err := readAnnounced(path)
 		if err != nil {
 			return nil, fmt.Errorf("look for running meshes: %w", err)
 		}
-		if lines := strings.Split(text, "\n"); line < len(lines) && lines[line] != "" {
-			out = append(out, lines[line])
-		}
+		all = append(all, strings.Split(text, "\n"))
 	}
-	return out, nil
+	return all, nil
 }
 
 // readAnnounced gives the text in the file of a running mesh of this user;

@@ -21,7 +21,7 @@ func TestRunning(t *testing.T) {
 	if err := os.Symlink(stale, filepath.Join(temp, runningPrefix+"link")); err != nil {
 		t.Fatal(err)
 	}
-	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014")
+	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014", "/state/one")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +29,13 @@ func TestRunning(t *testing.T) {
 	if err != nil || !slices.Equal(got, []string{"fs:///one"}) {
 		t.Errorf("Running gives %q, %v", got, err)
 	}
+	for store, want := range map[string]string{"fs:///one": "/state/one", "fs:///two": ""} {
+		if got, err := RunningState(temp, store); err != nil || got != want {
+			t.Errorf("the state of %s is in %q, %v", store, got, err)
+		}
+	}
 	// One without a config directory has a control plane all the same.
-	alone, err := announce(temp, "", "127.77.51.10:15014")
+	alone, err := announce(temp, "", "127.77.51.10:15014", "/state/two")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +59,7 @@ func TestRunning(t *testing.T) {
 	if got, err := Running(temp); err != nil || len(got) > 0 {
 		t.Errorf("after the end Running gives %q, %v", got, err)
 	}
-	if _, err := announce(filepath.Join(temp, "missing"), "x", "y"); err == nil {
+	if _, err := announce(filepath.Join(temp, "missing"), "x", "y", "z"); err == nil {
 		t.Error("announced in a directory that does not exist")
 	}
 }

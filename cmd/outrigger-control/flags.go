@@ -54,7 +54,7 @@ func (f *flags) add(fs *pflag.FlagSet, c *server.Config) {
 	fs.DurationVar(&f.keepaliveTimeout, "keepaliveTimeout", 0, "how long a probe may take (default: GRPC_KEEPALIVE_TIMEOUT)")
 	fs.DurationVar(&c.Keepalive.MaxAge, "keepaliveMaxServerConnectionAge", 0, "proxies are asked to connect anew after this time, so that replicas share them; 0 means never")
 	fs.DurationVar(&c.Shutdown, "shutdownDuration", 10*time.Second, "how long the stop may take: streams end one after the other in half of it, or sooner if they are few; calls that are under way have the rest")
-	fs.StringVar(&f.stateDir, "stateDir", "", "directory of the self-signed certificate authority; objects in their last good version are kept in last-good beside it (default: OUTRIGGER_STATE_DIR, else ./var/lib/outrigger/ca)")
+	fs.StringVar(&f.stateDir, "stateDir", "", "directory of the self-signed certificate authority; the status and the last good versions of objects in files are kept in config beside it (default: OUTRIGGER_STATE_DIR, else ./var/lib/outrigger/ca)")
 	fs.BoolVar(&c.Profile, "profile", false, "pprof under /debug/pprof on monitoringAddr, for loopback peers")
 	fs.BoolVar(&f.logAsJSON, "log_as_json", false, "write the log as JSON")
 	fs.StringVar(&f.logLevel, "log_output_level", "default:info", "lowest level of the log: debug, info, warn or error")

@@ -25,10 +25,13 @@ type OpenConfig struct {
 	Logger *slog.Logger
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
-	// LastGood is a directory in which stores keep, each in a directory of its
-	// own, the last good version of objects that went bad; empty means that
-	// a restart loses them.
-	LastGood string
+	// State is a directory in which stores that have no place for it keep the
+	// status of objects and the last good version of those that went bad, each
+	// store in a directory of its own. Empty means that a restart loses both.
+	State string
+	// Keep makes stores write last good versions to State. One process does;
+	// others that have the same State read them.
+	Keep bool
 	// Kinds are all that the caller wants; empty means every kind. A store
 	// that is quicker for it serves no others.
 	Kinds []model.Kind

@@ -31,7 +31,7 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 	})
 	open := config.OpenConfig{
 		Logger: s.log.With("component", "config"), Registerer: reg, Drivers: drivers,
-		LastGood: filepath.Join(filepath.Dir(cfg.stateDir()), "last-good"),
+		State: filepath.Join(filepath.Dir(cfg.stateDir()), "config"), Keep: true,
 	}
 	var list []config.Store
 	var writer config.Store

@@ -55,10 +55,7 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 				}
 				r := &report{out: cmd.ErrOrStderr()}
 				for _, key := range missing {
-					r.fail("%s: %v", display(key), config.ErrNotFound)
-					for _, p := range problems[key] {
-						r.fail("%s", p)
-					}
+					r.fail("%s: %v", display(key), whyMissing(s, key))
 				}
 				return r.err()
 			})

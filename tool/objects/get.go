@@ -62,9 +62,14 @@ func newGetCommand(cfg Config) *cobra.Command {
 				}
 				r := &report{out: cmd.ErrOrStderr(), done: len(found)}
 				for _, key := range missing {
-					r.fail("%s: %v", display(key), config.ErrNotFound)
+					r.fail("%s: %v", display(key), whyMissing(s, key))
 				}
-				if len(found) == 0 && len(missing) == 0 {
+				if len(args) == 1 && !strings.Contains(args[0], "/") && pick.selector == "" {
+					for _, p := range pick.notShown(s, of, found) {
+						r.fail("%s: %v", display(p.Object), whyMissing(s, p.Object))
+					}
+				}
+				if len(found) == 0 && len(missing) == 0 && r.failed == 0 {
 					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be gone
 					return nil
 				}

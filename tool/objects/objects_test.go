@@ -5,6 +5,7 @@ package objects
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -29,6 +31,8 @@ type shell struct {
 	stores map[string]*memory.Store
 	dir    string
 	in     string
+	// open, if it is set, opens the stores.
+	open func(address string) (config.Store, error)
 }
 
 func newShell(t *testing.T) *shell {
@@ -61,7 +65,12 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	s.t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands(Config{
-		Open:    func(address string, _ []model.Kind) (config.Store, error) { return s.store(address), nil },
+		Open: func(address string, _ []model.Kind) (config.Store, error) {
+			if s.open != nil {
+				return s.open(address)
+			}
+			return s.store(address), nil
+		},
 		Default: func() (string, error) { return "memory://", nil },
 		In:      strings.NewReader(s.in),
 	})...)
@@ -161,6 +170,55 @@ func TestDeleteBookinfoRules(t *testing.T) {
 	s.want("create -f ../../examples/bookinfo/rules/virtual-service-reviews-v3.yaml", 0, "virtualservice/reviews created\n", "")
 	if code, out, errs := s.run("delete", "-f", "../../examples/bookinfo/rules", "--ignore-not-found"); code != 0 || out != "virtualservice/reviews deleted\n" {
 		t.Errorf("%d\n%s\n%s", code, out, errs)
+	}
+}
+
+// TestInvalidObjects asks for an object that is not valid: it is not one that does
+// not exist, and where its last good version is kept, that is shown.
+func TestInvalidObjects(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("config/entries.yaml", entry)
+	dir, state := filepath.Join(s.dir, "config"), filepath.Join(s.dir, "state")
+	open := func(state string, keep bool) (config.Store, error) {
+		return file.New(file.Config{Dir: dir, Name: "fs://config", State: state, Keep: keep})
+	}
+	s.open = func(string) (config.Store, error) { return open("", false) }
+	s.file("config/entries.yaml", strings.Replace(entry, "10.0.0.1", "not an address", 1))
+	const reason = `it exists and is not valid (config/entries.yaml:4: spec.address is "not an address": it is not a host name; letters, digits, "-" and "." are allowed); ` +
+		"a control plane that has read it before keeps its last good version in force"
+	s.want("get we one", 1, "", "error: workloadentry/one: "+reason+"\n")
+	s.want("get we", 1, "", "error: workloadentry/one: "+reason+"\n")
+	if code, _, errs := s.run("describe", "we", "one"); code != 1 || !strings.Contains(errs, reason) {
+		t.Errorf("describe: %d %s", code, errs)
+	}
+	s.want("get we none", 1, "", "error: workloadentry/none: it does not exist\n")
+
+	// A control plane reads the good version and the bad one.
+	s.file("config/entries.yaml", entry)
+	control, err := open(state, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- control.Run(ctx) }()
+	<-control.Synced()
+	s.file("config/entries.yaml", strings.Replace(entry, "10.0.0.1", "not an address", 1))
+	for len(control.Problems()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	s.open = func(string) (config.Store, error) { return open(state, false) }
+	if code, out, errs := s.run("get", "we", "one"); code != 0 || !strings.Contains(out, "10.0.0.1") {
+		t.Errorf("get: %d %s%s", code, out, errs)
+	}
+	if code, out, _ := s.run("describe", "we", "one"); code != 0 || !strings.Contains(out, "address: 10.0.0.1") ||
+		!strings.Contains(out, `error: spec.address is "not an address"`) || !strings.Contains(out, "the last good version stays in force") {
+		t.Errorf("describe: %d %s", code, out)
 	}
 }
 

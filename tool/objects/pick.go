@@ -4,6 +4,7 @@
 package objects
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -139,6 +140,41 @@ func (p *picker) find(s config.Store, args []string) (found []*model.Config, mis
 		}
 	}
 	return found, missing, nil
+}
+
+// whyMissing returns why the store does not show an object that was asked for: it
+// does not exist, or it is not valid.
+func whyMissing(s config.Store, key model.Key) error {
+	err := config.ErrNotFound
+	for _, p := range s.Problems() {
+		switch {
+		case p.Warning:
+		case p.Object == key:
+			return fmt.Errorf("it exists and is not valid (%s: %s); a control plane that has read it before keeps its last good version in force", p.Source, p.Reason)
+		case p.Object.Name == "" && errors.Is(err, config.ErrNotFound):
+			err = fmt.Errorf("it does not exist, or is what cannot be read (%s: %s)", p.Source, p.Reason)
+		}
+	}
+	return err
+}
+
+// notShown returns the problems of objects that a list of kinds would show if
+// they were valid.
+func (p *picker) notShown(s config.Store, of []model.Kind, found []*model.Config) (list []model.Problem) {
+	shown := map[model.Key]bool{}
+	for _, c := range found {
+		shown[c.Key] = true
+	}
+	for _, problem := range s.Problems() {
+		sch, ok := schema.Of(problem.Object.Kind)
+		if problem.Warning || problem.Object.Name == "" || shown[problem.Object] || !ok || !slices.Contains(of, sch.Kind) {
+			continue
+		}
+		if namespace := p.where(sch); namespace == "" || namespace == problem.Object.Namespace {
+			list = append(list, problem)
+		}
+	}
+	return list
 }
 
 // where gives the namespace that is looked at; empty means all.

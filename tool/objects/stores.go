@@ -73,8 +73,12 @@ func (s Stores) kubeconfigPath() (path string, inCluster bool) {
 func (s Stores) Open(address string, kinds []model.Kind) (config.Store, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	kube.UseLogger(quiet)
+	state, err := mesh.RunningState(os.TempDir(), address)
+	if err != nil {
+		return nil, err
+	}
 	return config.Open(address, config.OpenConfig{
-		Logger: quiet, Kinds: kinds,
+		Logger: quiet, Kinds: kinds, State: state,
 		Drivers: stores.Drivers(stores.Config{
 			UserAgent: userAgent, QPS: clusterQPS,
 			Cluster: func() (*kube.Client, error) {

@@ -28,6 +28,12 @@ const (
 	// Others may read what people and this store write.
 	fileMode = 0o644
 	dirMode  = 0o755
+	// stateMode is that of directories for status and last good objects.
+	stateMode = 0o700
+	// writable is W_OK of access(2).
+	writable = 2
+	// abandoned is the age of a file that no writer is still writing.
+	abandoned = time.Minute
 	// longestName is what file systems take.
 	longestName = 255
 )
@@ -54,32 +60,34 @@ func fileName(end, separator string, words ...string) string {
 // lockRetry is how often a lock is tried that another process holds.
 const lockRetry = 5 * time.Millisecond
 
-// lockFile takes the lock that keeps out other processes, and gives what
-// releases it. The end of the process releases it too.
-func lockFile(ctx context.Context, root string) (release func(), err error) {
-	dir := filepath.Join(root, ownDir)
-	if err := makeDirs(root, dir); err != nil {
-		return nil, err
+// lockDir locks a directory against other processes that write to it, and returns
+// what releases the lock. The end of the process releases it too. On a file system
+// that has no locks on directories it locks nothing: replaceFile finds most
+// changes that others make meanwhile.
+func lockDir(ctx context.Context, dir string) (release func(), err error) {
+	if err := syscall.Access(dir, writable); err != nil {
+		return nil, &fs.PathError{Op: "lock", Path: dir, Err: err}
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, fileMode)
+	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
+	release = func() { _ = f.Close() } // closing unlocks
 	ticker := time.NewTicker(lockRetry)
 	defer ticker.Stop()
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil // closing releases
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			_ = f.Close() // the first error is what matters
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		switch {
+		case err == nil, errors.Is(err, syscall.EBADF), errors.Is(err, syscall.ENOLCK), errors.Is(err, errors.ErrUnsupported):
+			return release, nil
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			release()
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
 		select {
 		case <-ctx.Done():
-			_ = f.Close() // it was not locked
-			return nil, fmt.Errorf("lock %s, which another process holds: %w", f.Name(), ctx.Err())
+			release()
+			return nil, fmt.Errorf("lock %s, which another process holds: %w", dir, ctx.Err())
 		case <-ticker.C:
 		}
 	}
@@ -240,23 +248,23 @@ func removeFile(path string, expected []byte) error {
 	return nil
 }
 
-// sweep removes what writers left that were killed. The caller holds the lock of
-// the root, so that no writer lives whose file it could be.
+// sweep removes what writers left that were killed. Another store may begin below
+// the root, with a lock of its own: files that are young may be of its writers.
 func sweep(ctx context.Context, root string) {
 	none := func(string) bool { return false }
 	clean := func(dir string) bool {
-		if _, err := os.Stat(filepath.Join(dir, ownDir)); dir != root && err == nil {
-			return false // another store's has another lock
-		}
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), tempPrefix) && e.Type().IsRegular() {
+			if !strings.HasPrefix(e.Name(), tempPrefix) || !e.Type().IsRegular() {
+				continue
+			}
+			if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > abandoned {
 				_ = os.Remove(filepath.Join(dir, e.Name())) // it harms nobody, and the next writer tries again
 			}
 		}
 		return err == nil
 	}
-	// Who reads the directory tells of trouble with it.
+	// The reader of the directory reports trouble with it.
 	_, _ = filetree.Walk{Scope: filetree.Scope{Root: root}, Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx)
 }
 

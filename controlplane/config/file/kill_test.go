@@ -75,6 +75,12 @@ func TestKilledWriter(t *testing.T) {
 
 	// Wherever it was in its work.
 	must(t, os.WriteFile(filepath.Join(dir, killedKey(0).Namespace, tempPrefix+"1"), []byte("half"), 0o600))
+	// All of them were left long ago.
+	halves, err := filepath.Glob(filepath.Join(dir, "*", tempPrefix+"*"))
+	must(t, err)
+	for _, path := range halves {
+		must(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)))
+	}
 	s := loadOnce(t, dir, "")
 	if p := s.Problems(); len(p) > 0 {
 		t.Errorf("problems: %v", p)

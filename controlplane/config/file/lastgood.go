@@ -23,8 +23,9 @@ import (
 // gone when that is mended. What cannot be written is logged and costs no more
 // than what a restart loses.
 type lastGood struct {
-	dir string // empty turns it off
-	log *slog.Logger
+	dir  string // empty turns it off
+	keep bool   // else they are only read
+	log  *slog.Logger
 }
 
 // place gives where the objects of a file are kept.
@@ -35,7 +36,7 @@ func (l lastGood) place(path string) string {
 
 // save writes what a file keeps, or removes what it does not keep any more.
 func (l lastGood) save(f *file) {
-	if l.dir == "" {
+	if l.dir == "" || !l.keep {
 		return
 	}
 	if err := l.write(l.place(f.path), f.path, f.kept); err != nil {
@@ -61,7 +62,7 @@ func (l lastGood) write(place, path string, objects []*model.Config) error {
 		b.Write(doc)
 		b.WriteString("\n")
 	}
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+	if err := os.MkdirAll(l.dir, stateMode); err != nil {
 		return err
 	}
 	temp, err := writeTemp(l.dir, b.Bytes(), nil)
@@ -96,7 +97,7 @@ func (l lastGood) load(path string) []*model.Config {
 
 // prune removes what was kept for files that are gone.
 func (l lastGood) prune(files map[string]*file) {
-	if l.dir == "" {
+	if l.dir == "" || !l.keep {
 		return
 	}
 	places := map[string]bool{}

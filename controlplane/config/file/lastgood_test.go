@@ -5,10 +5,14 @@ package file
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	metav1alpha1 "istio.io/api/meta/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -16,9 +20,9 @@ import (
 
 // loadOnce runs a store until it has loaded its directory, as a control plane
 // that is killed then.
-func loadOnce(t *testing.T, dir, lastGood string) *Store {
+func loadOnce(t *testing.T, dir, state string) *Store {
 	t.Helper()
-	s, err := New(Config{Dir: dir, LastGood: lastGood})
+	s, err := New(Config{Dir: dir, State: state, Keep: true})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -32,13 +36,13 @@ func loadOnce(t *testing.T, dir, lastGood string) *Store {
 // A restart while a file is bad keeps what was in force.
 func TestLastGoodOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
-	dir, lastGood := t.TempDir(), filepath.Join(t.TempDir(), "last-good")
+	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
 	file := filepath.Join(dir, "x.yaml")
 	key := model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "a"}
 	write := func(content string) { must(t, os.WriteFile(file, []byte(content), 0o600)) }
 
 	write(workload("a", "10.0.0.1") + workload("b", "10.0.0.2"))
-	s, err := New(Config{Dir: dir, LastGood: lastGood})
+	s, err := New(Config{Dir: dir, State: state, Keep: true})
 	must(t, err)
 	changed := make(chan model.Change, 10)
 	s.RegisterEventHandler(func(e []config.Event) { changed <- config.Change(e) })
@@ -52,7 +56,7 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 	cancel()
 	must(t, <-done)
 
-	again := loadOnce(t, dir, lastGood)
+	again := loadOnce(t, dir, state)
 	got := again.Get(key)
 	if got == nil || got.ResourceVersion != before.ResourceVersion {
 		t.Fatalf("after a restart the object is %v, want its last good version %v", got, before)
@@ -61,15 +65,15 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 		t.Errorf("problems: %v", p)
 	}
 	write("a: [\n")
-	if got := loadOnce(t, dir, lastGood).Get(key); got == nil {
+	if got := loadOnce(t, dir, state).Get(key); got == nil {
 		t.Error("the object is lost with a file that is no YAML")
 	}
 	write(workload("a", "10.0.0.9"))
-	mended := loadOnce(t, dir, lastGood)
+	mended := loadOnce(t, dir, state)
 	if got := mended.Get(key); got == nil || got.ResourceVersion == before.ResourceVersion || len(mended.Problems()) > 0 {
 		t.Errorf("the mended object is %v, %v", got, mended.Problems())
 	}
-	if left, err := os.ReadDir(lastGood); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(state, "last-good")); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v are left of what was mended", left, err)
 	}
 }
@@ -77,13 +81,50 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 // What is gone while nobody looks is gone.
 func TestLastGoodOfGoneFiles(t *testing.T) {
 	t.Parallel()
-	dir, lastGood := t.TempDir(), t.TempDir()
-	l := lastGood + "/"
-	must(t, os.WriteFile(l+"0123.yaml", []byte(workload("a", "10.0.0.1")), 0o600))
-	if list := loadOnce(t, dir, lastGood).List(model.WorkloadEntry, ""); len(list) > 0 {
+	dir, state := t.TempDir(), t.TempDir()
+	l := state + "/last-good/"
+	must(t, os.Mkdir(l, 0o700), os.WriteFile(l+"0123.yaml", []byte(workload("a", "10.0.0.1")), 0o600))
+	if list := loadOnce(t, dir, state).List(model.WorkloadEntry, ""); len(list) > 0 {
 		t.Errorf("the store holds %v", list)
 	}
 	if _, err := os.Stat(l + "0123.yaml"); err == nil {
 		t.Error("what was kept of a file that is gone is still there")
+	}
+}
+
+// TestOnlyObjectsInDirectory holds that writes, status and last good versions
+// leave nothing but the files of objects in the directory of the user.
+func TestOnlyObjectsInDirectory(t *testing.T) {
+	t.Parallel()
+	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
+	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o600))
+	r := followWith(t, Config{Dir: dir, State: state, Keep: true})
+	c := r.Get(defaultKey("a")).Clone()
+	c.Status = &metav1alpha1.IstioStatus{ObservedGeneration: 7}
+	_, err := r.UpdateStatus(t.Context(), c)
+	must(t, err)
+	b := c.Clone()
+	b.Name, b.Status, b.ResourceVersion = "b", nil, ""
+	_, err = r.Create(t.Context(), b)
+	must(t, err)
+	r.write("a.yaml", "kind: [\n")
+	r.wantProblem("a.yaml:1: this is not YAML")
+	var names []string
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if !d.IsDir() {
+			names = append(names, strings.TrimPrefix(path, dir))
+		}
+		return err
+	}))
+	if want := []string{"/a.yaml", "/default/workloadentry-b.yaml"}; !slices.Equal(names, want) {
+		t.Errorf("the directory holds %q, want %q", names, want)
+	}
+	// Another process reads both.
+	other, err := New(Config{Dir: dir, State: state})
+	must(t, err)
+	other.lookAtAll()
+	other.refresh(t.Context())
+	if got := other.Get(defaultKey("a")); got == nil || got.Status == nil {
+		t.Errorf("another process sees %v", got)
 	}
 }

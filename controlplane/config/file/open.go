@@ -28,10 +28,10 @@ func Open(u *url.URL, cfg config.OpenConfig) (config.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config source %q: %w", address, err)
 	}
-	lastGood := cfg.LastGood
-	if lastGood != "" {
-		sum := sha256.Sum256([]byte(u.Path))
-		lastGood = filepath.Join(lastGood, hex.EncodeToString(sum[:8]))
+	state := cfg.State
+	if state != "" {
+		sum := sha256.Sum256([]byte(filepath.Clean(u.Path)))
+		state = filepath.Join(state, hex.EncodeToString(sum[:8]))
 	}
-	return New(Config{Dir: u.Path, Links: links, Name: address, LastGood: lastGood, Logger: cfg.Logger})
+	return New(Config{Dir: u.Path, Links: links, Name: address, State: state, Keep: cfg.Keep, Logger: cfg.Logger})
 }

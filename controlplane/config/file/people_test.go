@@ -165,14 +165,14 @@ func TestFileStoreSparesEditsOfPeople(t *testing.T) {
 	t.Logf("%d writes between %d edits", writes.Load(), edits)
 }
 
-// A directory that takes no writes, such as a ConfigMap, is read all the same,
-// and status is kept in memory.
+// A directory that takes no writes, such as a ConfigMap, is read all the same;
+// without a state directory that does, status is kept in memory.
 func TestFileStoreReadOnlyDirectory(t *testing.T) {
 	t.Parallel()
-	r := follow(t, func(dir string) {
-		must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o644),
-			os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755), os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o555))
-	})
+	dir, state := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o644),
+		os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o555), os.Chmod(state, 0o555))
+	r := followWith(t, Config{Dir: dir, State: state})
 	if os.Geteuid() == 0 {
 		// Another user for the file system, on this thread alone.
 		runtime.LockOSThread()

@@ -21,14 +21,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// ownDir is the directory of what the store writes beside the objects. Its dot
-// keeps it from being read as configuration.
-const ownDir = ".outrigger"
+// stateDir returns a directory below the state directory of a store; empty
+// without one.
+func stateDir(state, name string) string {
+	if state == "" {
+		return ""
+	}
+	return filepath.Join(state, name)
+}
 
-// statusDir holds the status of objects: one file each, so that the files of
-// people are never touched for it. The mutex of the store guards it.
+// statusDir holds the status of objects, one file each. The mutex of the store
+// guards it.
 type statusDir struct {
-	dir   string
+	dir   string // empty keeps status in memory only
 	log   *slog.Logger
 	byKey map[model.Key]objectStatus
 	files map[string]statusFile
@@ -37,8 +42,8 @@ type statusDir struct {
 	dirty map[string]bool
 	// changed are the keys whose status is not what was published.
 	changed map[model.Key]bool
-	// volatile means that the directory cannot be written to and that this
-	// was said.
+	// volatile means that the directory cannot be written to, and that the log
+	// has said so.
 	volatile bool
 }
 
@@ -63,7 +68,7 @@ type statusDocument struct {
 
 func newStatusDir(dir string, log *slog.Logger) statusDir {
 	return statusDir{
-		dir: filepath.Join(dir, ownDir, "status"), log: log,
+		dir: dir, log: log,
 		byKey: map[model.Key]objectStatus{}, files: map[string]statusFile{},
 		dirty: map[string]bool{}, changed: map[model.Key]bool{},
 	}
@@ -122,6 +127,9 @@ func (d *statusDir) refresh() {
 
 // look reads one file if it is new.
 func (d *statusDir) look(path string) {
+	if d.dir == "" {
+		return
+	}
 	was := d.files[path]
 	info, err := os.Stat(path)
 	if err != nil {
@@ -181,9 +189,9 @@ func (d *statusDir) set(key model.Key, status any) {
 	}
 }
 
-// save writes the status of an object, nil for none. When the directory cannot
-// be written to, it is kept in memory.
-func (d *statusDir) save(key model.Key, status any, readOnly bool) error {
+// save writes the status of an object, nil for none. If the directory cannot be
+// written to, the status is kept in memory.
+func (d *statusDir) save(key model.Key, status any) error {
 	sch, ok := schema.Of(key.Kind)
 	if !ok {
 		return config.ErrNoKind
@@ -199,15 +207,14 @@ func (d *statusDir) save(key model.Key, status any, readOnly bool) error {
 			return err
 		}
 	}
-	if !readOnly {
+	if d.dir != "" {
 		err = d.write(key, raw)
-		readOnly = isReadOnly(err)
 	}
 	switch {
-	case readOnly && !d.volatile:
+	case isReadOnly(err) && !d.volatile:
 		d.volatile = true
-		d.log.Warn("the config directory cannot be written to: the status of its objects is kept in memory only", "path", d.dir)
-	case err != nil && !readOnly:
+		d.log.Warn("the state directory cannot be written to: the status of objects is kept in memory only", "path", d.dir)
+	case err != nil && !isReadOnly(err):
 		return err
 	}
 	d.set(key, status)
@@ -230,7 +237,7 @@ func (d *statusDir) write(key model.Key, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := makeDirs(filepath.Dir(filepath.Dir(d.dir)), d.dir); err != nil {
+	if err := os.MkdirAll(d.dir, stateMode); err != nil {
 		return err
 	}
 	temp, err := writeTemp(d.dir, append(doc, '\n'), nil)

@@ -33,9 +33,13 @@ type Config struct {
 	// Links are directories, beside Dir, that symbolic links below Dir may lead
 	// to; "/" stands for all. Other links that leave Dir are problems.
 	Links []string
-	// LastGood is a directory for the last good version of objects that went
-	// bad, so that a restart keeps them; empty means that it does not.
-	LastGood string
+	// State is a directory for what the store keeps beside the objects: their
+	// status, and the last good version of those that went bad. Empty means that
+	// both are in memory only and end with the process.
+	State string
+	// Keep makes the store write last good versions to State. One process keeps
+	// them; others that have the same State read them.
+	Keep bool
 	// Quiet is how long the directory has to be quiet before changes are
 	// read; 0 means 10 ms. A directory that is never quiet is read after
 	// ten times as long.
@@ -68,8 +72,8 @@ const (
 // force. An object is written where it stands; a new one gets a file of its
 // own, see [Store.Create]. Resource versions are hashes of the content.
 //
-// The directory .outrigger below it holds the status of objects and the lock
-// that writers take; it can be left out of backups and version control.
+// Nothing but objects is in the directory: the status of objects is in the state
+// directory, and writers lock the directory itself.
 type Store struct {
 	cfg Config
 	log *slog.Logger
@@ -119,7 +123,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s.tree = newTree(filetree.Scope{
 		Root: cfg.Dir, Also: cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL",
-	}, cfg.Settle, lastGood{cfg.LastGood, s.log})
+	}, cfg.Settle, cfg.State, lastGood{stateDir(cfg.State, "last-good"), cfg.Keep, s.log})
 	s.state.Store(&fileSnapshot{})
 	return s, nil
 }

@@ -63,9 +63,9 @@ type tree struct {
 	now time.Time
 }
 
-func newTree(scope filetree.Scope, settle time.Duration, good lastGood) *tree {
+func newTree(scope filetree.Scope, settle time.Duration, state string, good lastGood) *tree {
 	return &tree{
-		dir: scope.Root, scope: scope, settle: settle, good: good, status: newStatusDir(scope.Root, good.log),
+		dir: scope.Root, scope: scope, settle: settle, good: good, status: newStatusDir(stateDir(state, "status"), good.log),
 		backlog: map[string]fs.FileInfo{}, reading: map[string]bool{},
 		files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}, changed: map[*file]bool{},
 	}
@@ -98,10 +98,15 @@ func (t *tree) waiting() bool { return len(t.dirty) > 0 }
 // note remembers what an event asks to look at.
 func (t *tree) note(e fsnotify.Event) bool {
 	switch dir, base := filepath.Split(e.Name); {
-	case strings.HasPrefix(base, tempPrefix), filepath.Clean(dir) == filepath.Join(t.dir, ownDir) && base != filepath.Base(t.status.dir):
+	case strings.HasPrefix(base, tempPrefix):
 		return false // ours
-	case filepath.Clean(dir) == t.status.dir:
+	case t.status.dir != "" && filepath.Clean(dir) == t.status.dir:
 		return t.status.note(e.Name)
+	case t.status.dir != "" && filepath.Clean(dir) == filepath.Dir(t.status.dir):
+		if base != filepath.Base(t.status.dir) {
+			return false
+		}
+		t.all = true
 	case isConfigName(base):
 		t.dirty[e.Name] = true
 	case e.Has(fsnotify.Create), e.Has(fsnotify.Remove), e.Has(fsnotify.Rename):
@@ -155,12 +160,11 @@ func (t *tree) scan(ctx context.Context, force map[string]bool) {
 	trouble := map[string]string{}
 	t.watchFailed = t.watcher == nil
 	t.watchLink()
-	for _, dir := range []string{filepath.Dir(t.status.dir), t.status.dir} {
-		if t.watcher != nil {
-			_ = t.watcher.Add(dir) // it need not be there
-		}
+	if t.watcher != nil && t.status.dir != "" {
+		_ = t.watcher.Add(filepath.Dir(t.status.dir)) // it need not be there
+		_ = t.watcher.Add(t.status.dir)
 	}
-	t.status.all = true
+	t.status.all = t.status.dir != ""
 	complete, _ := filetree.Walk{ // it fails with ctx, which is looked at below
 		Scope:  t.scope,
 		Wanted: isConfigName,

@@ -43,7 +43,7 @@ func (s *Store) locked(ctx context.Context, verb string, key model.Key, write fu
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, key, err)
 		}
-		release, err := lockFile(ctx, s.cfg.Dir)
+		release, err := lockDir(ctx, s.cfg.Dir)
 		switch {
 		case isReadOnly(err):
 			err = write(true)
@@ -189,7 +189,7 @@ func (s *Store) Create(ctx context.Context, c *model.Config) (version string, er
 		if err := acceptable(content{}, after, c.Key, true); err != nil {
 			return err
 		}
-		if err := s.saveStatus(c.Key, nil, false); err != nil {
+		if err := s.saveStatus(c.Key, nil); err != nil {
 			return err
 		}
 		if err := makeDirs(s.cfg.Dir, filepath.Dir(path)); err != nil {
@@ -252,10 +252,10 @@ func (s *Store) adopt(ctx context.Context, path string, written content, key mod
 	return ""
 }
 
-func (s *Store) saveStatus(key model.Key, status any, readOnly bool) error {
+func (s *Store) saveStatus(key model.Key, status any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.tree.status.save(key, status, readOnly)
+	err := s.tree.status.save(key, status)
 	s.publish()
 	return err
 }
@@ -387,14 +387,14 @@ func (s *Store) rewrite(ctx context.Context, f *file, change rewriting) (version
 }
 
 // UpdateStatus replaces the status of an object, which is kept in
-// .outrigger/status, or in memory when that cannot be written to; see [config.Store].
+// the state directory, or in memory without one; see [config.Store].
 func (s *Store) UpdateStatus(ctx context.Context, c *model.Config) (version string, err error) {
 	const verb = "update the status of"
 	status, err := config.CheckStatus(verb, s, c)
 	if err != nil {
 		return "", err
 	}
-	err = s.locked(ctx, verb, c.Key, func(readOnly bool) error {
+	err = s.locked(ctx, verb, c.Key, func(bool) error {
 		now, err := s.fresh(ctx, c.Key)
 		if err != nil {
 			return err
@@ -403,7 +403,7 @@ func (s *Store) UpdateStatus(ctx context.Context, c *model.Config) (version stri
 			return err
 		}
 		if !model.SameSpec(now.object.Status, status) {
-			if err := s.saveStatus(c.Key, status, readOnly); err != nil {
+			if err := s.saveStatus(c.Key, status); err != nil {
 				return err
 			}
 		}
@@ -441,7 +441,7 @@ func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion strin
 			case err != nil:
 				return err
 			case removed && now.object == nil:
-				return s.saveStatus(key, nil, false)
+				return s.saveStatus(key, nil)
 			}
 			if !removed {
 				if err := config.CompareVersion(now.object, resourceVersion); err != nil {

@@ -20,7 +20,7 @@ func (d *directories) open(t *testing.T) config.Store { return d.openDir(t, t.Te
 
 func (d *directories) openDir(t *testing.T, dir string) config.Store {
 	t.Helper()
-	s, err := file.New(file.Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s, err := file.New(file.Config{Dir: dir, State: dir + "-state", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
