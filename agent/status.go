@@ -13,7 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/envoy"
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/status"
 	"github.com/outrigger-mesh/outrigger/status/probe"
@@ -112,7 +112,7 @@ const maxNote = 1 << 10 // bytes
 
 // short returns a text for a note.
 func short(text string) string {
-	return logging.OneLine(lograte.Clip(strings.TrimSpace(text), maxNote))
+	return logging.OneLine(clip.Text(strings.TrimSpace(text), maxNote))
 }
 
 // notes say what readiness does not: how old the configuration is, what was

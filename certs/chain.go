@@ -9,6 +9,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // ParseChain reads all certificates of a PEM text, in their order. Text between
@@ -24,7 +26,7 @@ func ParseChain(data []byte) ([]*x509.Certificate, error) {
 		}
 		data = rest
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("PEM block %d is %q, not CERTIFICATE", len(chain)+1, clip(block.Type))
+			return nil, fmt.Errorf("PEM block %d is %q, not CERTIFICATE", len(chain)+1, clip.Cut(block.Type, maxText))
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {

@@ -12,6 +12,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // maxCSR bounds a certificate request in bytes: one with an RSA 8192 key and a
@@ -53,7 +55,7 @@ func ParseCSR(data []byte) (*x509.CertificateRequest, error) {
 		return nil, errors.New("the certificate request is not PEM")
 	}
 	if block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" {
-		return nil, fmt.Errorf("the PEM block is %q, not CERTIFICATE REQUEST", clip(block.Type))
+		return nil, fmt.Errorf("the PEM block is %q, not CERTIFICATE REQUEST", clip.Cut(block.Type, maxText))
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {

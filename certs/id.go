@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"fmt"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // Limits of the SPIFFE identity standard, in bytes.
@@ -88,15 +90,15 @@ func isPlain(c byte) bool { return c >= '0' && c <= '9' || c == '.' || c == '-' 
 func ParseID(s string) (ID, error) {
 	rest, ok := strings.CutPrefix(s, scheme)
 	if !ok {
-		return ID{}, fmt.Errorf("identity %q does not start with %s", clip(s), scheme)
+		return ID{}, fmt.Errorf("identity %q does not start with %s", clip.Cut(s, maxText), scheme)
 	}
 	parts := strings.Split(rest, "/")
 	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
-		return ID{}, fmt.Errorf("identity %q is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<service account>", clip(s))
+		return ID{}, fmt.Errorf("identity %q is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<service account>", clip.Cut(s, maxText))
 	}
 	id := ID{TrustDomain: parts[0], Namespace: parts[2], ServiceAccount: parts[4]}
 	if err := id.Validate(); err != nil {
-		return ID{}, fmt.Errorf("identity %q: %w", clip(s), err)
+		return ID{}, fmt.Errorf("identity %q: %w", clip.Cut(s, maxText), err)
 	}
 	return id, nil
 }
@@ -111,11 +113,5 @@ func CertificateID(cert *x509.Certificate) (ID, error) {
 	return ParseID(cert.URIs[0].String())
 }
 
-// clip bounds what of a stranger's text ends in an error.
-func clip(s string) string {
-	const limit = 300
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + "..."
-}
+// maxText is how many bytes of a peer's text an error quotes.
+const maxText = 300

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -121,7 +123,7 @@ func (a *Admin) do(ctx context.Context, method, path, query string) (string, err
 		return "", fmt.Errorf("read the answer of envoy's admin port to %s: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("envoy's admin port at %s answered %s to %s: %s", a.address, resp.Status, path, shorten(strings.TrimSpace(string(body))))
+		return "", fmt.Errorf("envoy's admin port at %s answered %s to %s: %s", a.address, resp.Status, path, clip.Text(strings.TrimSpace(string(body)), maxOutput))
 	}
 	return string(body), nil
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // The oldest Envoy that understands what the agent and the control plane write.
@@ -101,21 +103,13 @@ func said(out []byte) string {
 	if text == "" {
 		return ""
 	}
-	return fmt.Sprintf(" (it printed %q)", shorten(text))
-}
-
-func shorten(text string) string {
-	const most = 200
-	if len(text) > most {
-		return text[:most] + "..."
-	}
-	return text
+	return fmt.Sprintf(" (it printed %q)", clip.Cut(text, maxOutput))
 }
 
 func parseVersion(out string) (Version, error) {
 	m := versionPattern.FindStringSubmatch(out)
 	if m == nil {
-		return Version{}, fmt.Errorf("%q names no version as <revision>/<major>.<minor>.<patch>/...: is it an envoy?", shorten(strings.TrimSpace(out)))
+		return Version{}, fmt.Errorf("%q names no version as <revision>/<major>.<minor>.<patch>/...: is it an envoy?", clip.Cut(strings.TrimSpace(out), maxOutput))
 	}
 	v := Version{Full: m[1] + "." + m[2] + "." + m[3] + m[4]}
 	if m[5] != "" {
@@ -130,3 +124,6 @@ func parseVersion(out string) (Version, error) {
 	}
 	return v, nil
 }
+
+// maxOutput is how many bytes of what Envoy printed an error quotes.
+const maxOutput = 200

@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -101,11 +103,7 @@ func (p *Proxy) Configured(pid int) error {
 // clipReason puts Envoy's words on one short line.
 func clipReason(reason string) string {
 	const most = 300
-	reason = strings.Join(strings.Fields(reason), " ")
-	if len(reason) > most {
-		reason = strings.ToValidUTF8(reason[:most], "") + "..."
-	}
-	return reason
+	return clip.Text(strings.Join(strings.Fields(reason), " "), most)
 }
 
 // first returns the entry of a type for the stream's Envoy; nil for a type that

@@ -71,7 +71,7 @@ func (b *budget) widths(format string) error {
 		for _, digits := range strings.FieldsFunc(verb[:end], func(r rune) bool { return r < '0' || r > '9' }) {
 			n, err := strconv.Atoi(digits)
 			if err != nil || n > maxText {
-				return fmt.Errorf("printf: the width %s is too large", clip(digits))
+				return fmt.Errorf("printf: the width %s is too large", line(digits))
 			}
 			sum += n
 		}

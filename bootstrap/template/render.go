@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	text "github.com/DataDog/datadog-agent/pkg/template/text"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // What a template may use. A bootstrap with everything in it has some 30 kB.
@@ -67,7 +69,7 @@ func shape(name string, err error) error {
 	message := err.Error()
 	found := regexp.MustCompile(place).FindStringSubmatch(message)
 	if found == nil {
-		return fmt.Errorf("template %s: %s%s", name, clip(message), cure(message))
+		return fmt.Errorf("template %s: %s%s", name, line(message), cure(message))
 	}
 	message = strings.ReplaceAll(message[len(found[0]):], engineName+":", "line ")
 	for _, prefix := range []string{"error calling " + outName + ": ", "error calling " + stepName + ": ", "error calling " + enterName + ": "} {
@@ -80,7 +82,7 @@ func shape(name string, err error) error {
 	if at != "" {
 		at = " at " + at
 	}
-	return fmt.Errorf("template %s line %s%s: %s%s", name, found[1], at, clip(message), cure(message))
+	return fmt.Errorf("template %s line %s%s: %s%s", name, found[1], at, line(message), cure(message))
 }
 
 const (
@@ -110,11 +112,10 @@ func cure(message string) string {
 	return ""
 }
 
-// clip keeps a message to a line of the log.
-func clip(s string) string {
-	const most = 400
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + " ..."
-	}
-	return strings.ReplaceAll(s, "\n", `\n`)
+// maxMessage is how many bytes of a message an error quotes.
+const maxMessage = 400
+
+// line returns a message as one line.
+func line(message string) string {
+	return strings.ReplaceAll(clip.Text(message, maxMessage), "\n", `\n`)
 }

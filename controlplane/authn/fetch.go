@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -237,7 +239,7 @@ func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
 		return "", fmt.Errorf("reading the discovery document of %s: %w", issuer, err)
 	}
 	if doc.Issuer != issuer {
-		return "", fmt.Errorf("the discovery document of %s is that of issuer %q; write the issuer exactly as it calls itself", issuer, clip(doc.Issuer))
+		return "", fmt.Errorf("the discovery document of %s is that of issuer %q; write the issuer exactly as it calls itself", issuer, clip.Cut(doc.Issuer, maxText))
 	}
 	if doc.JWKSURI == "" {
 		return "", fmt.Errorf("the discovery document of %s names no jwks_uri", issuer)
@@ -265,11 +267,5 @@ func (f *fetcher) keys(ctx context.Context, address, issuer string) (*keySet, er
 	return set, nil
 }
 
-// clip bounds what of a stranger's text ends in an error.
-func clip(s string) string {
-	const limit = 200
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + "..."
-}
+// maxText is how many bytes of a peer's text an error quotes.
+const maxText = 200

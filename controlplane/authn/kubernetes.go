@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -131,7 +132,7 @@ func (k *Kubernetes) Authenticate(ctx context.Context) (*Caller, error) {
 	}
 	reviewer := k.cfg.Reviewer(cluster)
 	if reviewer == nil {
-		return nil, refuse("kubernetes: no API server is known for cluster %q", clip(cluster))
+		return nil, refuse("kubernetes: no API server is known for cluster %q", clip.Cut(cluster, maxText))
 	}
 	r, err := k.review(ctx, reviewer, request{cluster, token, audiences})
 	if err != nil {
@@ -242,12 +243,12 @@ func (k *Kubernetes) ask(ctx context.Context, reviewer Reviewer, req request, ke
 		return r, nil
 	case errors.Is(err, ErrUnauthenticated):
 		k.cfg.Metrics.reviewed("refused")
-		why := clip(hide("kubernetes: "+reason(err), req.token))
+		why := clip.Text(hide("kubernetes: "+reason(err), req.token), maxText)
 		k.bad.put(key, why, time.Now())
 		return Review{}, refuse("%s", why)
 	default:
 		k.cfg.Metrics.reviewed("error")
-		k.cfg.Logger.Warn("a token cannot be reviewed", "source", clip(req.cluster), "err", clip(hide(err.Error(), req.token)))
+		k.cfg.Logger.Warn("a token cannot be reviewed", "source", clip.Text(req.cluster, maxText), "err", clip.Text(hide(err.Error(), req.token), maxText))
 		return Review{}, cannotTell("kubernetes: the API server could not be asked about the token")
 	}
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -244,7 +245,7 @@ func (s *Service) sign(ctx context.Context, req *securityv1alpha1.IstioCertifica
 	}
 	if name != "" {
 		if s.cfg.Remote == nil {
-			return nil, fmt.Errorf("%w: it names signer %q, and there is no way to other signers here: remove CERT_SIGNER from the workload", ErrRequest, clip(name))
+			return nil, fmt.Errorf("%w: it names signer %q, and there is no way to other signers here: remove CERT_SIGNER from the workload", ErrRequest, clip.Cut(name, maxText))
 		}
 		return s.signRemotely(ctx, []byte(req.GetCsr()), id, name, ttl)
 	}
@@ -300,7 +301,8 @@ func (s *Service) later(ctx context.Context, log *slog.Logger, r *refusal) error
 func serialText(n *big.Int) string { return fmt.Sprintf("%X", n) }
 
 // clip bounds what of a stranger's text ends in an error.
-func clip(s string) string { return s[:min(len(s), 200)] }
+// maxText is how many bytes of a peer's text an error quotes.
+const maxText = 200
 
 // address returns where a call comes from, for the log.
 func address(ctx context.Context) string {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // PrivateKey is a private key as PEM, which no log and no error shows.
@@ -202,7 +203,7 @@ func present(data map[string][]byte) string {
 	const limit = 10
 	var names []string
 	for name := range data {
-		names = append(names, clip(name))
+		names = append(names, clip.Cut(name, maxText))
 	}
 	if len(names) == 0 {
 		return "nothing"

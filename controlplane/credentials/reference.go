@@ -6,6 +6,8 @@ package credentials
 import (
 	"fmt"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // The schemes of the names that proxies ask for.
@@ -40,10 +42,10 @@ func ParseReference(resource, proxyNamespace string) (Reference, error) {
 	case SchemeKubernetes:
 	case SchemeGateway:
 		if !both {
-			return Reference{}, fmt.Errorf("credential %q: write kubernetes-gateway://<namespace>/<name>", clip(resource))
+			return Reference{}, fmt.Errorf("credential %q: write kubernetes-gateway://<namespace>/<name>", clip.Cut(resource, maxText))
 		}
 	default:
-		return Reference{}, fmt.Errorf("credential %q: the scheme is not one of kubernetes, kubernetes-gateway", clip(resource))
+		return Reference{}, fmt.Errorf("credential %q: the scheme is not one of kubernetes, kubernetes-gateway", clip.Cut(resource, maxText))
 	}
 	if both {
 		ref.Namespace = namespace
@@ -52,7 +54,7 @@ func ParseReference(resource, proxyNamespace string) (Reference, error) {
 	}
 	ref.Name = name
 	if !isName(ref.Namespace) || !isName(ref.Name) {
-		return Reference{}, fmt.Errorf("credential %q: write kubernetes://[<namespace>/]<name>, with names of a-z, 0-9, '-' and '.'", clip(resource))
+		return Reference{}, fmt.Errorf("credential %q: write kubernetes://[<namespace>/]<name>, with names of a-z, 0-9, '-' and '.'", clip.Cut(resource, maxText))
 	}
 	return ref, nil
 }
@@ -92,11 +94,5 @@ func (r Reference) Affects(namespace, name string) bool {
 	return r.Namespace == namespace && (r.Name == name || r.IsRoots() && strings.TrimSuffix(r.Name, rootsSuffix) == name)
 }
 
-// clip bounds what of a stranger's text ends in an error.
-func clip(s string) string {
-	const limit = 300
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + "..."
-}
+// maxText is how many bytes of a peer's text an error quotes.
+const maxText = 300

@@ -225,5 +225,5 @@ func quarantined(st *stream, n *corev3.Node) quarantine.Proxy {
 // programOf returns what runs at the other end, as its node says, in bounded length.
 func programOf(n *corev3.Node) string {
 	v := n.GetUserAgentBuildVersion()
-	return clip(strings.Join([]string{n.GetUserAgentName(), n.GetUserAgentVersion(), v.GetVersion().String()}, " "))
+	return clipped(strings.Join([]string{n.GetUserAgentName(), n.GetUserAgentVersion(), v.GetVersion().String()}, " "))
 }

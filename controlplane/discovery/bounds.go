@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
@@ -98,8 +98,8 @@ func checkNode(n *corev3.Node) error {
 	return nil
 }
 
-// clip bounds what of a stranger's text ends in an error, or is stored.
-func clip(text string) string { return lograte.Clip(text, 300) }
+// clipped bounds what of a stranger's text ends in an error, or is stored.
+func clipped(text string) string { return clip.Text(text, 300) }
 
 // callers knows what the streams of each caller hold. Its size is bounded by the
 // number of streams.
@@ -273,7 +273,7 @@ const maxRefused = 16
 // another server would drop them. Only the names of types that were logged are kept.
 func (s *stream) refuse(typeURL string) {
 	s.server.metrics.unserved.Inc()
-	typeURL = clip(typeURL)
+	typeURL = clipped(typeURL)
 	if _, told := s.refused[typeURL]; told || len(s.refused) == maxRefused {
 		return
 	}

@@ -206,7 +206,7 @@ func (s *standing) answered(typeURL, reason string, names []string) bool {
 		t.rejected = nil
 		return false
 	}
-	t.rejected = &Rejection{Type: shortType(typeURL), After: t.before, UpTo: t.sent, Reason: clip(reason), Names: names}
+	t.rejected = &Rejection{Type: shortType(typeURL), After: t.before, UpTo: t.sent, Reason: clipped(reason), Names: names}
 	return true
 }
 

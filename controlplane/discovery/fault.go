@@ -89,10 +89,10 @@ func describePanic(cause any) string {
 		case strings.HasPrefix(f.Function, "runtime."):
 			panicked = panicked || f.Function == "runtime.gopanic"
 		case panicked:
-			return clip(fmt.Sprintf("%v, in %s, line %d", cause, f.Function, f.Line))
+			return clipped(fmt.Sprintf("%v, in %s, line %d", cause, f.Function, f.Line))
 		}
 		if !more {
-			return clip(fmt.Sprint(cause))
+			return clipped(fmt.Sprint(cause))
 		}
 	}
 }

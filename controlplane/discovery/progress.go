@@ -69,7 +69,7 @@ func (p *progress) answered(typeURL, reason string) {
 	case reason == "":
 		t.acked, t.rejected, t.reason, t.since = t.sent, 0, "", time.Now()
 	default:
-		t.rejected, t.reason, t.since = t.sent, clip(reason), time.Now()
+		t.rejected, t.reason, t.since = t.sent, clipped(reason), time.Now()
 	}
 }
 

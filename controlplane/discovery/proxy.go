@@ -133,5 +133,5 @@ func envoyVersion(n *corev3.Node) string {
 	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
 		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
 	}
-	return clip(n.GetUserAgentVersion())
+	return clipped(n.GetUserAgentVersion())
 }

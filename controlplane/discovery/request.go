@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
@@ -155,7 +155,7 @@ func (q *request) readRejection(b []byte) error {
 	if err := proto.Unmarshal(b, &s); err != nil {
 		return fmt.Errorf("error_detail: %w", err)
 	}
-	q.message = lograte.Clip(s.GetMessage(), maxRejection)
+	q.message = clip.Text(s.GetMessage(), maxRejection)
 	q.rejected = fmt.Sprintf("code %d: %s", s.GetCode(), q.message)
 	return nil
 }

@@ -197,7 +197,7 @@ func (s *Server) secretChanged(namespace, name string) {
 // say nothing.
 func (s *Server) health(proxy *model.Proxy, caller *authn.Caller, q *request) {
 	if q.typeURL == typeHealth && s.onHealth != nil && caller != nil {
-		s.onHealth(proxy, q.rejected == "", clip(q.message))
+		s.onHealth(proxy, q.rejected == "", clipped(q.message))
 	}
 }
 

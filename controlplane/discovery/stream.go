@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // stream is one connection of one proxy. Its loop owns everything but wake.
@@ -160,7 +160,7 @@ func (s *stream) handle(q *request) error {
 	sub := s.subs[q.typeURL]
 	if q.rejected != "" {
 		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
-		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", lograte.Clip(q.rejected, maxReason))
+		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", clip.Text(q.rejected, maxReason))
 	}
 	current := true
 	if sub != nil && q.nonce != "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // The types of the conditions. Reconciled is Istio's.
@@ -56,7 +57,7 @@ func distributed(p discovery.Progress) verdict {
 	case p.Connected == 0:
 		return verdict{}
 	case p.Rejected > 0:
-		text := fmt.Sprintf("rejected by %d of %s: %s says of %s: %s", p.Rejected, proxies(p.Connected), rejecting(p), strings.ToUpper(p.Rejection.Type), clip(p.Rejection.Reason))
+		text := fmt.Sprintf("rejected by %d of %s: %s says of %s: %s", p.Rejected, proxies(p.Connected), rejecting(p), strings.ToUpper(p.Rejection.Type), clip.Text(p.Rejection.Reason, maxSentence))
 		if p.Behind > 0 {
 			text += fmt.Sprintf("; not yet acknowledged by %d", p.Behind)
 		}
@@ -95,14 +96,6 @@ func connected(n int) string {
 		return "the 1 that was connected"
 	}
 	return fmt.Sprintf("the %d that were connected", n)
-}
-
-// clip shortens a text that others wrote, to valid UTF-8.
-func clip(text string) string {
-	if len(text) > maxSentence {
-		text = text[:maxSentence] + "..."
-	}
-	return strings.ToValidUTF8(text, "?")
 }
 
 // content is what the status of an object should say, as far as it is known.
@@ -164,7 +157,7 @@ func (c content) apply(object *model.Config, now time.Time) (*metav1alpha1.Istio
 		}
 	}
 	if c.health != nil {
-		v := verdict{isFalse, health.ConditionReason, clip(c.health.Message)}
+		v := verdict{isFalse, health.ConditionReason, clip.Text(c.health.Message, maxSentence)}
 		if c.health.Healthy {
 			v.status = isTrue
 		}
@@ -218,7 +211,7 @@ func said(c *model.Config) verdict {
 func sentences(problems []model.Problem) string {
 	var list []string
 	for _, p := range problems[:min(len(problems), maxSentences)] {
-		list = append(list, clip(p.Reason))
+		list = append(list, clip.Text(p.Reason, maxSentence))
 	}
 	if more := len(problems) - len(list); more > 0 {
 		list = append(list, fmt.Sprintf("and %d more", more))

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
@@ -133,7 +134,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 		line.note(a)
 		return true
 	})
-	message, was := clip(r.Message, h.shared.cfg.MaxValue)
+	message, was := clip.Changed(r.Message, h.shared.cfg.MaxValue)
 	if r.Level >= slog.LevelInfo && !h.shared.allow(pair{message, line.peer}, r.Time) {
 		h.shared.omit(ctx, pair{message, line.peer})
 		return nil

@@ -169,24 +169,3 @@ func TestValues(t *testing.T) {
 		}
 	})
 }
-
-func TestClip(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"":                   "",
-		"short":              "short",
-		"two\nlines\t":       "two\nlines\t",
-		"0123456789":         "0123456789",
-		"0123456789a":        "0123456789… (11 bytes)",
-		"012345678é":         "012345678… (11 bytes)",
-		"\x1b[2Jx":           `\x1b[2Jx`,
-		"a\u202eb":           `a\u202eb`,
-		"\xff\xfe":           `\xff\xfe`,
-		"\x80\x80\x80\x80":   `\x80\x80\x80\x80`,
-		"0123456789\xff\xff": "0123456789… (12 bytes)",
-	} {
-		if got := Clip(in, 10); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
-		}
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
@@ -109,39 +110,23 @@ func makeDirs(root, dir string) error {
 	if err := os.Mkdir(dir, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncDir(parent)
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(parent)
 }
 
 // writeTemp writes a durable file that is not in place yet, with the mode and
 // the owner of another one if that is not nil.
 func writeTemp(dir string, data []byte, like fs.FileInfo) (path string, err error) {
-	f, err := os.CreateTemp(dir, tempPrefix+"*")
-	if err != nil {
-		return "", err
-	}
 	mode := fs.FileMode(fileMode)
 	if like != nil {
 		mode = like.Mode().Perm()
-		if stat, ok := like.Sys().(*syscall.Stat_t); ok && (int(stat.Uid) != os.Geteuid() || int(stat.Gid) != os.Getegid()) {
-			_ = f.Chown(int(stat.Uid), int(stat.Gid)) // only root may, and the file is of use without
-		}
 	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is what matters
-		return "", err
+	if path, err = durable.Temp(dir, tempPrefix+"*", data, mode); err != nil || like == nil {
+		return path, err
 	}
-	return f.Name(), nil
+	if stat, ok := like.Sys().(*syscall.Stat_t); ok && (int(stat.Uid) != os.Geteuid() || int(stat.Gid) != os.Getegid()) {
+		_ = os.Lchown(path, int(stat.Uid), int(stat.Gid)) // only root may, and the file is of use without
+	}
+	return path, nil
 }
 
 // replaceFile makes a file hold other data, if it holds what is expected: nil
@@ -163,7 +148,7 @@ func replaceFile(path string, expected, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return durable.SyncDir(dir)
 }
 
 // createFile writes a file that must not exist.

@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // stateDir returns a directory below the state directory of a store; empty
@@ -231,7 +232,7 @@ func (d *statusDir) write(key model.Key, raw []byte) error {
 			}
 			return err
 		}
-		return syncDir(d.dir)
+		return durable.SyncDir(d.dir)
 	}
 	doc, err := json.Marshal(statusDocument{Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, Status: raw})
 	if err != nil {
@@ -248,5 +249,5 @@ func (d *statusDir) write(key model.Key, raw []byte) error {
 		_ = os.Remove(temp) // the first error is what matters
 		return err
 	}
-	return syncDir(d.dir)
+	return durable.SyncDir(d.dir)
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // Rejection is a rejected response.
@@ -90,7 +90,7 @@ func (g *group) release(m *Member, r Rejection, suspects []*xds.Resource) []*xds
 	}
 	if len(guarded) > 0 {
 		g.q.log.Warn("a proxy rejected a change of what protects; others get it all the same", "type_url", xds.Types[r.Type],
-			"resource", guarded[0].Name, "count", len(guarded), "proxy", m.proxy.ID, "identity", m.identity, "reason", lograte.Clip(r.Reason, maxReason))
+			"resource", guarded[0].Name, "count", len(guarded), "proxy", m.proxy.ID, "identity", m.identity, "reason", clip.Text(r.Reason, maxReason))
 		g.decided(true)
 	}
 	return guarded
@@ -175,7 +175,7 @@ func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) 
 		v.state = rejected
 	}
 	if v.reason == "" {
-		v.reason, v.by, v.since = lograte.Clip(r.Reason, maxReason), m, time.Now()
+		v.reason, v.by, v.since = clip.Text(r.Reason, maxReason), m, time.Now()
 		v.proxy, v.identity, v.namespace = m.proxy.ID, m.identity, m.proxy.Namespace
 		g.q.log.Warn("a resource that a proxy rejected is withheld from the proxies of its identity", "type_url", xds.Types[r.Type],
 			"resource", res.Name, "version", strconv.FormatUint(res.Hash, 16), "proxy", m.proxy.ID, "identity", m.identity, "reason", v.reason)

@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // Plugins are the configurations of plugins (ECDS) that one stream receives. The
@@ -280,7 +280,7 @@ func (v *Plugins) refuse(refused map[string]refusal) {
 		plugin := v.mesh.WasmPlugins.Get(name)
 		if no.label == refusedPlaintext || plugin == nil {
 			if no != v.refused[name] {
-				v.client.Log.Warn("a proxy does not get the pull secret of a plugin", "resource", lograte.Clip(name, maxLogged), "reason", no.text)
+				v.client.Log.Warn("a proxy does not get the pull secret of a plugin", "resource", clip.Text(name, maxLogged), "reason", no.text)
 			}
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
-	"github.com/outrigger-mesh/outrigger/internal/lograte"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -270,7 +270,7 @@ func (v *View) logRefusals(refused map[string]refusal) {
 		}
 		v.server.refused.WithLabelValues(no.label).Inc()
 		if lines++; lines <= maxRefusalLines {
-			v.client.Log.Warn("a proxy does not get a secret, and keeps what it has", "resource", lograte.Clip(r.name, maxLogged), "reason", no.text)
+			v.client.Log.Warn("a proxy does not get a secret, and keeps what it has", "resource", clip.Text(r.name, maxLogged), "reason", no.text)
 		}
 	}
 	if lines > maxRefusalLines {
