@@ -45,7 +45,12 @@ const (
 type Settings struct {
 	Mesh     *meshv1alpha1.MeshConfig
 	Networks *meshv1alpha1.MeshNetworks
+
+	meshDocs []document
 }
+
+// Place returns where a field of the mesh config is written, as "file:line".
+func (s *Settings) Place(field string) string { return place(s.meshDocs, field) }
 
 // part is the mesh config, or the networks: what is read of them, and what
 // it means.
@@ -128,9 +133,12 @@ func New(ctx context.Context, cfg Config) (*Follower, error) {
 			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 		p.taken = docs
-		m.warn(p, from, nil, docs)
+		m.warn(p, nil, m.documents(docs, from))
+		if p.name == "mesh" {
+			first.meshDocs = m.documents(docs, from)
+		}
 	}
-	m.warnFields(meshconfig.Default(), first.Mesh)
+	m.warnFields(meshconfig.Default(), first)
 	m.current.Store(first)
 	return m, nil
 }
@@ -225,6 +233,18 @@ func (m *Follower) find(file, key string) (doc []byte, from string, err error) {
 
 func (m *Follower) mapName(name string) string { return "ConfigMap " + m.cfg.Namespace + "/" + name }
 
+// documents returns documents of find with where each is from.
+func (m *Follower) documents(docs [][]byte, from string) []document {
+	out := make([]document, len(docs))
+	for i, text := range docs {
+		out[i] = document{from, text}
+	}
+	if len(out) > 1 {
+		out[0].from = m.mapName(m.cfg.Shared)
+	}
+	return out
+}
+
 func parseMesh(to *Settings, docs [][]byte) (err error) {
 	to.Mesh, err = meshconfig.Parse(docs...)
 	return err
@@ -296,6 +316,9 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 		if err == nil {
 			err = p.parse(&next, docs)
 		}
+		if p.name == "mesh" {
+			next.meshDocs = m.documents(docs, from)
+		}
 		if err == nil {
 			err = apply(&next, before)
 		}
@@ -305,9 +328,9 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 		}
 		m.current.Store(&next)
 		done()
-		m.warn(p, from, p.taken, docs)
+		m.warn(p, p.taken, m.documents(docs, from))
 		if p.name == "mesh" {
-			m.warnFields(before.Mesh, next.Mesh)
+			m.warnFields(before.Mesh, &next)
 		}
 		p.taken, p.said = docs, ""
 		m.rejected.WithLabelValues(p.name).Set(0)
@@ -343,7 +366,7 @@ func (m *Follower) reject(p *part, docs [][]byte, from string, err error) {
 }
 
 // warn names fields that nobody knows, if they are news.
-func (m *Follower) warn(p *part, from string, before, docs [][]byte) {
+func (m *Follower) warn(p *part, before [][]byte, docs []document) {
 	known := map[string]bool{}
 	for _, doc := range before {
 		for _, name := range meshconfig.Unknown(doc, p.unknown) {
@@ -351,21 +374,21 @@ func (m *Follower) warn(p *part, from string, before, docs [][]byte) {
 		}
 	}
 	for _, doc := range docs {
-		for _, name := range meshconfig.Unknown(doc, p.unknown) {
+		for _, name := range meshconfig.Unknown(doc.text, p.unknown) {
 			if !known[name] {
 				known[name] = true
-				m.log.Warn("the mesh config has a field that is not known and has no effect", "source", from, "name", name)
+				m.log.Warn("the mesh config has a field that is not known and has no effect", "source", place([]document{doc}, name), "name", name)
 			}
 		}
 	}
 }
 
 // warnFields names fields without effect that were changed.
-func (m *Follower) warnFields(before, next *meshv1alpha1.MeshConfig) {
+func (m *Follower) warnFields(before *meshv1alpha1.MeshConfig, next *Settings) {
 	had := withoutEffect(before)
-	for _, field := range withoutEffect(next) {
+	for _, field := range withoutEffect(next.Mesh) {
 		if !slices.Contains(had, field) {
-			m.log.Warn("a field of the mesh config has no effect in this version", "source", m.cfg.File, "name", field)
+			m.log.Warn("a field of the mesh config has no effect in this version", "source", next.Place(field), "name", field)
 		}
 	}
 }

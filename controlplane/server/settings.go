@@ -32,7 +32,7 @@ func (s *Server) adopt(next, before *meshsettings.Settings) error {
 		}
 	}
 	for _, field := range differ {
-		s.log.Warn("a field of the mesh config has changed and has its old value until the control plane is started again", "component", "control", "name", field)
+		s.log.Warn("a field of the mesh config has changed and has its old value until the control plane is started again", "component", "control", "source", next.Place(field), "name", field)
 	}
 	next.Mesh = mesh
 	s.selectNamespaces(mesh)
