@@ -190,8 +190,8 @@ func TestMeshConfigComes(t *testing.T) {
 		strings.ReplaceAll(strings.TrimSpace(string(other.authority.RootPEM())), "\n", "\n    ") + "\n"
 	write(t, map[string][]byte{file: []byte(text)})
 	await(t, c, "the file", mentions("/dev/late"))
-	for _, name := range []string{"trustDomain", "configSources"} {
-		if !strings.Contains(log.String(), "until the control plane is started again\" component=control name="+name) {
+	for name, line := range map[string]string{"trustDomain": ":2", "configSources": ":4"} {
+		if !strings.Contains(log.String(), "until the control plane is started again\" component=control source="+file+line+" name="+name) {
 			t.Errorf("nothing is reported of %s: %s", name, log.String())
 		}
 	}
