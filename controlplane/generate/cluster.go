@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -95,7 +95,7 @@ func (g *Generator) clusters(s *scope) *xds.Set {
 		for _, c := range ingress.clusters(s.mesh.Config) {
 			r, err := g.table.Put(xds.TypeCluster, c.GetName(), c)
 			if err != nil {
-				problems = append(problems, parts.Left(s.author(model.Key{}), err))
+				problems = append(problems, envoyconf.Left(s.author(model.Key{}), err))
 				continue
 			}
 			all = append(all[:len(all):len(all)], r)
@@ -123,7 +123,7 @@ func (g *Generator) outboundClusters(s *scope) *part {
 			})
 		}
 		p.add(clusterRef{}, func() (*xds.Resource, error) {
-			return g.table.Put(xds.TypeCluster, parts.BlackHoleCluster, cluster.BlackHole())
+			return g.table.Put(xds.TypeCluster, envoyconf.BlackHoleCluster, cluster.BlackHole())
 		})
 		if prev != nil && slices.Equal(prev.resources, p.resources) && slices.Equal(prev.problems, p.problems) {
 			return prev // so that the sets that hold it stay too
@@ -145,8 +145,8 @@ func (p *part) add(ref clusterRef, get func() (*xds.Resource, error)) {
 	case err == nil:
 		p.resources = append(p.resources, r)
 	case ref.rule != nil:
-		p.problems = append(p.problems, parts.Left(ref.rule.From[0].Key, err))
+		p.problems = append(p.problems, envoyconf.Left(ref.rule.From[0].Key, err))
 	case ref.service != nil:
-		p.problems = append(p.problems, parts.Left(ref.service.Source, err))
+		p.problems = append(p.problems, envoyconf.Left(ref.service.Source, err))
 	}
 }

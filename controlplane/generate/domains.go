@@ -3,9 +3,11 @@
 
 package generate
 
-import "github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+import (
+	"strings"
 
-import "strings"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
+)
 
 // claimDomains sets the domains of the virtual hosts. A domain belongs to one
 // of them only, or Envoy refuses all: full names are given away first, then
@@ -20,7 +22,7 @@ func claimDomains(hosts []*virtualHost, s *scope, withPorts bool) {
 			return
 		}
 		if withPorts {
-			h.claim(claimed, parts.HostPort(name, h.Port))
+			h.claim(claimed, envoyconf.HostPort(name, h.Port))
 		}
 		if !withPorts || h.Port == 80 {
 			if strings.Contains(name, ":") {
@@ -45,7 +47,7 @@ func claimDomains(hosts []*virtualHost, s *scope, withPorts bool) {
 			claim(h, "*."+h.Name)
 		}
 		for _, address := range h.Service.AddressesFor(s.proxy) {
-			if parts.IsIP(address) && address != "0.0.0.0" && address != "::" {
+			if envoyconf.IsIP(address) && address != "0.0.0.0" && address != "::" {
 				claim(h, address)
 			}
 		}

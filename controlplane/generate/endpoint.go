@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -114,7 +114,7 @@ func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subs
 func onlyIP(list []*model.Endpoint) []*model.Endpoint {
 	out := make([]*model.Endpoint, 0, len(list))
 	for _, ep := range list {
-		if _, unix := parts.UnixPath(ep.Address); unix || parts.IsIP(ep.Address) {
+		if _, unix := envoyconf.UnixPath(ep.Address); unix || envoyconf.IsIP(ep.Address) {
 			out = append(out, ep)
 		}
 	}
@@ -164,9 +164,9 @@ func weightDivisor(list []*model.Endpoint, port uint32) uint64 {
 }
 
 func lbEndpoint(ep *model.Endpoint, weight uint32, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
-	address := parts.SocketAddress(ep.Address, ep.Port)
-	if path, ok := parts.UnixPath(ep.Address); ok {
-		address = parts.PipeAddress(path)
+	address := envoyconf.SocketAddress(ep.Address, ep.Port)
+	if path, ok := envoyconf.UnixPath(ep.Address); ok {
+		address = envoyconf.PipeAddress(path)
 	}
 	out := &endpointv3.LbEndpoint{
 		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},

@@ -6,8 +6,8 @@ package generate
 import (
 	"google.golang.org/protobuf/proto"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -37,7 +37,7 @@ func (g *Generator) extensions(s *scope) *xds.Set {
 			p.problems = append(p.problems, problems...)
 			r, err := g.table.Get(extensionSource{plugin, old}, xds.TypeExtension, plugin.Name, func() proto.Message { return config })
 			if err != nil {
-				left := parts.Left(plugin.Config.Key, err)
+				left := envoyconf.Left(plugin.Config.Key, err)
 				left.Source = plugin.Config.Source
 				p.problems = append(p.problems, left)
 				continue

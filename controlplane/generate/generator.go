@@ -6,8 +6,8 @@ package generate
 import (
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -36,7 +36,7 @@ type Generator struct {
 	outgoing memo[plannedKey, *[]madeListener]
 	gateways memo[routerKey, *gateway.Merged]
 	sets     memo[setKey, *xds.Set]
-	denied   memo[struct{}, *parts.Denied]
+	denied   memo[struct{}, *envoyconf.Denied]
 	empty    *xds.Set
 }
 
@@ -103,12 +103,12 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 }
 
 // deniedIn returns what refuses the peers that a snapshot denies; nil for none.
-func (g *Generator) deniedIn(mesh *snapshot.Mesh) *parts.Denied {
+func (g *Generator) deniedIn(mesh *snapshot.Mesh) *envoyconf.Denied {
 	if mesh.Denied.Len() == 0 {
 		return nil
 	}
-	return g.denied.get(struct{}{}, mesh.Sequence, sources{mesh.Denied, mesh.Config}, func(*parts.Denied) *parts.Denied {
-		return parts.NewDenied(mesh.Denied, mesh.Config)
+	return g.denied.get(struct{}{}, mesh.Sequence, sources{mesh.Denied, mesh.Config}, func(*envoyconf.Denied) *envoyconf.Denied {
+		return envoyconf.NewDenied(mesh.Denied, mesh.Config)
 	})
 }
 

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -27,19 +27,19 @@ const transparentMark = 1337
 // inboundListener takes the connections to one port of the workload.
 func inboundListener(s *scope, e ingressEntry) *listenerv3.Listener {
 	l := &listenerv3.Listener{
-		Name:             e.bind + "_" + parts.Number(e.port),
-		Address:          parts.SocketAddress(e.bind, e.port),
+		Name:             e.bind + "_" + envoyconf.Number(e.port),
+		Address:          envoyconf.SocketAddress(e.bind, e.port),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		FilterChains:     inboundChains(s, e),
 	}
-	if path, ok := parts.UnixPath(e.bind); ok {
-		l.Name, l.Address = path, parts.PipeAddress(path)
+	if path, ok := envoyconf.UnixPath(e.bind); ok {
+		l.Name, l.Address = path, envoyconf.PipeAddress(path)
 	}
 	if e.mode == snapshot.MutualTLSPermissive || e.protocol.Sniffed() {
-		l.ListenerFilters = append(l.ListenerFilters, parts.TLSInspector())
+		l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector())
 	}
 	if e.protocol.Sniffed() {
-		l.ListenerFilters = append(l.ListenerFilters, parts.HTTPInspector())
+		l.ListenerFilters = append(l.ListenerFilters, envoyconf.HTTPInspector())
 	}
 	if len(l.ListenerFilters) > 0 {
 		s.detection(l)
@@ -75,14 +75,14 @@ func (in *ingress) virtual() *listenerv3.Listener {
 			l.FilterChains = append(l.FilterChains, chain)
 		}
 	}
-	l.ListenerFilters = []*listenerv3.ListenerFilter{parts.OriginalDst()}
+	l.ListenerFilters = []*listenerv3.ListenerFilter{envoyconf.OriginalDst()}
 	if s.proxy.Interception == model.InterceptionTProxy {
 		l.Transparent = wrapperspb.Bool(true)
-		l.ListenerFilters = append(l.ListenerFilters, parts.OriginalSrc(transparentMark))
+		l.ListenerFilters = append(l.ListenerFilters, envoyconf.OriginalSrc(transparentMark))
 	}
-	http := parts.HTTPInspector()
+	http := envoyconf.HTTPInspector()
 	http.FilterDisabled = toPorts(declared)
-	l.ListenerFilters = append(l.ListenerFilters, parts.TLSInspector(), http)
+	l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector(), http)
 	s.detection(l)
 	return l
 }
@@ -119,7 +119,7 @@ func (in *ingress) passthrough(f portMode) []*listenerv3.FilterChain {
 	s := in.scope
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
-		to := inboundTarget{port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: parts.InboundName(f.port)}
+		to := inboundTarget{port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
 		if wildcard == "::" {
 			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
 		}
@@ -162,11 +162,11 @@ type inboundTarget struct {
 // inboundChains are the filter chains of a port, by mutual TLS mode.
 func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		port: e.port, cluster: parts.InboundName(e.port), stat: e.statName(s), route: parts.InboundName(e.port),
-		operation: "inbound:" + parts.Number(e.port) + "/*", servicePort: e.port,
+		port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
+		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
-		to.operation, to.servicePort = parts.HostPort(e.host, e.servicePort)+"/*", e.servicePort
+		to.operation, to.servicePort = envoyconf.HostPort(e.host, e.servicePort)+"/*", e.servicePort
 	}
 	to.grpcWeb = e.protocol == model.ProtocolGRPCWeb
 	protocol := e.protocol
@@ -180,7 +180,7 @@ func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
 			alpn = []string{"h2", "http/1.1"}
 		}
 		// It was tried when the port was read.
-		chains[0].TransportSocket, _ = parts.ServerTLS(s.mesh.Config, e.tls, alpn)
+		chains[0].TransportSocket, _ = envoyconf.ServerTLS(s.mesh.Config, e.tls, alpn)
 	}
 	return chains
 }
@@ -192,9 +192,9 @@ func modeChains(s *scope, mode snapshot.MutualTLS, protocol model.Protocol, to i
 		return detectChains(s, mode, to)
 	}
 	filters := to.filters(s, protocol.IsHTTP())
-	secured := &listenerv3.FilterChain{Name: "mtls", Filters: filters, TransportSocket: parts.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
+	secured := &listenerv3.FilterChain{Name: "mtls", Filters: filters, TransportSocket: envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
 	if !protocol.IsHTTP() {
-		secured.TransportSocket = parts.DownstreamTLS(s.mesh.Config, nil)
+		secured.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, nil)
 	}
 	clear := &listenerv3.FilterChain{Name: "plaintext", Filters: filters}
 	switch mode {
@@ -211,7 +211,7 @@ func modeChains(s *scope, mode snapshot.MutualTLS, protocol model.Protocol, to i
 	}
 	// The application may speak TLS itself; only what says that it is mutual
 	// TLS of the mesh is terminated.
-	secured.FilterChainMatch.ApplicationProtocols = parts.MeshALPN()
+	secured.FilterChainMatch.ApplicationProtocols = envoyconf.MeshALPN()
 	opaque := proto.Clone(clear).(*listenerv3.FilterChain)
 	opaque.Name, opaque.FilterChainMatch.TransportProtocol = "tls-passthrough", "tls"
 	return []*listenerv3.FilterChain{secured, opaque, clear}
@@ -224,14 +224,14 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 	chain := func(name string, filters []*listenerv3.Filter, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
 		c := &listenerv3.FilterChain{Name: name, Filters: filters, FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport, ApplicationProtocols: alpn}}
 		if tls && isHTTPChain(c) {
-			c.TransportSocket = parts.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})
+			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})
 		} else if tls {
-			c.TransportSocket = parts.DownstreamTLS(s.mesh.Config, nil)
+			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, nil)
 		}
 		return c
 	}
-	requests := parts.MeshHTTPALPN()
-	streams := slices.DeleteFunc(parts.MeshALPN(), func(name string) bool { return slices.Contains(requests, name) })
+	requests := envoyconf.MeshHTTPALPN()
+	streams := slices.DeleteFunc(envoyconf.MeshALPN(), func(name string) bool { return slices.Contains(requests, name) })
 	switch mode {
 	case snapshot.MutualTLSStrict:
 		return []*listenerv3.FilterChain{
@@ -253,9 +253,9 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 // filters lead the connections to the application.
 func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
 	if http {
-		hcm := parts.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, parts.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port), GRPCWeb: to.grpcWeb})
+		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port), GRPCWeb: to.grpcWeb})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
-		return []*listenerv3.Filter{parts.HTTPFilter(hcm)}
+		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
-	return []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{StatPrefix: to.cluster, Targets: []parts.Target{{Cluster: to.cluster, Weight: 1}}})}
+	return []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}}})}
 }

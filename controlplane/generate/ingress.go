@@ -17,7 +17,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -72,7 +72,7 @@ type ingressEntry struct {
 // statName is a part of the names of counters.
 func (e ingressEntry) statName(s *scope) string {
 	if e.bound {
-		return e.bind + "_" + parts.Number(e.port)
+		return e.bind + "_" + envoyconf.Number(e.port)
 	}
 	return listenerName(familiesOf(s.proxy).wildcards()[0], e.port)
 }
@@ -137,7 +137,7 @@ func (in *ingress) named() {
 		if tls != nil {
 			switch in.mode(port) {
 			case snapshot.MutualTLSDisabled:
-				if _, err := parts.ServerTLS(s.mesh.Config, tls, nil); err != nil {
+				if _, err := envoyconf.ServerTLS(s.mesh.Config, tls, nil); err != nil {
 					in.leave(i, port, err.Error())
 					continue
 				}
@@ -162,7 +162,7 @@ func (in *ingress) named() {
 		seen[port] = true
 		in.addressed = in.addressed || own
 		bind := cmp.Or(l.GetBind(), s.proxy.IPs[0])
-		if _, unix := parts.UnixPath(bind); !unix && !parts.IsIP(bind) {
+		if _, unix := envoyconf.UnixPath(bind); !unix && !envoyconf.IsIP(bind) {
 			continue
 		}
 		in.entries = append(in.entries, ingressEntry{
@@ -233,11 +233,11 @@ func (in *ingress) sidecar() *snapshot.Sidecar {
 // target reads a defaultEndpoint. The wildcard address stands for the proxy's
 // own; an empty endpoint is the same port on the loopback address.
 func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address, own, ok bool) {
-	if path, unix := parts.UnixPath(endpoint); unix {
-		return parts.PipeAddress(path), false, path != ""
+	if path, unix := envoyconf.UnixPath(endpoint); unix {
+		return envoyconf.PipeAddress(path), false, path != ""
 	}
 	if endpoint == "" {
-		return parts.SocketAddress("127.0.0.1", port), false, true
+		return envoyconf.SocketAddress("127.0.0.1", port), false, true
 	}
 	i := strings.LastIndexByte(endpoint, ':')
 	if i < 0 {
@@ -249,9 +249,9 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 		return nil, false, false
 	}
 	if ip.IsUnspecified() {
-		return parts.SocketAddress(in.scope.proxy.IPs[0], uint32(n)), true, true
+		return envoyconf.SocketAddress(in.scope.proxy.IPs[0], uint32(n)), true, true
 	}
-	return parts.SocketAddress(ip.String(), uint32(n)), false, true
+	return envoyconf.SocketAddress(ip.String(), uint32(n)), false, true
 }
 
 // clusterKey decides the inbound clusters.
@@ -325,7 +325,7 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []*clusterv3.Cluster 
 	out := make([]*clusterv3.Cluster, 0, len(in.entries)+3)
 	family := familiesOf(in.scope.proxy)
 	for _, e := range in.entries {
-		name, protocol := parts.InboundName(e.port), e.protocol
+		name, protocol := envoyconf.InboundName(e.port), e.protocol
 		if e.mixed {
 			protocol = model.ProtocolUnsupported
 		}

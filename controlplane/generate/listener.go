@@ -11,8 +11,8 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -71,13 +71,13 @@ func httpProxyAddress(s *scope) string {
 
 func httpProxyListener(s *scope, port uint32) *listenerv3.Listener {
 	address := httpProxyAddress(s)
-	name := address + "_" + parts.Number(port)
-	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, parts.Filters{Plugins: s.plugins.HTTP(extension.Client, port)})
-	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
+	name := address + "_" + envoyconf.Number(port)
+	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port)})
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
 	return &listenerv3.Listener{
 		Name:             name,
-		Address:          parts.SocketAddress(address, port),
+		Address:          envoyconf.SocketAddress(address, port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{parts.HTTPFilter(hcm)}}},
+		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}}},
 	}
 }

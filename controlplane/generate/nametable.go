@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -58,7 +58,7 @@ func tableOf(proxy *model.Proxy, services []*model.Service, endpoints *snapshot.
 			host.IPs = podsOf(t, proxy, svc, endpoints.Of(svc.ServiceKey))
 		} else {
 			for _, a := range svc.AddressesFor(proxy) {
-				if parts.IsIP(a) { // and not a range
+				if envoyconf.IsIP(a) { // and not a range
 					host.IPs = append(host.IPs, a)
 				}
 			}
@@ -97,7 +97,7 @@ func podsOf(t *nds.Table, proxy *model.Proxy, svc *model.Service, set *snapshot.
 	own := map[string]bool{} // names of pods in the cluster of the proxy
 	var all []string
 	for _, ep := range set.List {
-		if !parts.IsIP(ep.Address) || ep.Draining || ep.Network != "" && proxy.Network != "" && ep.Network != proxy.Network {
+		if !envoyconf.IsIP(ep.Address) || ep.Draining || ep.Network != "" && proxy.Network != "" && ep.Network != proxy.Network {
 			continue
 		}
 		all = append(all, ep.Address)

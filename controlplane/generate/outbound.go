@@ -16,8 +16,8 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 )
 
 // The ports that redirected traffic arrives at unless the mesh says otherwise.
@@ -35,15 +35,15 @@ func (s *scope) unknownTraffic() string {
 	if p := s.sidecar.OutboundPolicy(); p != nil {
 		if to := p.GetEgressProxy(); to.GetHost() != "" {
 			host := s.mesh.ResolveHost(to.GetHost(), s.sidecar.Config.Namespace)
-			return parts.OutboundName(to.GetPort().GetNumber(), to.GetSubset(), host)
+			return envoyconf.OutboundName(to.GetPort().GetNumber(), to.GetSubset(), host)
 		}
 		if p.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY {
 			return cluster.PassthroughName
 		}
-		return parts.BlackHoleCluster
+		return envoyconf.BlackHoleCluster
 	}
 	if s.mesh.Config.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY {
-		return parts.BlackHoleCluster
+		return envoyconf.BlackHoleCluster
 	}
 	return cluster.PassthroughName
 }
@@ -59,9 +59,9 @@ func (s *scope) unknownKey() string {
 // wildcard sets the addresses of a listener that takes all.
 func (s *scope) wildcard(l *listenerv3.Listener, port uint32) {
 	addresses := familiesOf(s.proxy).wildcards()
-	l.Address = parts.SocketAddress(addresses[0], port)
+	l.Address = envoyconf.SocketAddress(addresses[0], port)
 	for _, a := range addresses[1:] {
-		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: parts.SocketAddress(a, port)})
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: envoyconf.SocketAddress(a, port)})
 	}
 }
 
@@ -70,27 +70,27 @@ func listenerName(address string, port uint32) string {
 	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() {
 		address = "[" + address + "]"
 	}
-	return address + "_" + parts.Number(port)
+	return address + "_" + envoyconf.Number(port)
 }
 
 func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
-	path, unix := parts.UnixPath(in.bind)
+	path, unix := envoyconf.UnixPath(in.bind)
 	switch {
 	case unix:
-		l.Name, l.Address = path, parts.PipeAddress(path)
+		l.Name, l.Address = path, envoyconf.PipeAddress(path)
 	case in.bind == anyAddress:
 		s.wildcard(l, in.port)
 		l.Name = listenerName(familiesOf(s.proxy).wildcards()[0], in.port)
 	default:
-		l.Name, l.Address = listenerName(in.bind, in.port), parts.SocketAddress(in.bind, in.port)
+		l.Name, l.Address = listenerName(in.bind, in.port), envoyconf.SocketAddress(in.bind, in.port)
 	}
 	var whole *listenerv3.FilterChain // matches everything
 	named := false
 	for _, c := range in.chains {
-		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, c.stream)}}
+		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, c.stream)}}
 		if c.byName {
-			chain.Filters = slices.Insert(chain.Filters, 0, parts.LookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
+			chain.Filters = slices.Insert(chain.Filters, 0, envoyconf.LookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
 		}
 		if len(c.serverNames) == 0 && len(c.prefixes) == 0 {
 			whole = chain
@@ -121,15 +121,15 @@ func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 	if whole == nil && !in.bound {
 		whole = &listenerv3.FilterChain{
 			Name:    "PassthroughFilterChain",
-			Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{StatPrefix: s.unknownTraffic(), Targets: []parts.Target{{Cluster: s.unknownTraffic(), Weight: 1}}})},
+			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: s.unknownTraffic(), Targets: []envoyconf.Target{{Cluster: s.unknownTraffic(), Weight: 1}}})},
 		}
 	}
 	l.DefaultFilterChain = whole
 	if in.routes != "" || named {
-		l.ListenerFilters = append(l.ListenerFilters, parts.TLSInspector())
+		l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector())
 	}
 	if in.routes != "" {
-		l.ListenerFilters = append(l.ListenerFilters, parts.HTTPInspector())
+		l.ListenerFilters = append(l.ListenerFilters, envoyconf.HTTPInspector())
 	}
 	if len(l.ListenerFilters) > 0 {
 		s.detection(l)
@@ -145,7 +145,7 @@ func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 // other side to speak first gets the chain for everything else after that time.
 func (s *scope) detection(l *listenerv3.Listener) {
 	l.ContinueOnListenerFiltersTimeout = true
-	if d, ok := parts.Positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
+	if d, ok := envoyconf.Positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
 		l.ListenerFiltersTimeout = d
 	}
 }
@@ -160,11 +160,11 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 
 // outboundHTTP is the filter for the requests of a listener.
 func (s *scope) outboundHTTP(in *outboundListener, name string) *listenerv3.Filter {
-	hcm := parts.OutboundHTTP(s.mesh.Config, "outbound_"+name, parts.Filters{
+	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{
 		Plugins: s.plugins.HTTP(extension.Client, in.port), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
 	})
-	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: s.routesName(in)}}
-	return parts.HTTPFilter(hcm)
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: s.routesName(in)}}
+	return envoyconf.HTTPFilter(hcm)
 }
 
 // virtualOutbound takes what the application sends anywhere, and gives it to
@@ -178,7 +178,7 @@ func (s *scope) virtualOutbound() *listenerv3.Listener {
 			blackHoleChain("virtualOutbound-blackhole", port, s),
 			{
 				Name:    "virtualOutbound-catchall-tcp",
-				Filters: []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.Stream{StatPrefix: to, Targets: []parts.Target{{Cluster: to, Weight: 1}}})},
+				Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: to, Targets: []envoyconf.Target{{Cluster: to, Weight: 1}}})},
 			},
 		},
 	}
@@ -192,7 +192,7 @@ func blackHoleChain(name string, port uint32, s *scope) *listenerv3.FilterChain 
 	return &listenerv3.FilterChain{
 		Name:             name,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
-		Filters:          []*listenerv3.Filter{parts.TCPProxy(s.mesh.Config, parts.BlackHole())},
+		Filters:          []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.BlackHole())},
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -76,7 +76,7 @@ const anyAddress = ""
 type streamChain struct {
 	serverNames []string
 	prefixes    []netip.Prefix
-	stream      parts.Stream
+	stream      envoyconf.Stream
 	// byName is true if Envoy looks up the name that TLS asks for.
 	byName bool
 	// detect is true if requests to these addresses are looked for.
@@ -200,7 +200,7 @@ func (p *planner) egress() []egress {
 // named adds a port of a service to the listener that the Sidecar names.
 func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	number := e.spec.GetPort().GetNumber()
-	path, unix := parts.UnixPath(e.spec.GetBind())
+	path, unix := envoyconf.UnixPath(e.spec.GetBind())
 	if number != 0 && number != port.Number || number == 0 && !unix || port.Protocol == model.ProtocolUDP {
 		return
 	}
@@ -212,13 +212,13 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	if bind == "0.0.0.0" || bind == "::" {
 		bind = anyAddress
 	}
-	if bind != anyAddress && !unix && !parts.IsIP(bind) {
+	if bind != anyAddress && !unix && !envoyconf.IsIP(bind) {
 		return // validation tells the author
 	}
 	l := p.at(bind, number, svc)
 	l.bound, l.locked = bound, true
 	protocol := model.ParseProtocol(cmp.Or(e.spec.GetPort().GetProtocol(), e.spec.GetPort().GetName()))
-	routes := parts.Number(number)
+	routes := envoyconf.Number(number)
 	if unix {
 		routes = path
 	}
@@ -242,7 +242,7 @@ func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
 		return
 	case port.Protocol.IsHTTP():
 		if l := p.open(anyAddress, port.Number, svc); l != nil {
-			l.serve(parts.Number(port.Number), "", svc)
+			l.serve(envoyconf.Number(port.Number), "", svc)
 			l.grpcWeb = l.grpcWeb || port.Protocol == model.ProtocolGRPCWeb
 		}
 		return
@@ -280,9 +280,9 @@ func (p *planner) stream4(bind string, svc *model.Service, port model.Port, rang
 	if port.Protocol.Sniffed() {
 		l.detect = true
 		if bind == anyAddress {
-			l.serve(parts.Number(port.Number), "", svc)
+			l.serve(envoyconf.Number(port.Number), "", svc)
 		} else {
-			l.serve(parts.HostPort(svc.Hostname, port.Number), svc.Hostname, svc)
+			l.serve(envoyconf.HostPort(svc.Hostname, port.Number), svc.Hostname, svc)
 		}
 	}
 	p.stream(l, svc, port, ranges)
@@ -297,7 +297,7 @@ const maxHeadless = 1000
 func (p *planner) headless(svc *model.Service, port model.Port, own string) []string {
 	var out []string
 	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
-		if ep.Address != own && parts.IsIP(ep.Address) {
+		if ep.Address != own && envoyconf.IsIP(ep.Address) {
 			out = append(out, ep.Address)
 		}
 	}
@@ -330,7 +330,7 @@ func (p *planner) open(bind string, port uint32, svc *model.Service) *outboundLi
 func (l *outboundListener) serve(routes, host string, svc *model.Service) {
 	if l.routes != "" && l.routes != routes {
 		// Two hosts have one address: their requests are told apart by host.
-		routes, host = parts.HostPort(l.bind, l.port), ""
+		routes, host = envoyconf.HostPort(l.bind, l.port), ""
 	}
 	l.routes, l.host = routes, host
 	if n := len(l.services); n == 0 || l.services[n-1] != svc { // they come in order

@@ -10,7 +10,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -77,7 +77,7 @@ func (g *Generator) proxylessListeners(s *scope) *part {
 	p := &part{}
 	for _, h := range hosts {
 		for _, name := range h.domains {
-			r, err := g.table.Put(xds.TypeListener, name, apiListener(name, parts.OutboundName(h.Port, "", h.Name)))
+			r, err := g.table.Put(xds.TypeListener, name, apiListener(name, envoyconf.OutboundName(h.Port, "", h.Name)))
 			p.take(h, r, err)
 		}
 	}
@@ -90,9 +90,9 @@ func (p *part) take(h *virtualHost, r *xds.Resource, err error) {
 	case err == nil:
 		p.resources = append(p.resources, r)
 	case h.Service != nil:
-		p.problems = append(p.problems, parts.Left(h.Service.Source, err))
+		p.problems = append(p.problems, envoyconf.Left(h.Service.Source, err))
 	default:
-		p.problems = append(p.problems, parts.Left(h.Rules.Config.Key, err))
+		p.problems = append(p.problems, envoyconf.Left(h.Rules.Config.Key, err))
 	}
 }
 
@@ -100,8 +100,8 @@ func (p *part) take(h *virtualHost, r *xds.Resource, err error) {
 func apiListener(name, routes string) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix:     routes,
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: routes}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: routes}},
 	}
-	parts.Filters{Library: parts.LibraryClient}.Apply(hcm)
-	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: parts.Pack(hcm)}}
+	envoyconf.Filters{Library: envoyconf.LibraryClient}.Apply(hcm)
+	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: envoyconf.Pack(hcm)}}
 }

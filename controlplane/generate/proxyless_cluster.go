@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -69,7 +69,7 @@ func (src proxylessSource) members(name string) []*clusterv3.Cluster {
 		return []*clusterv3.Cluster{{
 			Name:                 name,
 			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
-			EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: parts.OverADS(), ServiceName: name},
+			EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: envoyconf.OverADS(), ServiceName: name},
 		}}
 	case 1:
 		return []*clusterv3.Cluster{oneNameCluster(name, names[0])}
@@ -77,11 +77,11 @@ func (src proxylessSource) members(name string) []*clusterv3.Cluster {
 	front := &aggregatev3.ClusterConfig{}
 	var out []*clusterv3.Cluster
 	for _, ep := range names {
-		c := oneNameCluster(name+"|"+parts.HostPort(ep.Address, ep.Port), ep)
+		c := oneNameCluster(name+"|"+envoyconf.HostPort(ep.Address, ep.Port), ep)
 		front.Clusters, out = append(front.Clusters, c.GetName()), append(out, c)
 	}
 	return append(out, &clusterv3.Cluster{Name: name, ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{
-		ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.clusters.aggregate", TypedConfig: parts.Pack(front)},
+		ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.clusters.aggregate", TypedConfig: envoyconf.Pack(front)},
 	}})
 }
 
@@ -119,11 +119,11 @@ func (src proxylessSource) build(c *clusterv3.Cluster) *clusterv3.Cluster {
 	if p.TLS.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
 		names := p.TLS.GetSubjectAltNames()
 		if len(names) == 0 {
-			names = parts.Identities(src.Config, src.Service, src.Accounts)
+			names = envoyconf.Identities(src.Config, src.Service, src.Accounts)
 		}
-		c.TransportSocket = parts.TLSSocket(&tlsv3.UpstreamTlsContext{
-			Sni:              cmp.Or(p.TLS.GetSni(), parts.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)),
-			CommonTlsContext: proxylessTLS(parts.Accepted(names, src.Denied, src.Config)),
+		c.TransportSocket = envoyconf.TLSSocket(&tlsv3.UpstreamTlsContext{
+			Sni:              cmp.Or(p.TLS.GetSni(), envoyconf.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)),
+			CommonTlsContext: proxylessTLS(envoyconf.Accepted(names, src.Denied, src.Config)),
 		})
 	}
 	return c
@@ -194,12 +194,12 @@ func proxylessTLS(names []string) *tlsv3.CommonTlsContext {
 	}
 	var matchers []*matcherv3.StringMatcher
 	for _, name := range names {
-		matchers = append(matchers, parts.Exactly(name))
+		matchers = append(matchers, envoyconf.Exactly(name))
 	}
 	return &tlsv3.CommonTlsContext{
-		TlsCertificateProviderInstance: plugin(parts.SecretIdentity),
+		TlsCertificateProviderInstance: plugin(envoyconf.SecretIdentity),
 		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-			CaCertificateProviderInstance: plugin(parts.SecretRoots),
+			CaCertificateProviderInstance: plugin(envoyconf.SecretRoots),
 			//lint:ignore SA1019 gRPC reads this field and not the typed one (gRFC A29)
 			MatchSubjectAltNames: matchers,
 		}},
@@ -250,8 +250,8 @@ func dialed(list []*model.Endpoint, port uint32) []*model.Endpoint {
 	seen := map[string]bool{}
 	var out []*model.Endpoint
 	for _, ep := range list {
-		_, unix := parts.UnixPath(ep.Address)
-		at := parts.HostPort(ep.Address, ep.Port)
+		_, unix := envoyconf.UnixPath(ep.Address)
+		at := envoyconf.HostPort(ep.Address, ep.Port)
 		if unix || ep.Address == "" || ep.ServicePort != port || seen[at] {
 			continue
 		}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -32,7 +32,7 @@ func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
 			routes = append(routes, forGRPC(r)...)
 		}
 		vh.Routes = routes
-		name := parts.OutboundName(h.Port, "", h.Name)
+		name := envoyconf.OutboundName(h.Port, "", h.Name)
 		r, err := g.table.Put(xds.TypeRoute, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}})
 		p.take(h, r, err)
 	}
@@ -114,11 +114,11 @@ func forAction(action *routev3.RouteAction) {
 // may have: it would refuse all routes because of another. Who does not know this
 // one goes without.
 func faultAlone(r *routev3.Route) {
-	fault := r.GetTypedPerFilterConfig()[parts.FaultFilter]
+	fault := r.GetTypedPerFilterConfig()[envoyconf.FaultFilter]
 	r.TypedPerFilterConfig = nil
 	if fault != nil {
 		r.TypedPerFilterConfig = map[string]*anypb.Any{
-			parts.FaultFilter: parts.Pack(&routev3.FilterConfig{Config: fault, IsOptional: true}),
+			envoyconf.FaultFilter: envoyconf.Pack(&routev3.FilterConfig{Config: fault, IsOptional: true}),
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -52,7 +52,7 @@ func serversOf(s *scope) []server {
 			continue
 		}
 		port, err := strconv.ParseUint(number, 10, 16)
-		if err != nil || port == 0 || parts.HostPort(host, uint32(port)) != address {
+		if err != nil || port == 0 || envoyconf.HostPort(host, uint32(port)) != address {
 			continue
 		}
 		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port))})
@@ -90,7 +90,7 @@ func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 		l := serverListener(at, g.deniedIn(s.mesh))
 		r, err := g.table.Put(xds.TypeListener, l.GetName(), l)
 		if err != nil {
-			p.problems = append(p.problems, parts.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
+			p.problems = append(p.problems, envoyconf.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
 			continue
 		}
 		p.resources = append(p.resources, r)
@@ -99,23 +99,23 @@ func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 
 // serverListener takes what comes for a server. The library compares the address
 // with its own, byte by byte, and hands every request to the application.
-func serverListener(at server, denied *parts.Denied) *listenerv3.Listener {
+func serverListener(at server, denied *envoyconf.Denied) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
-		StatPrefix:     "inbound_" + parts.HostPort(at.host, at.port),
+		StatPrefix:     "inbound_" + envoyconf.HostPort(at.host, at.port),
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
 	}
-	filters := parts.Filters{Library: parts.LibraryServer}
+	filters := envoyconf.Filters{Library: envoyconf.LibraryServer}
 	if at.secure {
 		filters.Denied = denied
 	}
 	filters.Apply(hcm)
-	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{parts.HTTPFilter(hcm)}}
+	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}}
 	if at.secure {
 		chain.Name, chain.TransportSocket = "inbound-mtls", serverTLS()
 	}
 	return &listenerv3.Listener{
-		Name:             ServerPrefix + parts.HostPort(at.host, at.port),
-		Address:          parts.SocketAddress(at.host, at.port),
+		Name:             ServerPrefix + envoyconf.HostPort(at.host, at.port),
+		Address:          envoyconf.SocketAddress(at.host, at.port),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		FilterChains:     []*listenerv3.FilterChain{chain},
 	}
@@ -136,7 +136,7 @@ func toApplication() *routev3.RouteConfiguration {
 func serverTLS() *corev3.TransportSocket {
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: parts.Pack(&tlsv3.DownstreamTlsContext{
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: envoyconf.Pack(&tlsv3.DownstreamTlsContext{
 			CommonTlsContext:         proxylessTLS(nil),
 			RequireClientCertificate: wrapperspb.Bool(true),
 		})},

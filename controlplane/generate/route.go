@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -54,11 +54,11 @@ func (g *Generator) routes(s *scope) *xds.Set {
 			config := c.message(s.proxy.VHDS)
 			if !s.proxy.VHDS {
 				config.VirtualHosts = c.hosts()
-				parts.ApplyHosts(config.VirtualHosts, s.settings)
+				envoyconf.ApplyHosts(config.VirtualHosts, s.settings)
 			}
 			r, err := g.table.Put(xds.TypeRoute, config.GetName(), config)
 			if err != nil {
-				out.problems = append(out.problems, parts.Left(model.Key{}, err))
+				out.problems = append(out.problems, envoyconf.Left(model.Key{}, err))
 				if prev != nil {
 					r = prev.Get(config.GetName()) // the last good routes
 				}
@@ -108,7 +108,7 @@ func (c configuration) message(vhds bool) *routev3.RouteConfiguration {
 		IgnorePortInHostMatching:       !c.withPorts,
 	}
 	if vhds {
-		out.Vhds = &routev3.Vhds{ConfigSource: parts.OverADS()}
+		out.Vhds = &routev3.Vhds{ConfigSource: envoyconf.OverADS()}
 	}
 	return out
 }
@@ -173,7 +173,7 @@ func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
 // they were going, or refuses them.
 func (b *routeBuilder) unknown() *routev3.VirtualHost {
 	to := b.scope.unknownTraffic()
-	if to == parts.BlackHoleCluster {
+	if to == envoyconf.BlackHoleCluster {
 		return blockAll()
 	}
 	return &routev3.VirtualHost{
@@ -287,7 +287,7 @@ func (b *routeBuilder) servedBy(host string) bool {
 
 // build makes a virtual host; nil when no valid one can be made.
 func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
-	vh := &routev3.VirtualHost{Name: parts.HostPort(h.Name, h.Port), Domains: h.domains, IncludeRequestAttemptCount: true}
+	vh := &routev3.VirtualHost{Name: envoyconf.HostPort(h.Name, h.Port), Domains: h.domains, IncludeRequestAttemptCount: true}
 	if h.Rules != nil {
 		vh.Routes = b.Routes(&h.Host)
 	}
@@ -311,7 +311,7 @@ func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
 		case h.Rules != nil:
 			object = h.Rules.Config.Key
 		}
-		b.Problems = append(b.Problems, parts.Left(object, err))
+		b.Problems = append(b.Problems, envoyconf.Left(object, err))
 		return nil
 	}
 	return vh
@@ -336,7 +336,7 @@ func inboundRoutes(to inboundTarget) *routev3.RouteConfiguration {
 		Name:             to.route,
 		ValidateClusters: wrapperspb.Bool(false),
 		VirtualHosts: []*routev3.VirtualHost{{
-			Name:    "inbound|http|" + parts.Number(to.servicePort),
+			Name:    "inbound|http|" + envoyconf.Number(to.servicePort),
 			Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Name:      "default",

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -118,7 +118,7 @@ func (r *router) source() *gateway.Source {
 		Timeout:  r.timeout,
 		Topology: r.settings.GatewayTopology(),
 	}
-	in.Plugins = func(port uint32) parts.Plugins { return r.plugins.HTTP(extension.Client, port) }
+	in.Plugins = func(port uint32) envoyconf.Plugins { return r.plugins.HTTP(extension.Client, port) }
 	if r.proxy.VHDS {
 		in.RouteName = func(name string) string { return name + vhdsSuffix }
 	}
@@ -145,8 +145,8 @@ func (g *Generator) routerListeners(r *router) *xds.Set {
 		listeners, problems := r.merged.Listeners(r.source())
 		out := &part{problems: slices.Concat(r.merged.Problems, problems)}
 		for _, l := range listeners {
-			if err := parts.ApplyListener(l, r.settings, true); err != nil {
-				out.problems = append(out.problems, parts.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))
+			if err := envoyconf.ApplyListener(l, r.settings, true); err != nil {
+				out.problems = append(out.problems, envoyconf.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))
 				continue
 			}
 			g.deniedIn(r.mesh).Guard(l)
@@ -161,14 +161,14 @@ func (g *Generator) routerRoutes(r *router) *xds.Set {
 		out := &part{}
 		if r.proxy.VHDS {
 			for _, c := range r.merged.Frames(r.source()) {
-				c.Vhds = &routev3.Vhds{ConfigSource: parts.OverADS()}
+				c.Vhds = &routev3.Vhds{ConfigSource: envoyconf.OverADS()}
 				g.putOrKeep(out, prev, xds.TypeRoute, c.GetName(), c)
 			}
 			return xds.NewSet(prev, out.resources, out.problems)
 		}
 		configurations, problems := r.merged.Routes(r.source())
 		for _, c := range configurations {
-			parts.ApplyHosts(c.GetVirtualHosts(), r.settings)
+			envoyconf.ApplyHosts(c.GetVirtualHosts(), r.settings)
 			g.putOrKeep(out, prev, xds.TypeRoute, c.GetName(), c)
 		}
 		return xds.NewSet(prev, out.resources, slices.Concat(problems, out.problems))
@@ -184,7 +184,7 @@ func (g *Generator) routerHosts(r *router) *xds.Set {
 		configurations, problems := r.merged.Routes(r.source())
 		out := &part{problems: problems}
 		for _, c := range configurations {
-			parts.ApplyHosts(c.GetVirtualHosts(), r.settings)
+			envoyconf.ApplyHosts(c.GetVirtualHosts(), r.settings)
 			for _, vh := range c.GetVirtualHosts() {
 				vh.Name = c.GetName() + "/" + vh.GetName()
 				g.putOrKeep(out, prev, xds.TypeVirtualHost, vh.GetName(), vh)
@@ -199,7 +199,7 @@ func (g *Generator) routerHosts(r *router) *xds.Set {
 func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL, name string, msg proto.Message) {
 	res, err := g.table.Put(typeURL, name, msg)
 	if err != nil {
-		out.problems = append(out.problems, parts.Left(model.Key{}, err))
+		out.problems = append(out.problems, envoyconf.Left(model.Key{}, err))
 		if prev != nil {
 			res = prev.Get(name)
 		}
@@ -227,13 +227,13 @@ func (g *Generator) routerClusters(r *router) *xds.Set {
 			}
 		}
 		for _, p := range r.merged.Passthroughs(in) {
-			res := byName[parts.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname)]
+			res := byName[envoyconf.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname)]
 			if res == nil {
 				continue // there is none that could be secured as its rule says
 			}
 			opaque, err := g.renamed(res, xds.TypeCluster, p.Name, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
 			if err != nil {
-				out.problems = append(out.problems, parts.Left(p.Service.Source, err))
+				out.problems = append(out.problems, envoyconf.Left(p.Service.Source, err))
 				continue
 			}
 			out.resources = append(out.resources, opaque)
@@ -276,7 +276,7 @@ func (g *Generator) routerEndpoints(r *router) *xds.Set {
 			}
 		}
 		for _, p := range r.merged.Passthroughs(r.source()) {
-			res := all.Get(parts.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname))
+			res := all.Get(envoyconf.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname))
 			if res == nil {
 				continue // Envoy resolves them
 			}
@@ -286,7 +286,7 @@ func (g *Generator) routerEndpoints(r *router) *xds.Set {
 				return cla
 			})
 			if err != nil {
-				out.problems = append(out.problems, parts.Left(p.Service.Source, err))
+				out.problems = append(out.problems, envoyconf.Left(p.Service.Source, err))
 				continue
 			}
 			out.resources = append(out.resources, same)

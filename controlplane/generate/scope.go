@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -149,7 +149,7 @@ func newView(s *scope) *view {
 
 // add adds a cluster, unless its TLS cannot be served, which the snapshot reports.
 func (v *view) add(s *scope, svc *model.Service, port model.Port, rule *snapshot.DestinationRule, subset string) {
-	ref := clusterRef{name: parts.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule}
+	ref := clusterRef{name: envoyconf.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule}
 	if rule != nil && !ref.policy().Serves(s.viewer) {
 		return
 	}

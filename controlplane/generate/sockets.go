@@ -11,7 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -58,7 +58,7 @@ func socketOf(a *corev3.Address) string {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		host = ip.String()
 	}
-	return parts.HostPort(host, a.GetSocketAddress().GetPortValue())
+	return envoyconf.HostPort(host, a.GetSocketAddress().GetPortValue())
 }
 
 // madeListener is a listener, or why there is none, and the addresses that it
@@ -94,7 +94,7 @@ func (g *Generator) planned(s *scope, p *plan) []madeListener {
 // madeOf makes a resource of a listener.
 func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
 	m := madeListener{sockets: socketsOf(l)}
-	if m.err = parts.ApplyListener(l, s.settings, false); m.err == nil {
+	if m.err = envoyconf.ApplyListener(l, s.settings, false); m.err == nil {
 		g.deniedIn(s.mesh).Guard(l)
 		m.resource, m.err = g.table.Put(xds.TypeListener, l.GetName(), l)
 	}
@@ -107,7 +107,7 @@ func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
 func (g *Generator) apart(s *scope, p *plan, own []*listenerv3.Listener) *part {
 	taken, out := sockets{}, &part{}
 	for _, wildcard := range []string{"0.0.0.0", "::"} {
-		taken[parts.HostPort(wildcard, readyPort)], taken[parts.HostPort(wildcard, metricsPort)] = true, true
+		taken[envoyconf.HostPort(wildcard, readyPort)], taken[envoyconf.HostPort(wildcard, metricsPort)] = true, true
 	}
 	put := func(object model.Key, m madeListener) {
 		switch {
@@ -117,7 +117,7 @@ func (g *Generator) apart(s *scope, p *plan, own []*listenerv3.Listener) *part {
 				Reason: "the proxy has another listener at " + m.sockets[0] + " already, and this one is left out: use another port, or an address of its own",
 			})
 		case m.err != nil:
-			out.problems = append(out.problems, parts.Left(s.author(model.Key{}), m.err))
+			out.problems = append(out.problems, envoyconf.Left(s.author(model.Key{}), m.err))
 		default:
 			out.resources = append(out.resources, m.resource)
 		}

@@ -11,7 +11,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -68,7 +68,7 @@ func (p *planner) conflict(l *outboundListener, lost, won streamChain) {
 	where := cmp.Or(l.bind, "every address")
 	p.plan.problems = append(p.plan.problems, model.Problem{
 		Object: lost.from, Warning: true, Code: model.ConflictOutbound,
-		Reason: "port " + parts.Number(l.port) + " of " + where + " already leads to what " + won.from.String() +
+		Reason: "port " + envoyconf.Number(l.port) + " of " + where + " already leads to what " + won.from.String() +
 			" says, and connections to both look the same: give one of them an address of its own (spec.addresses) or another port",
 	})
 }

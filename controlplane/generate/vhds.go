@@ -4,7 +4,7 @@
 package generate
 
 import (
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -29,7 +29,7 @@ func (g *Generator) virtualHosts(s *scope) *xds.Set {
 		var resources []*xds.Resource
 		for _, c := range b.configurations(p) {
 			hosts := c.hosts()
-			parts.ApplyHosts(hosts, s.settings)
+			envoyconf.ApplyHosts(hosts, s.settings)
 			for _, vh := range hosts {
 				vh.Name = c.fullName(true) + "/" + vh.GetName()
 				r, err := g.table.Put(xds.TypeVirtualHost, vh.GetName(), vh)
@@ -37,7 +37,7 @@ func (g *Generator) virtualHosts(s *scope) *xds.Set {
 					resources = append(resources, r)
 					continue
 				}
-				problems := append(b.Problems, parts.Left(model.Key{}, err))
+				problems := append(b.Problems, envoyconf.Left(model.Key{}, err))
 				if prev != nil {
 					return xds.NewSet(prev, prev.Resources, problems) // the last good ones: domains go with each other
 				}

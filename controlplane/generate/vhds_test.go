@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -133,7 +133,7 @@ func renameRoutes(t *testing.T, l *listenerv3.Listener) {
 			}
 			if rds := hcm.GetRds(); rds != nil {
 				rds.RouteConfigName = strings.TrimSuffix(rds.GetRouteConfigName(), vhdsSuffix)
-				f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: parts.Pack(hcm)}
+				f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(hcm)}
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -43,7 +43,7 @@ func (s *Server) denied(caller *authn.Caller) error {
 
 func (s *Server) deniedIdentity(id certs.ID) error {
 	list := s.denyList.List()
-	if list.Len() > 0 && list.Denies(id, parts.TrustDomains(s.settings.Current().Mesh)) {
+	if list.Len() > 0 && list.Denies(id, envoyconf.TrustDomains(s.settings.Current().Mesh)) {
 		return fmt.Errorf("%s is on the deny list of this mesh", id)
 	}
 	return nil

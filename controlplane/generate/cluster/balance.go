@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -80,7 +80,7 @@ func warmup(lb *networkingv1alpha3.LoadBalancerSettings) *clusterv3.Cluster_Slow
 	if w == nil {
 		w = &networkingv1alpha3.WarmupConfiguration{Duration: lb.GetWarmupDurationSecs()}
 	}
-	d, ok := parts.Positive(w.GetDuration())
+	d, ok := envoyconf.Positive(w.GetDuration())
 	if !ok {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -65,7 +65,7 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 // BlackHole is the cluster without endpoints.
 func BlackHole() *clusterv3.Cluster {
 	return &clusterv3.Cluster{
-		Name:                 parts.BlackHoleCluster,
+		Name:                 envoyconf.BlackHoleCluster,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(10 * time.Second),
 	}

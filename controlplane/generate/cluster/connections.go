@@ -13,17 +13,17 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // applyConnections sets what holds for the connections of a cluster.
 func (p Policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshConfig) {
-	if d, ok := parts.Positive(mesh.GetConnectTimeout()); ok {
+	if d, ok := envoyconf.Positive(mesh.GetConnectTimeout()); ok {
 		c.ConnectTimeout = d
 	}
-	if d, ok := parts.Positive(p.Pool.GetTcp().GetConnectTimeout()); ok {
+	if d, ok := envoyconf.Positive(p.Pool.GetTcp().GetConnectTimeout()); ok {
 		c.ConnectTimeout = d
 	}
 	keepalive := mesh.GetTcpKeepalive()
@@ -74,8 +74,8 @@ func (p Policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConf
 func (p Policy) commonHTTP() *corev3.HttpProtocolOptions {
 	pool := p.Pool.GetHttp()
 	common := &corev3.HttpProtocolOptions{
-		IdleTimeout:           parts.Bounded(pool.GetIdleTimeout()),
-		MaxConnectionDuration: parts.Bounded(p.Pool.GetTcp().GetMaxConnectionDuration()),
+		IdleTimeout:           envoyconf.Bounded(pool.GetIdleTimeout()),
+		MaxConnectionDuration: envoyconf.Bounded(p.Pool.GetTcp().GetMaxConnectionDuration()),
 	}
 	if n := pool.GetMaxRequestsPerConnection(); n > 0 {
 		common.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))
@@ -92,8 +92,8 @@ func (p Policy) http2() *corev3.Http2ProtocolOptions {
 	if n := pool.GetMaxConcurrentStreams(); n > 0 {
 		h2.MaxConcurrentStreams = wrapperspb.UInt32(uint32(n))
 	}
-	interval, ok := parts.Positive(pool.GetHttp2KeepAlive().GetInterval())
-	timeout, both := parts.Positive(pool.GetHttp2KeepAlive().GetTimeout())
+	interval, ok := envoyconf.Positive(pool.GetHttp2KeepAlive().GetInterval())
+	timeout, both := envoyconf.Positive(pool.GetHttp2KeepAlive().GetTimeout())
 	if ok && both {
 		h2.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: interval, Timeout: timeout}
 	}
@@ -112,7 +112,7 @@ func (p Policy) errorCodes() *httpv3.HttpProtocolOptions_OutlierDetection {
 		matches = append(matches, &matcherv3.MatchPredicate{Rule: &matcherv3.MatchPredicate_HttpResponseHeadersMatch{
 			HttpResponseHeadersMatch: &matcherv3.HttpHeadersMatch{Headers: []*routev3.HeaderMatcher{{
 				Name:                 ":status",
-				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: parts.Exactly(parts.Number(code))},
+				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: envoyconf.Exactly(envoyconf.Number(code))},
 			}}},
 		}})
 	}

@@ -20,7 +20,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -72,7 +72,7 @@ func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoa
 	case model.ResolutionDynamicDNS:
 		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.clusters.dynamic_forward_proxy",
-			TypedConfig: parts.Pack(&forwardv3.ClusterConfig{
+			TypedConfig: envoyconf.Pack(&forwardv3.ClusterConfig{
 				ClusterImplementationSpecifier: &forwardv3.ClusterConfig_DnsCacheConfig{DnsCacheConfig: NameCache(src.Config, src.Viewer)},
 				// The name that certificates have to carry is set below as for
 				// every cluster, which Envoy does not count.
@@ -85,7 +85,7 @@ func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoa
 		provided(c)
 	case model.ResolutionStatic:
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: parts.OverADS(), ServiceName: c.GetName()}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: envoyconf.OverADS(), ServiceName: c.GetName()}
 	}
 }
 
@@ -112,12 +112,12 @@ func byName(src Source) *clusterv3.Cluster_ClusterType {
 		dns.DnsLookupFamily = dnscommonv3.DnsLookupFamily_V6_ONLY
 	}
 	return &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
-		Name: "envoy.clusters.dns", TypedConfig: parts.Pack(dns),
+		Name: "envoy.clusters.dns", TypedConfig: envoyconf.Pack(dns),
 	}}
 }
 
 func refreshRate(mesh *meshv1alpha1.MeshConfig) *durationpb.Duration {
-	if d, ok := parts.Positive(mesh.GetDnsRefreshRate()); ok {
+	if d, ok := envoyconf.Positive(mesh.GetDnsRefreshRate()); ok {
 		return d
 	}
 	return durationpb.New(60 * time.Second)

@@ -15,7 +15,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -144,7 +144,7 @@ func locality(t *testing.T, rnd *rand.Rand, src Source) {
 		place := places[rnd.IntN(len(places))]
 		group := &endpointv3.LocalityLbEndpoints{Locality: parseLocality(place)}
 		for range 1 + rnd.IntN(3) {
-			ep := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: parts.SocketAddress("10.0.0.1", 80)}}}
+			ep := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: envoyconf.SocketAddress("10.0.0.1", 80)}}}
 			behind[ep] = &model.Endpoint{Locality: place, Labels: map[string]string{"a": "a", "v1": []string{"a", "b"}[rnd.IntN(2)]}}
 			group.LbEndpoints = append(group.LbEndpoints, ep)
 		}

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -61,7 +61,7 @@ func InboundOriginal(name string, protocol model.Protocol, v4, v6 bool, mesh *me
 	c := toOriginal(name, protocol, mesh, first(own))
 	c.UpstreamBindConfig = fromInbound(v6 && !v4)
 	if v4 && v6 {
-		c.UpstreamBindConfig.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: parts.SocketAddress(inboundSource6, 0).GetSocketAddress()}}
+		c.UpstreamBindConfig.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: envoyconf.SocketAddress(inboundSource6, 0).GetSocketAddress()}}
 	}
 	return c
 }
@@ -100,7 +100,7 @@ func toOriginal(name string, protocol model.Protocol, mesh *meshv1alpha1.MeshCon
 // setHTTP says which HTTP a cluster speaks; nil says nothing.
 func setHTTP(c *clusterv3.Cluster, options *httpv3.HttpProtocolOptions) {
 	if options != nil {
-		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{HTTPOptionsKey: parts.Pack(options)}
+		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{HTTPOptionsKey: envoyconf.Pack(options)}
 	}
 }
 
@@ -109,5 +109,5 @@ func fromInbound(v6 bool) *corev3.BindConfig {
 	if v6 {
 		source = inboundSource6
 	}
-	return &corev3.BindConfig{SourceAddress: parts.SocketAddress(source, 0).GetSocketAddress()}
+	return &corev3.BindConfig{SourceAddress: envoyconf.SocketAddress(source, 0).GetSocketAddress()}
 }

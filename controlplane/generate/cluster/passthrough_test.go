@@ -12,7 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -46,7 +46,7 @@ func TestToOriginal(t *testing.T) {
 		{InboundPassthrough(true, mesh, own), InboundPassthrough6, "::6", 7, "as client", 5 * time.Minute},
 		{InboundOriginal("inbound|80||", model.ProtocolHTTP, true, false, mesh, own), "inbound|80||", "127.0.0.6", 7, "1", 0},
 		{InboundOriginal("inbound|80||", model.ProtocolGRPC, false, true, mesh), "inbound|80||", "::6", 1<<32 - 1, "2", 0},
-		{Inbound("inbound|80||", parts.SocketAddress("127.0.0.1", 80), model.ProtocolHTTP, mesh, own), "inbound|80||", "", 7, "1", 0},
+		{Inbound("inbound|80||", envoyconf.SocketAddress("127.0.0.1", 80), model.ProtocolHTTP, mesh, own), "inbound|80||", "", 7, "1", 0},
 	} {
 		c := tc.c
 		if err := c.ValidateAll(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -110,8 +110,8 @@ func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
 		return
 	}
 	out := &clusterv3.OutlierDetection{
-		Interval:             parts.Bounded(o.GetInterval()),
-		BaseEjectionTime:     parts.Bounded(o.GetBaseEjectionTime()),
+		Interval:             envoyconf.Bounded(o.GetInterval()),
+		BaseEjectionTime:     envoyconf.Bounded(o.GetBaseEjectionTime()),
 		EnforcingSuccessRate: wrapperspb.UInt32(0),
 	}
 	out.Consecutive_5Xx, out.EnforcingConsecutive_5Xx = threshold(o.GetConsecutive_5XxErrors())

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -68,7 +68,7 @@ func autoTLS(c *clusterv3.Cluster, src Source, p Policy) {
 	default:
 		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 			{Name: "tlsMode-istio", Match: TLSModeIstio(), TransportSocket: meshTLS(src, p)},
-			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: parts.Plaintext()},
+			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: envoyconf.Plaintext()},
 		}
 	}
 }
@@ -82,13 +82,13 @@ func TLSModeIstio() *structpb.Struct {
 func meshTLS(src Source, p Policy) *corev3.TransportSocket {
 	sni := p.TLS.GetSni()
 	if sni == "" {
-		sni = parts.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)
+		sni = envoyconf.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)
 	}
 	names := p.TLS.GetSubjectAltNames()
 	if len(names) == 0 {
-		names = parts.Identities(src.Config, src.Service, src.Accounts)
+		names = envoyconf.Identities(src.Config, src.Service, src.Accounts)
 	}
-	return parts.UpstreamTLS(src.Config, sni, parts.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
+	return envoyconf.UpstreamTLS(src.Config, sni, envoyconf.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
 }
 
 func meshALPN(src Source, p Policy) []string {
@@ -97,11 +97,11 @@ func meshALPN(src Source, p Policy) []string {
 	case !protocol.IsHTTP() || p.asClient(protocol):
 		// Without a name that both sides know, the other side looks at the
 		// bytes to find out the protocol.
-		return []string{parts.ALPNMesh}
+		return []string{envoyconf.ALPNMesh}
 	case p.speaksHTTP2(protocol, src.Config):
-		return []string{parts.ALPNMeshHTTP2, parts.ALPNMesh, "h2"}
+		return []string{envoyconf.ALPNMeshHTTP2, envoyconf.ALPNMesh, "h2"}
 	default:
-		return []string{parts.ALPNMeshHTTP1, parts.ALPNMesh, "http/1.1"}
+		return []string{envoyconf.ALPNMeshHTTP1, envoyconf.ALPNMesh, "http/1.1"}
 	}
 }
 
@@ -110,7 +110,7 @@ func meshALPN(src Source, p Policy) []string {
 // that the rule names, or those of the machine, and carry the expected name.
 func originate(src Source, p Policy, http *httpv3.HttpProtocolOptions) *corev3.TransportSocket {
 	tls := p.TLS
-	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: parts.DefaultTLS(src.Config)}}
+	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: envoyconf.DefaultTLS(src.Config)}}
 	if p.speaksHTTP2(src.Port.Protocol, src.Config) {
 		ctx.CommonTlsContext.AlpnProtocols = []string{"h2"}
 	}
@@ -119,31 +119,31 @@ func originate(src Source, p Policy, http *httpv3.HttpProtocolOptions) *corev3.T
 		credential = "kubernetes://" + credential
 	}
 	if tls.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL {
-		own := parts.AgentSecret("file-cert:" + tls.GetClientCertificate() + "~" + tls.GetPrivateKey())
+		own := envoyconf.AgentSecret("file-cert:" + tls.GetClientCertificate() + "~" + tls.GetPrivateKey())
 		if credential != "" {
-			own = parts.ControlSecret(credential)
+			own = envoyconf.ControlSecret(credential)
 		}
 		ctx.CommonTlsContext.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{own}
 	}
 	names := serverNames(src, p, ctx, http)
 	if tls.GetInsecureSkipVerify().GetValue() {
-		return parts.TLSSocket(ctx)
+		return envoyconf.TLSSocket(ctx)
 	}
 	roots := systemRoots
 	if file := tls.GetCaCertificates(); file != "" {
 		roots = file
 	}
 	validation := &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-		DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: parts.SubjectAltNames(names)},
-		ValidationContextSdsSecretConfig: parts.AgentSecret("file-root:" + roots),
+		DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: envoyconf.SubjectAltNames(names)},
+		ValidationContextSdsSecretConfig: envoyconf.AgentSecret("file-root:" + roots),
 	}
 	if credential != "" {
-		validation.ValidationContextSdsSecretConfig = parts.ControlSecret(credential + "-cacert")
+		validation.ValidationContextSdsSecretConfig = envoyconf.ControlSecret(credential + "-cacert")
 	} else if crl := tls.GetCaCrl(); crl != "" {
 		validation.DefaultValidationContext.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: crl}}
 	}
 	ctx.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{CombinedValidationContext: validation}
-	return parts.TLSSocket(ctx)
+	return envoyconf.TLSSocket(ctx)
 }
 
 // serverNames says which server is asked for, and which names its certificate

@@ -10,7 +10,7 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // Tunneling asks the endpoints for a tunnel to another host before anything of a
@@ -22,7 +22,7 @@ func (p Policy) Tunneling() *tcpproxyv3.TcpProxy_TunnelingConfig {
 		return nil
 	}
 	return &tcpproxyv3.TcpProxy_TunnelingConfig{
-		Hostname: parts.HostPort(t.GetTargetHost(), t.GetTargetPort()),
+		Hostname: envoyconf.HostPort(t.GetTargetHost(), t.GetTargetPort()),
 		UsePost:  t.GetProtocol() == "POST",
 	}
 }
@@ -41,7 +41,7 @@ func (p Policy) applyProxyProtocol(c *clusterv3.Cluster) {
 	}
 	inner := c.GetTransportSocket()
 	if inner == nil {
-		inner = parts.Plaintext()
+		inner = envoyconf.Plaintext()
 	}
 	c.TransportSocket = p.withAddress(inner)
 }
@@ -53,7 +53,7 @@ func (p Policy) withAddress(inner *corev3.TransportSocket) *corev3.TransportSock
 	}
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.upstream_proxy_protocol",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: parts.Pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: envoyconf.Pack(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
 			Config: &corev3.ProxyProtocolConfig{Version: version}, TransportSocket: inner,
 		})},
 	}

@@ -17,7 +17,7 @@ import (
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -49,10 +49,10 @@ func Config(p *snapshot.WasmPlugin, old bool) (*corev3.TypedExtensionConfig, []m
 		Name: p.Name, RootId: p.Spec.GetPluginName(), Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm},
 	}
 	if p.Settings != "" {
-		config.Configuration = parts.Pack(wrapperspb.String(p.Settings))
+		config.Configuration = envoyconf.Pack(wrapperspb.String(p.Settings))
 	}
 	failStrategy(p, config, old)
-	return &corev3.TypedExtensionConfig{Name: p.Name, TypedConfig: parts.Pack(&httpwasmv3.Wasm{Config: config})}, problems
+	return &corev3.TypedExtensionConfig{Name: p.Name, TypedConfig: envoyconf.Pack(&httpwasmv3.Wasm{Config: config})}, problems
 }
 
 // code says where the module is.

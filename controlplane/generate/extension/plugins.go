@@ -13,7 +13,7 @@ import (
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -58,14 +58,14 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Plugins {
 
 // HTTP returns the filters for the requests that come to a port; 0 is one that is
 // not known.
-func (p Plugins) HTTP(side Side, port uint32) parts.Plugins {
-	var out parts.Plugins
+func (p Plugins) HTTP(side Side, port uint32) envoyconf.Plugins {
+	var out envoyconf.Plugins
 	for _, plugin := range p.List {
 		if !takes(plugin, side, port) {
 			continue
 		}
 		if out == nil {
-			out = parts.Plugins{}
+			out = envoyconf.Plugins{}
 		}
 		phase := plugin.Spec.GetPhase()
 		out[phase] = append(out[phase], discovered(plugin))
@@ -104,9 +104,9 @@ func takes(plugin *snapshot.WasmPlugin, side Side, port uint32) bool {
 // open lets requests pass while Envoy has no configuration of it that it can use:
 // Envoy rejects a broken module whatever the failure policy says.
 func discovered(plugin *snapshot.WasmPlugin) *hcmv3.HttpFilter {
-	source := &corev3.ExtensionConfigSource{ConfigSource: parts.OverADS(), TypeUrls: []string{typeWasm, typeRBAC}}
+	source := &corev3.ExtensionConfigSource{ConfigSource: envoyconf.OverADS(), TypeUrls: []string{typeWasm, typeRBAC}}
 	if plugin.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
-		source.DefaultConfig = parts.Pack(&rbacv3.RBAC{}) // without rules everything passes
+		source.DefaultConfig = envoyconf.Pack(&rbacv3.RBAC{}) // without rules everything passes
 	}
 	return &hcmv3.HttpFilter{Name: plugin.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: source}}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -84,7 +84,7 @@ func withPullSecret(config *corev3.TypedExtensionConfig, docker string) error {
 		return errors.New("the configuration names no pull secret")
 	}
 	env.KeyValues[hintPullSecret] = docker
-	config.TypedConfig = parts.Pack(plugin)
+	config.TypedConfig = envoyconf.Pack(plugin)
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // Opaque makes of the cluster of the port the one to which the mutual TLS of
@@ -48,7 +48,7 @@ func (m *Merged) Destinations(in *Source) map[string]bool {
 
 // Needs reports whether a cluster leads to one of the hosts, or to none.
 func Needs(hosts map[string]bool, cluster string) bool {
-	host, ok := parts.OutboundHost(cluster)
+	host, ok := envoyconf.OutboundHost(cluster)
 	return !ok || hosts[host]
 }
 

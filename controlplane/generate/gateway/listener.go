@@ -13,7 +13,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -73,18 +73,18 @@ func (o owner) problem(format string, args ...any) model.Problem {
 func (b *chains) message() *listenerv3.Listener {
 	out := &listenerv3.Listener{
 		Name:             b.name(),
-		Address:          parts.SocketAddress(b.bind, b.port),
+		Address:          envoyconf.SocketAddress(b.bind, b.port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains:     b.list,
 	}
-	if path, ok := parts.UnixPath(b.bind); ok {
-		out.Address = parts.PipeAddress(path)
+	if path, ok := envoyconf.UnixPath(b.bind); ok {
+		out.Address = envoyconf.PipeAddress(path)
 	}
 	if b.Topology.GetProxyProtocol() != nil {
-		out.ListenerFilters = append(out.ListenerFilters, parts.ProxyProtocol()) // before the bytes of the client
+		out.ListenerFilters = append(out.ListenerFilters, envoyconf.ProxyProtocol()) // before the bytes of the client
 	}
 	if b.kind == tlsByName {
-		out.ListenerFilters = append(out.ListenerFilters, parts.TLSInspector())
+		out.ListenerFilters = append(out.ListenerFilters, envoyconf.TLSInspector())
 	}
 	return out
 }
@@ -122,7 +122,7 @@ func (b *chains) add(chain *listenerv3.FilterChain, of owner) {
 		_, err = proto.Marshal(chain)
 	}
 	if err != nil {
-		p := parts.Left(of.object.Key, fmt.Errorf("%s: %w", of.at, err))
+		p := envoyconf.Left(of.object.Key, fmt.Errorf("%s: %w", of.at, err))
 		p.Source = of.object.Source
 		b.problems = append(b.problems, p)
 		return
@@ -166,7 +166,7 @@ func matchKeys(m *listenerv3.FilterChainMatch) []string {
 func cidrs(ranges []*corev3.CidrRange) []string {
 	var out []string
 	for _, r := range ranges {
-		out = append(out, r.GetAddressPrefix()+"/"+parts.Number(r.GetPrefixLen().GetValue()))
+		out = append(out, r.GetAddressPrefix()+"/"+envoyconf.Number(r.GetPrefixLen().GetValue()))
 	}
 	return out
 }
@@ -179,9 +179,9 @@ func (b *chains) http(servers []*server) *listenerv3.Filter {
 		prefix = "outbound_" + b.name()
 	}
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
-	hcm := parts.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, parts.Filters{Plugins: b.Plugins(b.port), GRPCWeb: grpcWeb})
-	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: parts.OverADS(), RouteConfigName: b.routeName(first.route)}}
-	return parts.HTTPFilter(hcm)
+	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{Plugins: b.Plugins(b.port), GRPCWeb: grpcWeb})
+	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
+	return envoyconf.HTTPFilter(hcm)
 }
 
 func (in *Source) routeName(name string) string {
@@ -193,7 +193,7 @@ func (in *Source) routeName(name string) string {
 
 // terminated adds the chains of a server that ends TLS.
 func (b *chains) terminated(s *server) {
-	socket, err := parts.ServerTLS(b.Mesh.Config, s.spec.GetTls(), clientALPN())
+	socket, err := envoyconf.ServerTLS(b.Mesh.Config, s.spec.GetTls(), clientALPN())
 	if err != nil {
 		b.problems = append(b.problems, s.problem("%s", err))
 		return

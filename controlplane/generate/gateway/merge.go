@@ -14,7 +14,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -131,7 +131,7 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 		return s.problem("%s", fault), false
 	}
 	if k == tlsByName && s.terminates() {
-		if _, err := parts.ServerTLS(m.config, s.spec.GetTls(), nil); err != nil {
+		if _, err := envoyconf.ServerTLS(m.config, s.spec.GetTls(), nil); err != nil {
 			// Plaintext, or another certificate, in its place is no answer.
 			return s.problem("%s", err), false
 		}
@@ -141,7 +141,7 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 		return s.problem("%s", fault), false
 	}
 	port := m.target(s.number())
-	if _, unix := parts.UnixPath(bind); unix {
+	if _, unix := envoyconf.UnixPath(bind); unix {
 		port = 0
 	} else if port == 0 || port > 65535 {
 		return s.problem("port.number is %d: write a port from 1 to 65535", s.number()), false
@@ -155,9 +155,9 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 	}
 	switch {
 	case s.protocol.IsHTTP():
-		s.route = "http." + parts.Number(port) + m.suffix(bind)
+		s.route = "http." + envoyconf.Number(port) + m.suffix(bind)
 	case s.protocol == model.ProtocolHTTPS && s.terminates():
-		s.route = "https." + parts.Number(s.number()) + "." + s.spec.GetPort().GetName() + "." +
+		s.route = "https." + envoyconf.Number(s.number()) + "." + s.spec.GetPort().GetName() + "." +
 			s.gateway.Config.Name + "." + s.gateway.Config.Namespace + m.suffix(bind)
 		if first := m.routes[s.route]; first != nil {
 			return s.problem("port.name %q is that of %s, too: give each port a name of its own", s.spec.GetPort().GetName(), first.at()), false
@@ -241,7 +241,7 @@ func (m *merger) bind(bind string) (address, fault string) {
 	if bind == "" {
 		return m.wildcard, ""
 	}
-	if path, ok := parts.UnixPath(bind); ok {
+	if path, ok := envoyconf.UnixPath(bind); ok {
 		if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") || len(path) > 107 {
 			return "", fmt.Sprintf("bind is %q: write unix:// and an absolute path of at most 107 bytes", bind)
 		}
@@ -264,14 +264,14 @@ func (m *merger) suffix(bind string) string {
 
 // name is that of the listener.
 func (l *listener) name() string {
-	if path, ok := parts.UnixPath(l.bind); ok {
+	if path, ok := envoyconf.UnixPath(l.bind); ok {
 		return path
 	}
 	bind := l.bind
 	if strings.Contains(bind, ":") {
 		bind = "[" + bind + "]"
 	}
-	return bind + "_" + parts.Number(l.port)
+	return bind + "_" + envoyconf.Number(l.port)
 }
 
 // plainHosts returns hosts without their namespaces, in small letters.

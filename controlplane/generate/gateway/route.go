@@ -10,7 +10,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -132,7 +132,7 @@ func (b *routes) at(host string, s *server, of model.Key) *virtualHost {
 	h := b.hosts[host]
 	if h == nil {
 		h = &virtualHost{of: of, VirtualHost: &routev3.VirtualHost{
-			Name: parts.HostPort(host, s.number()), Domains: []string{domain(host)}, IncludeRequestAttemptCount: true,
+			Name: envoyconf.HostPort(host, s.number()), Domains: []string{domain(host)}, IncludeRequestAttemptCount: true,
 		}}
 		b.hosts[host] = h
 	}
@@ -166,12 +166,12 @@ func (b *routes) virtualHosts(port uint32) []*routev3.VirtualHost {
 			out = append(out, h.VirtualHost)
 			continue
 		}
-		b.problems = append(b.problems, parts.Left(h.of, err))
+		b.problems = append(b.problems, envoyconf.Left(h.of, err))
 	}
 	slices.SortFunc(out, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.GetName(), y.GetName()) })
 	slices.SortFunc(b.problems, func(x, y model.Problem) int { return strings.Compare(x.String(), y.String()) })
 	if len(out) == 0 {
-		out = []*routev3.VirtualHost{{Name: parts.HostPort("blackhole", port), Domains: []string{"*"}}}
+		out = []*routev3.VirtualHost{{Name: envoyconf.HostPort("blackhole", port), Domains: []string{"*"}}}
 	}
 	return out
 }

@@ -10,7 +10,7 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -32,7 +32,7 @@ type Source struct {
 	// it.
 	RouteName func(string) string
 	// Plugins returns the filters of the user's for the requests to a port.
-	Plugins func(port uint32) parts.Plugins
+	Plugins func(port uint32) envoyconf.Plugins
 }
 
 // virtualServices returns the objects that are bound to a Gateway and that the
@@ -92,7 +92,7 @@ func (s *server) passthroughs(in *Source) []Passthrough {
 			}
 			add := func(subset string) {
 				out = append(out, Passthrough{
-					Name: parts.ServerName(port.Number, subset, svc.Hostname), Service: svc, Port: port, Subset: subset, Rule: rule,
+					Name: envoyconf.ServerName(port.Number, subset, svc.Hostname), Service: svc, Port: port, Subset: subset, Rule: rule,
 				})
 			}
 			add("")

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -49,7 +49,7 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 	}
 	match, _ := b.match(s.owner(), names, nil, "")
 	b.add(&listenerv3.FilterChain{
-		FilterChainMatch: match, Filters: []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, parts.BlackHole())}, TransportSocket: socket,
+		FilterChainMatch: match, Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.BlackHole())}, TransportSocket: socket,
 	}, s.owner())
 }
 
@@ -59,7 +59,7 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
-	return []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, stream)}
+	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}
 }
 
 // match says which connections a chain is for; nil all of them. False means that
@@ -191,9 +191,9 @@ func (b *chains) automatic(s *server) {
 			continue
 		}
 		b.add(&listenerv3.FilterChain{
-			FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{p.Name}, ApplicationProtocols: parts.MeshALPN()},
-			Filters: []*listenerv3.Filter{parts.TCPProxy(b.Mesh.Config, parts.Stream{
-				StatPrefix: p.Name, Targets: []parts.Target{{Cluster: p.Name, Weight: 1}},
+			FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{p.Name}, ApplicationProtocols: envoyconf.MeshALPN()},
+			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.Stream{
+				StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}},
 			})},
 		}, s.owner())
 	}

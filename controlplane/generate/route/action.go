@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -103,7 +103,7 @@ type target struct {
 
 // cluster names the cluster of a target. Whether it exists shows when a request
 // gets there: one that does not answers 503.
-func (t target) cluster() string { return parts.OutboundName(t.port, t.subset, t.host) }
+func (t target) cluster() string { return envoyconf.OutboundName(t.port, t.subset, t.host) }
 
 func (b *Builder) target(dest *networkingv1alpha3.Destination, h *Host) target {
 	t := target{

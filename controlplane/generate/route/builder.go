@@ -10,7 +10,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -52,7 +52,7 @@ type Host struct {
 // Default sends everything to the service of the host.
 func (b *Builder) Default(h *Host) *routev3.Route {
 	action := &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: parts.OutboundName(h.Port, "", h.Name)},
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: envoyconf.OutboundName(h.Port, "", h.Name)},
 		RetryPolicy:      retryPolicy(nil, b.Mesh.Config),
 		HashPolicy:       b.hashPolicies(target{host: h.Name, port: h.Port, service: h.Service}),
 	}
@@ -60,7 +60,7 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 	return &routev3.Route{
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		Decorator: &routev3.Decorator{Operation: parts.HostPort(h.Name, h.Port) + "/*"},
+		Decorator: &routev3.Decorator{Operation: envoyconf.HostPort(h.Name, h.Port) + "/*"},
 		Action:    &routev3.Route_Route{Route: action},
 	}
 }
@@ -71,7 +71,7 @@ func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.
 	action.Timeout = durationpb.New(0)
 	if timeout == nil && b.Timeout > 0 {
 		action.Timeout = durationpb.New(b.Timeout)
-	} else if d, ok := parts.Positive(timeout); ok {
+	} else if d, ok := envoyconf.Positive(timeout); ok {
 		action.Timeout = d
 	}
 	if http2 {

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // applyFilters sets the configuration of a route for the filters of its listener.
@@ -38,10 +38,10 @@ func applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error 
 	}
 	route.TypedPerFilterConfig = make(map[string]*anypb.Any)
 	if fault != nil {
-		route.TypedPerFilterConfig[parts.FaultFilter] = parts.Pack(fault)
+		route.TypedPerFilterConfig[envoyconf.FaultFilter] = envoyconf.Pack(fault)
 	}
 	if cors != nil {
-		route.TypedPerFilterConfig[parts.CORSFilter] = parts.Pack(cors)
+		route.TypedPerFilterConfig[envoyconf.CORSFilter] = envoyconf.Pack(cors)
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error 
 func faultOf(in *networkingv1alpha3.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay != nil {
-		if d, ok := parts.Positive(delay.GetFixedDelay()); ok {
+		if d, ok := envoyconf.Positive(delay.GetFixedDelay()); ok {
 			//lint:ignore SA1019 users still write it
 			percent := float64(delay.GetPercent())
 			if delay.GetPercentage() != nil {
@@ -139,7 +139,7 @@ func origins(in *networkingv1alpha3.CorsPolicy) ([]*matcherv3.StringMatcher, err
 	if len(in.GetAllowOrigins()) == 0 {
 		//lint:ignore SA1019 users still write it
 		for _, o := range in.GetAllowOrigin() {
-			out = append(out, parts.Exactly(o))
+			out = append(out, envoyconf.Exactly(o))
 		}
 	}
 	return out, nil

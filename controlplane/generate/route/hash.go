@@ -12,7 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // hashPolicies say what of a request decides its endpoint, as the
@@ -45,7 +45,7 @@ func hashPolicy(in *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) *r
 		cookie := &routev3.RouteAction_HashPolicy_Cookie{Name: key.HttpCookie.GetName(), Path: key.HttpCookie.GetPath()}
 		if ttl := key.HttpCookie.GetTtl(); ttl != nil {
 			cookie.Ttl = durationpb.New(0) // the cookie of a session
-			if d, ok := parts.Positive(ttl); ok {
+			if d, ok := envoyconf.Positive(ttl); ok {
 				cookie.Ttl = d
 			}
 		}

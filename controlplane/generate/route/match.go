@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -112,7 +112,7 @@ func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequ
 func stringMatch(field string, in *networkingv1alpha3.StringMatch) (*matcherv3.StringMatcher, error) {
 	switch m := in.GetMatchType().(type) {
 	case *networkingv1alpha3.StringMatch_Exact:
-		return parts.Exactly(m.Exact), nil
+		return envoyconf.Exactly(m.Exact), nil
 	case *networkingv1alpha3.StringMatch_Prefix:
 		if m.Prefix == "" {
 			return nil, nil

@@ -15,7 +15,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // The default retries: only what is safe to repeat.
@@ -45,16 +45,16 @@ func retryPolicy(in *networkingv1alpha3.HTTPRetry, mesh *meshv1alpha1.MeshConfig
 		if on := in.GetRetryOn(); on != "" {
 			out.RetryOn, out.RetriableStatusCodes = retryOn(on)
 		}
-		if d, ok := parts.Positive(in.GetPerTryTimeout()); ok {
+		if d, ok := envoyconf.Positive(in.GetPerTryTimeout()); ok {
 			out.PerTryTimeout = d
 		}
-		if d, ok := parts.Positive(in.GetBackoff()); ok {
+		if d, ok := envoyconf.Positive(in.GetBackoff()); ok {
 			out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: d}
 		}
 		if in.GetRetryRemoteLocalities().GetValue() {
 			out.RetryPriority = &routev3.RetryPolicy_RetryPriority{
 				Name: "envoy.retry_priorities.previous_priorities",
-				ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: parts.Pack(
+				ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: envoyconf.Pack(
 					&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 2},
 				)},
 			}
@@ -63,7 +63,7 @@ func retryPolicy(in *networkingv1alpha3.HTTPRetry, mesh *meshv1alpha1.MeshConfig
 	if ignore := in.GetRetryIgnorePreviousHosts(); ignore == nil || ignore.GetValue() {
 		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name: "envoy.retry_host_predicates.previous_hosts",
-			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: parts.Pack(
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: envoyconf.Pack(
 				&previoushostsv3.PreviousHostsPredicate{},
 			)},
 		}}

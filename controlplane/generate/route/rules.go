@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -114,7 +114,7 @@ func checkRoute(route *routev3.Route) error {
 // spoilt records that a rule cannot be served as it stands.
 func (b *Builder) spoilt(h *Host, route int, err error) {
 	from := h.Rules.Origin(route)
-	p := parts.Left(from.Config.Key, fmt.Errorf("spec.http[%d]: %w", from.Rule, err))
+	p := envoyconf.Left(from.Config.Key, fmt.Errorf("spec.http[%d]: %w", from.Rule, err))
 	p.Source = from.Config.Source
 	if b.reported == nil {
 		b.reported = make(map[model.Problem]bool)
@@ -199,5 +199,5 @@ func operation(route *routev3.Route, h *Host) string {
 	if name := strings.SplitN(route.GetRoute().GetCluster(), "|", 4); len(name) == 4 {
 		return name[3] + ":" + name[1] + path
 	}
-	return h.Rules.Config.Name + ":" + parts.Number(h.Port) + path
+	return h.Rules.Config.Name + ":" + envoyconf.Number(h.Port) + path
 }

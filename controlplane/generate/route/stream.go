@@ -9,7 +9,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/parts"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -35,8 +35,8 @@ func (b *Builder) TakesStream(m StreamMatch, port uint32, namespace string) bool
 
 // Stream says where connections of a TLS or TCP route go; false if all of its
 // weights are 0, and they are ended.
-func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) (parts.Stream, bool) {
-	var out parts.Stream
+func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) (envoyconf.Stream, bool) {
+	var out envoyconf.Stream
 	for _, d := range dests {
 		if d.GetWeight() <= 0 && len(dests) > 1 {
 			continue
@@ -46,11 +46,11 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 			// What the rule of the first one says about connections holds for all.
 			out = b.connections(t)
 		}
-		out.Targets = append(out.Targets, parts.Target{Cluster: t.cluster(), Weight: uint32(max(d.GetWeight(), 1))})
+		out.Targets = append(out.Targets, envoyconf.Target{Cluster: t.cluster(), Weight: uint32(max(d.GetWeight(), 1))})
 	}
 	switch len(out.Targets) {
 	case 0:
-		return parts.BlackHole(), false
+		return envoyconf.BlackHole(), false
 	case 1:
 		out.StatPrefix = out.Targets[0].Cluster
 	default:
@@ -60,15 +60,15 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 }
 
 // StreamTo leads connections to a port of a service.
-func (b *Builder) StreamTo(svc *model.Service, port uint32) parts.Stream {
+func (b *Builder) StreamTo(svc *model.Service, port uint32) envoyconf.Stream {
 	t := target{host: svc.Hostname, port: port, service: svc}
 	out := b.connections(t)
-	out.StatPrefix, out.Targets = t.cluster(), []parts.Target{{Cluster: t.cluster(), Weight: 1}}
+	out.StatPrefix, out.Targets = t.cluster(), []envoyconf.Target{{Cluster: t.cluster(), Weight: 1}}
 	return out
 }
 
 // connections is what the rule of a target says about connections.
-func (b *Builder) connections(t target) (out parts.Stream) {
+func (b *Builder) connections(t target) (out envoyconf.Stream) {
 	if t.service == nil {
 		return out
 	}

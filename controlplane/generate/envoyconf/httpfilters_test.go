@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package parts
+package envoyconf
 
 import (
 	"go/ast"
@@ -61,7 +61,7 @@ func TestHTTPFilterOrder(t *testing.T) {
 func TestOneTableOfHTTPFilters(t *testing.T) {
 	t.Parallel()
 	allowed := []string{
-		filepath.Join("parts", "httpfilters.go"),
+		filepath.Join("envoyconf", "httpfilters.go"),
 		"guard.go", // hashes a copy
 	}
 	read := 0
@@ -83,7 +83,7 @@ func TestOneTableOfHTTPFilters(t *testing.T) {
 		}
 		read++
 		for _, at := range writesOfHTTPFilters(file) {
-			t.Errorf("%s writes HTTP filters: add a row to the table in parts/httpfilters.go instead", fset.Position(at))
+			t.Errorf("%s writes HTTP filters: add a row to the table in envoyconf/httpfilters.go instead", fset.Position(at))
 		}
 		return nil
 	})
