@@ -21,11 +21,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+// Store is the store of the entries, which tells when it was read.
+type Store interface {
+	config.ReadWriter
+	Synced() <-chan struct{}
+}
+
 // Config is what a [Controller] needs.
 type Config struct {
 	// Store holds the groups and the entries. [Controller.Hear] has to be
 	// registered with it before it runs.
-	Store config.Store
+	Store Store
 	// Instance names this replica in the entries. It is the best if a restart
 	// does not change it, and no other replica has the same.
 	Instance string
@@ -73,7 +79,7 @@ var ErrNoGroup = errors.New("cannot find WorkloadGroup")
 // safe for concurrent use.
 type Controller struct {
 	cfg     Config
-	store   config.Store
+	store   Store
 	log     *slog.Logger
 	metrics *metrics
 	index   *Index

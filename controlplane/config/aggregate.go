@@ -298,7 +298,7 @@ func (a *Aggregate) Problems() []model.Problem {
 }
 
 // source says where a person finds an object.
-func source(c *model.Config, s Store) string {
+func source(c *model.Config, s Reader) string {
 	if c.Source != "" {
 		return c.Source
 	}

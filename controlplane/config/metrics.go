@@ -20,11 +20,11 @@ type problemGauge struct {
 	desc, behind *prometheus.Desc
 
 	mu     sync.Mutex // guards what follows
-	stores []Store
+	stores []Reader
 }
 
 // countProblems makes the problems of a store a metric.
-func countProblems(r prometheus.Registerer, s Store) error {
+func countProblems(r prometheus.Registerer, s Reader) error {
 	gauge, err := shared(r, &problemGauge{
 		desc: prometheus.NewDesc(
 			"outrigger_control_config_problems", "Things that are wrong with configuration objects of a store now.", []string{"store"}, nil),

@@ -10,11 +10,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Store is a place of objects. What it returns is shared: nobody may write to
-// it ([model.Config.Clone] returns a copy). Writes may be visible late; a
-// handler never sees a store that is older than its event. All methods may be
-// called by several goroutines at once.
+// Store holds objects. What it returns is shared: nobody may write to it
+// ([model.Config.Clone] returns a copy). Writes may be visible late; a handler
+// never sees a store that is older than its event. All methods may be called by
+// several goroutines at once.
+//
+// Consumers take the part that they need.
 type Store interface {
+	Reader
+	Writer
+	Watcher
+	Lifecycle
+}
+
+// ReadWriter is the part of a [Store] for programs that change objects.
+type ReadWriter interface {
+	Reader
+	Writer
+}
+
+// Reader is the part of a [Store] that returns what it holds.
+type Reader interface {
 	// Name is the URL of the store, for messages and metrics.
 	Name() string
 	// Schemas lists the kinds that the store serves. Other kinds are never
@@ -27,12 +43,15 @@ type Store interface {
 	List(kind model.Kind, namespace string) []*model.Config
 	// Problems lists what is wrong now, in a stable order.
 	Problems() []model.Problem
+}
 
-	// Create writes a new object and gives its resource version. It fails
+// Writer is the part of a [Store] that changes objects.
+type Writer interface {
+	// Create writes a new object and returns its resource version. It fails
 	// with [ErrExists] and [ErrInvalid]. The caller keeps the object. A status
 	// is not written; a creation time is kept where the store can.
 	Create(ctx context.Context, c *model.Config) (string, error)
-	// Update replaces labels, annotations and spec of an object and gives its
+	// Update replaces labels, annotations and spec of an object and returns its
 	// new resource version. The object's ResourceVersion has to be the stored
 	// one, else it fails with [ErrConflict]; an empty one always wins. Where
 	// nothing changes, the version may stay, and no event follows.
@@ -47,7 +66,10 @@ type Store interface {
 	// Delete removes an object. A resource version that is not empty has to
 	// be the stored one, else it fails with [ErrConflict].
 	Delete(ctx context.Context, key model.Key, resourceVersion string) error
+}
 
+// Watcher is the part of a [Store] that reports changes.
+type Watcher interface {
 	// RegisterEventHandler adds a function that hears of every change of
 	// some kinds, of all when none is named. It must be called before Run.
 	// Handlers are called one at a time in the order in which they were
@@ -58,6 +80,10 @@ type Store interface {
 	// cannot be followed, each time it is tried. It must be called before
 	// Run.
 	SetWatchErrorHandler(handler func(error))
+}
+
+// Lifecycle is the part of a [Store] for the program that runs it.
+type Lifecycle interface {
 	// Run keeps the store up to date until ctx is done. It fails when the
 	// source can never be read.
 	Run(ctx context.Context) error

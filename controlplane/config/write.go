@@ -152,7 +152,7 @@ func SameContent(a, b *model.Config) bool {
 }
 
 // PatchByUpdate is Patch for a store whose Get shows its own writes.
-func PatchByUpdate(ctx context.Context, s Store, key model.Key, change func(*model.Config) error) (string, error) {
+func PatchByUpdate(ctx context.Context, s ReadWriter, key model.Key, change func(*model.Config) error) (string, error) {
 	var version string
 	err := RetryConflict(ctx, func() error {
 		old := s.Get(key)

@@ -20,7 +20,7 @@ import (
 
 // VerdictsConfig is what [Verdicts] need.
 type VerdictsConfig struct {
-	Store config.Store
+	Store config.ReadWriter
 	// Merge puts what is to be said of an object into the status that it has, and
 	// reports whether the status is another one then.
 	Merge func(there, want any, now time.Time) (status any, differs bool)

@@ -24,7 +24,7 @@ import (
 
 // Config is what a [Writer] needs.
 type Config struct {
-	Store config.Store
+	Store config.ReadWriter
 	// Distribution tells how far the proxies are.
 	Distribution func() *discovery.Distribution
 	// Health tells what was said of a WorkloadEntry to this replica; nil means
@@ -77,7 +77,7 @@ const (
 // Writer writes the status of objects.
 type Writer struct {
 	cfg     Config
-	store   config.Store
+	store   config.ReadWriter
 	log     *slog.Logger
 	metrics *metrics
 	limiter *rate.Limiter

@@ -66,7 +66,7 @@ func newDiffCommand(cfg Config) *cobra.Command {
 				return &ExitError{exitUsage, err}
 			}
 			differs := false
-			err = store.with(cmd, kindsIn(objects), func(_ context.Context, s config.Store) error {
+			err = store.with(cmd, kindsIn(objects), func(_ context.Context, s config.ReadWriter) error {
 				for _, c := range objects {
 					text, err := difference(s.Get(c.Key), c)
 					if err != nil {

@@ -76,7 +76,7 @@ func (f *storeFlags) add(cmd *cobra.Command) {
 
 // with opens the store for some kinds, waits until it was read, and calls use.
 // The store is followed until use returns.
-func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(context.Context, config.Store) error) error {
+func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(context.Context, config.ReadWriter) error) error {
 	address := f.address
 	if address == "" {
 		var err error
@@ -87,7 +87,7 @@ func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(conte
 	return f.withStore(cmd, address, kinds, use)
 }
 
-func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model.Kind, use func(context.Context, config.Store) error) error {
+func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model.Kind, use func(context.Context, config.ReadWriter) error) error {
 	store, err := f.cfg.Open(address, kinds)
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return store.with(cmd, of, func(_ context.Context, s config.Store) error {
+			return store.with(cmd, of, func(_ context.Context, s config.ReadWriter) error {
 				found, missing, err := pick.find(s, args)
 				if err != nil {
 					return err

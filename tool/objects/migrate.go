@@ -43,8 +43,8 @@ func newMigrateCommand(cfg Config) *cobra.Command {
 			if m.from == "" || m.to == "" {
 				return &ExitError{exitUsage, errors.New("name both stores: --from URL and --to URL")}
 			}
-			return m.flags.withStore(cmd, m.from, nil, func(_ context.Context, from config.Store) error {
-				return m.flags.withStore(cmd, m.to, nil, func(ctx context.Context, to config.Store) error { return m.copy(ctx, cmd, from, to) })
+			return m.flags.withStore(cmd, m.from, nil, func(_ context.Context, from config.ReadWriter) error {
+				return m.flags.withStore(cmd, m.to, nil, func(ctx context.Context, to config.ReadWriter) error { return m.copy(ctx, cmd, from, to) })
 			})
 		},
 	}
@@ -56,7 +56,7 @@ func newMigrateCommand(cfg Config) *cobra.Command {
 	return cmd
 }
 
-func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from, to config.Store) error {
+func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from config.Reader, to config.ReadWriter) error {
 	r := &report{out: cmd.ErrOrStderr()}
 	counts := map[string]int{}
 	all := 0
@@ -94,7 +94,7 @@ func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from, to confi
 }
 
 // one copies one object and says what it did.
-func (m *migration) one(ctx context.Context, to config.Store, c *model.Config) (string, error) {
+func (m *migration) one(ctx context.Context, to config.ReadWriter, c *model.Config) (string, error) {
 	next := c.Clone()
 	next.ResourceVersion, next.UID, next.Generation, next.Status = "", "", 0, nil
 	delete(next.Annotations, kubectlAnnotation)

@@ -94,7 +94,7 @@ func kindsForPeople() string {
 }
 
 // find gives the objects that KIND NAME..., KIND, or KIND/NAME... name.
-func (p *picker) find(s config.Store, args []string) (found []*model.Config, missing []model.Key, err error) {
+func (p *picker) find(s config.Reader, args []string) (found []*model.Config, missing []model.Key, err error) {
 	selector, err := labels.Parse(p.selector)
 	if err != nil {
 		return nil, nil, &ExitError{exitUsage, fmt.Errorf("-l %s: %w", p.selector, err)}
@@ -144,7 +144,7 @@ func (p *picker) find(s config.Store, args []string) (found []*model.Config, mis
 
 // whyMissing returns why the store does not show an object that was asked for: it
 // does not exist, or it is not valid.
-func whyMissing(s config.Store, key model.Key) error {
+func whyMissing(s config.Reader, key model.Key) error {
 	err := config.ErrNotFound
 	for _, p := range s.Problems() {
 		switch {
@@ -160,7 +160,7 @@ func whyMissing(s config.Store, key model.Key) error {
 
 // notShown returns the problems of objects that a list of kinds would show if
 // they were valid.
-func (p *picker) notShown(s config.Store, of []model.Kind, found []*model.Config) (list []model.Problem) {
+func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Config) (list []model.Problem) {
 	shown := map[model.Key]bool{}
 	for _, c := range found {
 		shown[c.Key] = true

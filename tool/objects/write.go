@@ -19,14 +19,14 @@ import (
 type verb struct {
 	name, past  string
 	short, long string
-	write       func(ctx context.Context, s config.Store, c *model.Config) (changed bool, err error)
+	write       func(ctx context.Context, s config.ReadWriter, c *model.Config) (changed bool, err error)
 }
 
 var (
 	createVerb = verb{
 		"create", "created", "Create objects from files",
 		"Create the objects of the files. An object that exists already is an error.",
-		func(ctx context.Context, s config.Store, c *model.Config) (bool, error) {
+		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Create(ctx, c)
 			return true, err
 		},
@@ -42,7 +42,7 @@ var (
 		"replace", "replaced", "Replace objects by those of files",
 		"Replace labels, annotations and spec of objects that exist. An object with a\n" +
 			"metadata.resourceVersion is written only if nobody changed it meanwhile.",
-		func(ctx context.Context, s config.Store, c *model.Config) (bool, error) {
+		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Update(ctx, c)
 			return true, err
 		},
@@ -51,7 +51,7 @@ var (
 
 // apply makes an object what the file says. Who is faster in between is written
 // over, unless the file names a resource version.
-func apply(ctx context.Context, s config.Store, c *model.Config) (changed bool, err error) {
+func apply(ctx context.Context, s config.ReadWriter, c *model.Config) (changed bool, err error) {
 	old := s.Get(c.Key)
 	if old != nil && config.SameContent(old, c) && (c.ResourceVersion == "" || c.ResourceVersion == old.ResourceVersion) {
 		return false, nil
@@ -94,7 +94,7 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 				}
 				return nil
 			}
-			return store.with(cmd, kindsIn(objects), func(ctx context.Context, s config.Store) error {
+			return store.with(cmd, kindsIn(objects), func(ctx context.Context, s config.ReadWriter) error {
 				r := &report{out: cmd.ErrOrStderr()}
 				for _, c := range objects {
 					if err := r.interrupted(ctx, len(objects)); err != nil {
@@ -156,7 +156,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 				of = append(of, key.Kind)
 			}
 			pick.namespace = files.namespace
-			return store.with(cmd, of, func(ctx context.Context, s config.Store) error {
+			return store.with(cmd, of, func(ctx context.Context, s config.ReadWriter) error {
 				r := &report{out: cmd.ErrOrStderr()}
 				if len(args) > 0 {
 					found, missing, err := pick.find(s, args)
