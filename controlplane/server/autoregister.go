@@ -22,7 +22,7 @@ func (s *Server) newRegistration(cfg Config, reg prometheus.Registerer) error {
 		return err
 	}
 	s.registration, err = autoregister.New(autoregister.Config{
-		Store: s.store, Instance: instance, Grace: cfg.Registration.Grace, StrictAddress: cfg.Registration.StrictAddress,
+		Store: s.objects.store, Instance: instance, Grace: cfg.Registration.Grace, StrictAddress: cfg.Registration.StrictAddress,
 		// Who is asked to connect anew does so in time for this to be Istio's rule.
 		Orphaned: cfg.Keepalive.MaxAge + cfg.Keepalive.MaxAge/2,
 		Logger:   s.log.With("component", "autoregister"), Registerer: reg,
@@ -31,9 +31,9 @@ func (s *Server) newRegistration(cfg Config, reg prometheus.Registerer) error {
 		return err
 	}
 	if s.registers = cfg.Registration.On; s.registers {
-		s.store.RegisterEventHandler(s.registration.Hear, model.WorkloadEntry, model.WorkloadGroup)
+		s.objects.store.RegisterEventHandler(s.registration.Hear, model.WorkloadEntry, model.WorkloadGroup)
 	} else {
-		s.store.RegisterEventHandler(s.registration.Index().Hear, model.WorkloadEntry)
+		s.objects.store.RegisterEventHandler(s.registration.Index().Hear, model.WorkloadEntry)
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func instanceOf(cfg Config, hostname func() (string, error)) (string, error) {
 
 // presence returns who hears of proxies and knows their labels.
 func (s *Server) presence() discovery.PresenceConfig {
-	p := discovery.PresenceConfig{Labels: s.labelsOf, Registered: s.platform != nil}
+	p := discovery.PresenceConfig{Labels: s.labelsOf, Registered: s.objects.platform != nil}
 	if s.registers {
 		p.OnConnect = s.registration.Connect
 	}
@@ -69,9 +69,9 @@ func (s *Server) gone(proxy *model.Proxy) {
 // labelsOf returns the labels of the pod or the WorkloadEntry of a proxy; nil if it
 // has neither.
 func (s *Server) labelsOf(proxy *model.Proxy) map[string]string {
-	if s.platform != nil {
+	if s.objects.platform != nil {
 		name := strings.TrimSuffix(proxy.ID, "."+proxy.Namespace)
-		if labels := s.platform.PodLabels(proxy.Namespace, name, proxy.ServiceAccount); labels != nil {
+		if labels := s.objects.platform.PodLabels(proxy.Namespace, name, proxy.ServiceAccount); labels != nil {
 			return labels
 		}
 	}

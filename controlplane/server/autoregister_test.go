@@ -57,8 +57,8 @@ type vm struct {
 func (i *issuer) vm(t *testing.T, s *Server, address string, more map[string]any) *vm {
 	t.Helper()
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(s.authority.RootPEM())
-	conn, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
+	pool.AppendCertsFromPEM(s.identity.authority.RootPEM())
+	conn, err := grpc.NewClient(s.ports.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestRegistration(t *testing.T) {
 	probed := map[string]any{"PROXY_CONFIG": map[string]any{"readinessProbe": map[string]any{"tcpSocket": map[string]any{"port": 8080}}}}
 	second := i.vm(t, two, "127.77.52.22", probed)
 	key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-127.77.52.22"}
-	waitUntil(t, "the entry is there", func() bool { return one.store.Get(key) != nil })
+	waitUntil(t, "the entry is there", func() bool { return one.objects.store.Get(key) != nil })
 	one.metric(t, "outrigger_control_unhealthy_workloads 1")
 	if err := second.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeHealth}); err != nil {
 		t.Fatal(err)
@@ -159,21 +159,21 @@ func TestRegistration(t *testing.T) {
 	first.leave()
 	first = i.vm(t, one, "127.77.52.21", nil)
 	firstKey := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-127.77.52.21"}
-	uid := two.store.Get(firstKey).UID
+	uid := two.objects.store.Get(firstKey).UID
 	waitUntil(t, "the machine has moved", func() bool {
-		c := two.store.Get(firstKey)
+		c := two.objects.store.Get(firstKey)
 		return c != nil && c.Annotations["istio.io/workloadController"] == "control-0" && c.Annotations["istio.io/disconnectedAt"] == ""
 	})
 	first.sees(t, "at the start", true)
-	if _, err := two.store.Patch(t.Context(), firstKey, func(c *model.Config) error { c.Labels["tier"] = "quiet"; return nil }); err != nil {
+	if _, err := two.objects.store.Patch(t.Context(), firstKey, func(c *model.Config) error { c.Labels["tier"] = "quiet"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	first.sees(t, "with the label of the Sidecar", false)
-	if _, err := two.store.Patch(t.Context(), firstKey, func(c *model.Config) error { delete(c.Labels, "tier"); return nil }); err != nil {
+	if _, err := two.objects.store.Patch(t.Context(), firstKey, func(c *model.Config) error { delete(c.Labels, "tier"); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	first.sees(t, "without", true)
-	if c := one.store.Get(firstKey); c.UID != uid {
+	if c := one.objects.store.Get(firstKey); c.UID != uid {
 		t.Errorf("the entry was removed meanwhile: %+v", c)
 	}
 
@@ -181,7 +181,7 @@ func TestRegistration(t *testing.T) {
 	client.want(t, "the second is gone", "127.77.52.21")
 	first.leave()
 	client.want(t, "both are gone", "")
-	waitUntil(t, "no entry is left", func() bool { return len(one.store.List(model.WorkloadEntry, "")) == 0 })
+	waitUntil(t, "no entry is left", func() bool { return len(one.objects.store.List(model.WorkloadEntry, "")) == 0 })
 	one.metric(t, "auto_registration_errors_total 0")
 	if left, err := filepath.Glob(filepath.Join(dir, "*web-127*")); err != nil || len(left) > 0 {
 		t.Errorf("files are left: %q, %v", left, err)
@@ -212,11 +212,11 @@ func TestRegistrationOff(t *testing.T) {
 	v := i.vm(t, s, "127.77.63.24", nil)
 	v.sees(t, "at the start", true)
 	key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-24"}
-	if _, err := s.store.Patch(t.Context(), key, func(c *model.Config) error { c.Labels = map[string]string{"tier": "quiet"}; return nil }); err != nil {
+	if _, err := s.objects.store.Patch(t.Context(), key, func(c *model.Config) error { c.Labels = map[string]string{"tier": "quiet"}; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	v.sees(t, "with the label of the Sidecar", false)
-	if list := s.store.List(model.WorkloadEntry, ""); len(list) != 1 {
+	if list := s.objects.store.List(model.WorkloadEntry, ""); len(list) != 1 {
 		t.Errorf("there are %d entries", len(list))
 	}
 }

@@ -10,12 +10,70 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
+
+// identity is the certificates of the mesh, and who is calling. Without the TLS
+// server all of it is nil.
+type identity struct {
+	authority *ca.Authority
+	auth      authn.Authenticator // of callers
+	clients   clients             // a part of auth
+	// What runs beside the authority; empty or nil if nothing asks for it.
+	tokens        []*authn.JWT
+	roots         *kube.Roots
+	webhookConfig *kube.Webhook
+	rootFiles     []*filetree.Follower
+}
+
+// run follows keys, roots and tokens until ctx is done, and calls changed when the
+// roots of the mesh may have changed.
+func (i *identity) run(ctx context.Context, changed func()) error {
+	if i.authority == nil {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return i.authority.Run(ctx) })             // reads plugged-in files and the store, feeds signing and handshakes
+	g.Go(func() error { i.followRoots(ctx, changed); return nil }) // reads the authority's roots, feeds changes
+	for _, token := range i.tokens {
+		g.Go(func() error { return token.Run(ctx) }) // reads an issuer's keys, feeds authentication
+	}
+	if i.roots != nil {
+		g.Go(func() error { return i.roots.Run(ctx) }) // reads namespaces and the authority, feeds ConfigMaps
+	}
+	if i.webhookConfig != nil {
+		g.Go(func() error { return i.webhookConfig.Run(ctx) }) // reads webhook configurations and the authority, feeds the former
+	}
+	for _, file := range i.rootFiles {
+		g.Go(func() error { return file.Run(ctx) }) // reads roots of others, feeds the authority
+	}
+	return g.Wait()
+}
+
+// followRoots calls changed at once and for each change of the mesh's roots.
+func (i *identity) followRoots(ctx context.Context, changed func()) {
+	for {
+		next := i.authority.Changed() // before the roots are read
+		changed()
+		select {
+		case <-ctx.Done():
+			return
+		case <-next:
+		}
+	}
+}
+
+// rootsChanged has the next snapshot made of the roots in force.
+func (s *Server) rootsChanged() {
+	s.debounce.Add(model.NewChange(model.Key{Kind: model.MeshConfigKind, Name: "roots"}))
+}
 
 // limit makes a limit of a rate.
 func limit(rate float64) ca.Limit {
@@ -26,7 +84,7 @@ func limit(rate float64) ca.Limit {
 // replicas share, unless a directory is named.
 func (s *Server) openAuthority(ctx context.Context, cfg Config, reg prometheus.Registerer) error {
 	authority := ca.Config{
-		Dir: cfg.stateDir(), PluginDir: cfg.CA.PluginDir, TrustDomain: s.mesh.GetTrustDomain(),
+		Dir: cfg.stateDir(), PluginDir: cfg.CA.PluginDir, TrustDomain: s.snapshots.mesh.GetTrustDomain(),
 		Root: cfg.CA.Root, MaxTTL: cfg.CA.MaxTTL, Propagation: cfg.CA.Propagation,
 		Logger: s.log.With("component", "ca"), Registerer: reg,
 	}
@@ -43,7 +101,7 @@ func (s *Server) openAuthority(ctx context.Context, cfg Config, reg prometheus.R
 		authority.Dir, authority.Store = "", store
 	}
 	var err error
-	s.authority, err = ca.Open(ctx, authority)
+	s.identity.authority, err = ca.Open(ctx, authority)
 	return err
 }
 
@@ -54,7 +112,7 @@ func (s *Server) registerCertificates(server *grpc.Server, cfg Config, auth auth
 		return nil
 	}
 	to := ca.ServiceConfig{
-		Authority: s.authority, Authenticate: auth.Authenticate,
+		Authority: s.identity.authority, Authenticate: auth.Authenticate,
 		DefaultTTL: cfg.CA.DefaultTTL, MaxTTL: cfg.CA.MaxTTL,
 		Denied:      s.deniedIdentity,
 		Nodes:       ca.NodeAccounts{Trusted: cfg.CA.NodeAccounts},
@@ -63,7 +121,7 @@ func (s *Server) registerCertificates(server *grpc.Server, cfg Config, auth auth
 	}
 	if s.kube != nil {
 		nodes, err := kube.NewNodes(kube.NodesConfig{
-			Client: s.kube, Trusted: slices.Collect(maps.Keys(cfg.CA.NodeAccounts)), TrustDomain: s.mesh.GetTrustDomain(),
+			Client: s.kube, Trusted: slices.Collect(maps.Keys(cfg.CA.NodeAccounts)), TrustDomain: s.snapshots.mesh.GetTrustDomain(),
 		})
 		if err != nil {
 			return err

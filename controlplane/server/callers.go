@@ -27,29 +27,29 @@ func (s *Server) newAuthenticator(cfg Config, reg prometheus.Registerer) (authn.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.clients.trust(s.mesh); err != nil {
+	if err := s.identity.clients.trust(s.snapshots.mesh); err != nil {
 		return nil, err
 	}
-	methods := []authn.Authenticator{&s.clients}
+	methods := []authn.Authenticator{&s.identity.clients}
 	rules, err := tokenRules(cfg.Callers)
 	if err != nil {
 		return nil, err
 	}
 	for _, rule := range rules {
 		rule.allow(cfg.Callers.Hosts)
-		rule.cfg.TrustDomain, rule.cfg.Logger, rule.cfg.Metrics = s.mesh.GetTrustDomain(), log, metrics
+		rule.cfg.TrustDomain, rule.cfg.Logger, rule.cfg.Metrics = s.snapshots.mesh.GetTrustDomain(), log, metrics
 		token, err := authn.NewJWT(rule.cfg)
 		if err != nil {
 			return nil, fmt.Errorf("environment variable %s: %w", rule.name, err)
 		}
-		s.tokens = append(s.tokens, token)
+		s.identity.tokens = append(s.identity.tokens, token)
 		methods = append(methods, token)
 	}
 	if s.kube == nil {
 		return authn.Any(s.exceptDenied(methods)...), nil
 	}
 	review, err := authn.NewKubernetes(authn.KubernetesConfig{
-		TrustDomain: s.mesh.GetTrustDomain(), Audiences: cfg.Callers.KubernetesAudiences, AllowUnbound: !cfg.Callers.RequireAudience,
+		TrustDomain: s.snapshots.mesh.GetTrustDomain(), Audiences: cfg.Callers.KubernetesAudiences, AllowUnbound: !cfg.Callers.RequireAudience,
 		Reviewer: func(cluster string) authn.Reviewer {
 			if !cfg.Cluster.is(cluster) {
 				return nil

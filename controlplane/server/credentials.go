@@ -16,7 +16,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
@@ -41,19 +40,19 @@ func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer
 		if len(cfg.Readers) == 0 {
 			return config, errors.New("environment variable OUTRIGGER_CREDENTIAL_READERS is not set: nobody could get the Secrets of OUTRIGGER_CREDENTIALS; name the accounts of the gateways, such as istio-system/gateway")
 		}
-		s.credentials, err = credentials.NewFileSource(credentials.FileConfig{Dir: dir, Links: links, Logger: s.log.With("component", "credentials"), Registerer: reg})
+		s.objects.credentials, err = credentials.NewFileSource(credentials.FileConfig{Dir: dir, Links: links, Logger: s.log.With("component", "credentials"), Registerer: reg})
 		config.Authorize = cfg.authorize
 	case scheme == "k8s" && dir == "" && s.kube == nil:
 		return config, errors.New("environment variable OUTRIGGER_CREDENTIALS is k8s://, but no cluster is used: see OUTRIGGER_KUBERNETES and --kubeconfig")
 	case scheme == "k8s" && dir == "":
-		s.credentials, err = kube.NewSecrets(kube.SecretsConfig{Client: s.kube, Logger: s.log.With("component", "credentials"), Registerer: reg})
+		s.objects.credentials, err = kube.NewSecrets(kube.SecretsConfig{Client: s.kube, Logger: s.log.With("component", "credentials"), Registerer: reg})
 		config.Authorize = func(ctx context.Context, caller *authn.Caller) error {
 			return s.kube.MayReadSecrets(ctx, caller.ID.Namespace, caller.ID.ServiceAccount)
 		}
 	default:
 		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q, it must be fs:///directory or k8s://", cfg.Source)
 	}
-	config.Source, config.Granted = s.credentials, s.granted
+	config.Source, config.Granted = s.objects.credentials, s.objects.granted
 	return config, err
 }
 
@@ -66,18 +65,4 @@ func (cfg CredentialsConfig) authorize(_ context.Context, caller *authn.Caller) 
 		}
 	}
 	return fmt.Errorf("%s/%s is not in OUTRIGGER_CREDENTIAL_READERS", caller.ID.Namespace, caller.ID.ServiceAccount)
-}
-
-// followRoots has each change of the mesh's roots reach the proxies, by the
-// same way as any other change.
-func (s *Server) followRoots(ctx context.Context) error {
-	for {
-		changed := s.authority.Changed() // before build reads the roots
-		s.debounce.Add(model.NewChange(model.Key{Kind: model.MeshConfigKind, Name: "roots"}))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-	}
 }

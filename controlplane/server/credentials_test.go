@@ -35,7 +35,7 @@ func TestCredentials(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || (config.Source != nil) != c.served || (config.Authorize != nil) != c.served || (s.credentials != nil) != c.served {
+		if err != nil || (config.Source != nil) != c.served || (config.Authorize != nil) != c.served || (s.objects.credentials != nil) != c.served {
 			t.Errorf("%s: %+v, %v", name, config, err)
 		}
 	}

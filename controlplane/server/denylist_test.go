@@ -50,7 +50,7 @@ func newMember(t *testing.T, s *Server, account string) *member {
 	if m.csr, err = certs.NewCSR(key, m.id); err != nil {
 		t.Fatal(err)
 	}
-	issued, err := s.authority.Sign(t.Context(), m.csr, m.id, time.Hour)
+	issued, err := s.identity.authority.Sign(t.Context(), m.csr, m.id, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +60,8 @@ func newMember(t *testing.T, s *Server, account string) *member {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(s.authority.RootPEM())
-	m.conn, err = grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+	pool.AppendCertsFromPEM(s.identity.authority.RootPEM())
+	m.conn, err = grpc.NewClient(s.ports.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 		RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{chain[0].Raw}, PrivateKey: key}}, MinVersion: tls.VersionTLS12,
 	})))
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 	}
 	c := &conversion{ingress: cfg.GatewayAPI.IngressNamespace}
 	log := s.log.With("component", "gatewayapi")
-	if s.platform != nil {
+	if s.objects.platform != nil {
 		c.namespaces, err = kube.NewNamespaces(kube.NamespacesConfig{Client: s.kube, Logger: log, OnChange: func(name string) {
 			s.reconvert(model.Key{Kind: gatewayapi.KubernetesNamespace, Name: name})
 		}})
@@ -49,17 +49,17 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 			return err
 		}
 	}
-	if s.credentials != nil {
-		s.credentials.OnChange(func(namespace, name string) {
+	if s.objects.credentials != nil {
+		s.objects.credentials.OnChange(func(namespace, name string) {
 			s.reconvert(model.Key{Kind: gatewayapi.KubernetesSecret, Namespace: namespace, Name: name})
 		})
 	}
-	s.conversion = c
+	s.objects.conversion = c
 	if !cfg.GatewayAPI.Status {
 		return nil
 	}
 	verdicts := objectstatus.VerdictsConfig{
-		Store: s.store, Merge: gatewayapi.Merge, Denied: apierrors.IsForbidden, Logger: log,
+		Store: s.objects.store, Merge: gatewayapi.Merge, Denied: apierrors.IsForbidden, Logger: log,
 		Limits: objectstatus.Limits{Workers: cfg.Status.Workers, QPS: cfg.Status.QPS, Burst: cfg.Status.Burst},
 	}
 	if verdicts.Lead, err = s.leader(cfg, gatewayStatusLease); err != nil {
@@ -68,13 +68,13 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 	if c.verdicts, err = objectstatus.NewVerdicts(verdicts); err != nil {
 		return err
 	}
-	s.store.RegisterEventHandler(c.verdicts.Hear, gatewayapi.Kinds()...)
+	s.objects.store.RegisterEventHandler(c.verdicts.Hear, gatewayapi.Kinds()...)
 	return nil
 }
 
 // reconvert tells of a change that is no object, if the conversion depends on it.
 func (s *Server) reconvert(key model.Key) {
-	if change := model.NewChange(key); s.conversion.view.DependsOn(change) {
+	if change := model.NewChange(key); s.objects.conversion.view.DependsOn(change) {
 		s.debounce.Add(change)
 	}
 }
@@ -98,43 +98,43 @@ func (c *conversion) run(ctx context.Context) error {
 // convert brings the conversion up to date, and returns the change with the
 // converted objects that differ.
 func (s *Server) convert(change model.Change) model.Change {
-	if s.conversion == nil {
+	if s.objects.conversion == nil {
 		return change
 	}
 	in := gatewayapi.Input{
-		List: func(kind model.Kind) []*model.Config { return s.store.List(kind, "") },
-		Mesh: s.mesh, Domain: s.domain, IngressNamespace: s.conversion.ingress,
+		List: func(kind model.Kind) []*model.Config { return s.objects.store.List(kind, "") },
+		Mesh: s.snapshots.mesh, Domain: s.domain, IngressNamespace: s.objects.conversion.ingress,
 	}
-	if s.platform != nil {
+	if s.objects.platform != nil {
 		in.Service = func(namespace, name string) *model.Service {
-			if found := s.platform.Service(namespace, name); found != nil {
+			if found := s.objects.platform.Service(namespace, name); found != nil {
 				return found.Service
 			}
 			return nil
 		}
 		in.Selector = func(namespace, name string) map[string]string {
-			if found := s.platform.Service(namespace, name); found != nil {
+			if found := s.objects.platform.Service(namespace, name); found != nil {
 				return found.Selector
 			}
 			return nil
 		}
 	}
-	if s.conversion.namespaces != nil {
-		in.NamespaceLabels = s.conversion.namespaces.Labels
+	if s.objects.conversion.namespaces != nil {
+		in.NamespaceLabels = s.objects.conversion.namespaces.Labels
 	}
-	if s.credentials != nil {
-		in.Certificate = s.certificate
+	if s.objects.credentials != nil {
+		in.Certificate = s.objects.certificate
 	}
-	return s.conversion.view.Update(in, change)
+	return s.objects.conversion.view.Update(in, change)
 }
 
 // certificate says what is wrong with a Secret as the certificate of a listener.
 // While not all Secrets were read nothing is: a restart takes no listener away.
-func (s *Server) certificate(namespace, name string) error {
-	_, err := credentials.KeyPairOf(s.credentials, credentials.Reference{Scheme: credentials.SchemeGateway, Namespace: namespace, Name: name})
+func (o *objects) certificate(namespace, name string) error {
+	_, err := credentials.KeyPairOf(o.credentials, credentials.Reference{Scheme: credentials.SchemeGateway, Namespace: namespace, Name: name})
 	if errors.Is(err, credentials.ErrNotFound) {
 		select {
-		case <-s.credentials.Synced():
+		case <-o.credentials.Synced():
 		default:
 			return nil
 		}
@@ -147,43 +147,43 @@ func (s *Server) certificate(namespace, name string) error {
 
 // granted lets the service account of a Gateway have the Secrets that its
 // listeners may refer to.
-func (s *Server) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
-	if s.conversion == nil || ref.Scheme != credentials.SchemeGateway {
+func (o *objects) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
+	if o.conversion == nil || ref.Scheme != credentials.SchemeGateway {
 		return false
 	}
-	result := s.conversion.view.Result()
+	result := o.conversion.view.Result()
 	return result != nil && result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
 }
 
 // list returns the objects of a kind, stored and converted.
-func (s *Server) list(kind model.Kind) []*model.Config {
-	stored := s.store.List(kind, "")
-	if s.conversion == nil || s.conversion.view.Result() == nil {
+func (o *objects) list(kind model.Kind) []*model.Config {
+	stored := o.store.List(kind, "")
+	if o.conversion == nil || o.conversion.view.Result() == nil {
 		return stored
 	}
-	if converted := s.conversion.view.Result().Objects[kind]; len(converted) > 0 {
+	if converted := o.conversion.view.Result().Objects[kind]; len(converted) > 0 {
 		return append(slices.Clip(stored), converted...)
 	}
 	return stored
 }
 
 // get returns one object, stored or converted.
-func (s *Server) get(key model.Key) *model.Config {
-	if stored := s.store.Get(key); stored != nil || s.conversion == nil {
+func (o *objects) get(key model.Key) *model.Config {
+	if stored := o.store.Get(key); stored != nil || o.conversion == nil {
 		return stored
 	}
-	return s.conversion.view.Get(key)
+	return o.conversion.view.Get(key)
 }
 
 // conclude says in a snapshot what is wrong with the objects that users wrote,
 // where it was found in converted ones, and publishes the statuses.
-func (s *Server) conclude(next *snapshot.Mesh) {
-	if s.conversion == nil {
+func (o *objects) conclude(next *snapshot.Mesh) {
+	if o.conversion == nil {
 		return
 	}
-	result := s.conversion.view.Result()
+	result := o.conversion.view.Result()
 	next.Problems = append(result.Blame(next.Problems), result.Problems...)
-	if s.conversion.verdicts != nil {
-		s.conversion.verdicts.Set(result.Status)
+	if o.conversion.verdicts != nil {
+		o.conversion.verdicts.Set(result.Status)
 	}
 }

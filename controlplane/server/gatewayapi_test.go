@@ -57,7 +57,7 @@ spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: ` + backend + `
 
 // resolved returns the reason of the condition ResolvedRefs of a route.
 func (s *Server) resolved(key model.Key) string {
-	c := s.store.Get(key)
+	c := s.objects.store.Get(key)
 	if c == nil {
 		return ""
 	}
@@ -87,15 +87,15 @@ func TestGatewayAPIFromFiles(t *testing.T) {
 	waitUntil(t, "the route says what is missing", func() bool { return s.resolved(key) == "BackendNotFound" })
 	write(t, map[string][]byte{route: routeFile("cart")})
 	waitUntil(t, "the route says that all is there", func() bool { return s.resolved(key) == "ResolvedRefs" })
-	result := s.conversion.view.Result()
+	result := s.objects.conversion.view.Result()
 	if g := result.Objects[model.Gateway]; len(g) != 1 || !strings.HasSuffix(g[0].Name, "-http") {
 		t.Errorf("the Gateways are %v, want that of the listener http: no Secrets are read", g)
 	}
-	gateway, _ := s.store.Get(model.Key{Kind: model.KubernetesGateway, Namespace: "shop", Name: "edge"}).Status.(*gatewayv1.GatewayStatus)
+	gateway, _ := s.objects.store.Get(model.Key{Kind: model.KubernetesGateway, Namespace: "shop", Name: "edge"}).Status.(*gatewayv1.GatewayStatus)
 	if gateway == nil || len(gateway.Listeners) != 2 || gateway.Listeners[0].AttachedRoutes != 1 || len(gateway.Addresses) != 1 {
 		t.Errorf("the status of the Gateway is %+v", gateway)
 	}
-	if made := s.list(model.VirtualService); len(made) != 1 || s.get(made[0].Key) != made[0] {
+	if made := s.objects.list(model.VirtualService); len(made) != 1 || s.objects.get(made[0].Key) != made[0] {
 		t.Errorf("the VirtualServices are %v, want one, of the listener that is served", made)
 	}
 }
@@ -137,7 +137,7 @@ func TestGatewayAccount(t *testing.T) {
 	})
 	ref := credentials.Reference{Scheme: credentials.SchemeGateway, Namespace: "shop", Name: "edge"}
 	as := func(namespace, account string) bool {
-		return s.granted(nil, &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}}, ref)
+		return s.objects.granted(nil, &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}}, ref)
 	}
 	waitUntil(t, "the account of the Gateway may have its Secret", func() bool { return as("shop", "edge-istio") })
 	if as("shop", "nobody") || as("shop", "edge") || as("other", "edge-istio") {
@@ -154,7 +154,7 @@ func TestGatewayAPIOff(t *testing.T) {
 		c.GatewayAPI.On = false
 	})
 	waitUntil(t, "the first snapshot", s.discovery.Ready)
-	if got := s.list(model.VirtualService); len(got) != 0 {
+	if got := s.objects.list(model.VirtualService); len(got) != 0 {
 		t.Errorf("switched off, there are %d VirtualServices", len(got))
 	}
 }

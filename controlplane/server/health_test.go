@@ -58,8 +58,8 @@ type adsStream struct {
 func (i *issuer) stream(t *testing.T, s *Server, address string) *adsStream {
 	t.Helper()
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(s.authority.RootPEM())
-	conn, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
+	pool.AppendCertsFromPEM(s.identity.authority.RootPEM())
+	conn, err := grpc.NewClient(s.ports.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 func (s *Server) metric(t *testing.T, line string) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		answer, err := http.Get("http://" + s.listeners.http.Addr().String() + "/metrics")
+		answer, err := http.Get("http://" + s.ports.listeners.http.Addr().String() + "/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}

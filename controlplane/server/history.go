@@ -20,13 +20,13 @@ import (
 
 // newDebug has the questions of people answered, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
-	s.people = newPeople(s.exists, cfg.Version, reg)
+	s.people = newPeople(s.objects.exists, cfg.Version, reg)
 	s.debugHTTP = cfg.DebugHTTP
 	s.discovery.Debug(debug.Config{
-		Authenticator: s.auth, Replica: cfg.PodName, Version: cfg.Version,
+		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
-		Objects: s.store, Changed: s.people.changed,
-		Problems: func() []debug.KnownProblem { return s.people.problems(s.store.Problems()) },
+		Objects: s.objects.store, Changed: s.people.changed,
+		Problems: func() []debug.KnownProblem { return s.people.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {
 			if err := s.denyList.Err(); err != nil {
 				return err.Error()
@@ -38,11 +38,11 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 }
 
 // exists reports whether a store or a cluster has an object.
-func (s *Server) exists(key model.Key) bool {
+func (o *objects) exists(key model.Key) bool {
 	if key.Kind == model.KubernetesService {
-		return s.platform != nil && s.platform.Service(key.Namespace, key.Name) != nil
+		return o.platform != nil && o.platform.Service(key.Namespace, key.Name) != nil
 	}
-	return s.store.Get(key) != nil
+	return o.store.Get(key) != nil
 }
 
 // serveDebug adds /debug to the servers, which may be the same one.

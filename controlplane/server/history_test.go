@@ -23,7 +23,7 @@ import (
 // ask asks the HTTP port.
 func (s *Server) ask(t *testing.T, path string, headers map[string]string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.listeners.http.Addr().String()+path, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.ports.listeners.http.Addr().String()+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func (s *Server) connect(cfg Config, reg prometheus.Registerer) (*kube.Client, e
 
 // newRoots makes what writes the roots into the namespaces; nil if nothing does.
 func (s *Server) newRoots(cfg Config) (*kube.Roots, error) {
-	if s.kube == nil || s.authority == nil || !cfg.Cluster.WriteRoots {
+	if s.kube == nil || s.identity.authority == nil || !cfg.Cluster.WriteRoots {
 		return nil, nil
 	}
 	lease := kube.Lease{Namespace: cfg.Namespace}
@@ -111,7 +111,7 @@ func (s *Server) newRoots(cfg Config) (*kube.Roots, error) {
 		lease.Identity = cfg.PodName
 	}
 	return kube.NewRoots(kube.RootsConfig{
-		Client: s.kube, Bundle: s.authority.RootPEM, Changed: s.authority.Changed, Lease: lease, Logger: s.log.With("component", "kube"),
+		Client: s.kube, Bundle: s.identity.authority.RootPEM, Changed: s.identity.authority.Changed, Lease: lease, Logger: s.log.With("component", "kube"),
 	})
 }
 

@@ -40,7 +40,7 @@ func TestHeaderLimits(t *testing.T) {
 		c.Listen.Plaintext = testHost + ":0"
 		c.Listen.Monitoring = testHost + ":0"
 	})
-	for name, l := range map[string]net.Listener{"http": s.listeners.http, "monitoring": s.listeners.monitoring} {
+	for name, l := range map[string]net.Listener{"http": s.ports.listeners.http, "monitoring": s.ports.listeners.monitoring} {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -69,8 +69,8 @@ func TestHeaderLimits(t *testing.T) {
 		net.Listener
 		creds credentials.TransportCredentials
 	}{
-		"secure":    {s.listeners.secure, credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})}, // who it is does not matter here
-		"plaintext": {s.listeners.plaintext, insecure.NewCredentials()},
+		"secure":    {s.ports.listeners.secure, credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})}, // who it is does not matter here
+		"plaintext": {s.ports.listeners.plaintext, insecure.NewCredentials()},
 	} {
 		client, err := grpc.NewClient(p.Addr().String(), grpc.WithTransportCredentials(p.creds))
 		if err != nil {
@@ -230,7 +230,7 @@ func TestLogFlood(t *testing.T) {
 		}
 	})
 	waitUntil(t, "the first snapshot", s.discovery.Ready)
-	client, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	client, err := grpc.NewClient(s.ports.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,5 +11,5 @@ func (s *Server) newMCP(cfg Config) mcpserver.Config {
 	if len(readers) == 0 {
 		readers = []string{cfg.Namespace + "/*"}
 	}
-	return mcpserver.Config{Objects: s.store, Readers: readers}
+	return mcpserver.Config{Objects: s.objects.store, Readers: readers}
 }

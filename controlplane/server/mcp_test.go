@@ -52,8 +52,8 @@ func secureSource(t *testing.T, s *Server, token string) string {
 	t.Helper()
 	dir := t.TempDir()
 	ca, file := filepath.Join(dir, "ca"), filepath.Join(dir, "token")
-	write(t, map[string][]byte{ca: s.authority.RootPEM(), file: []byte(token)})
-	return fmt.Sprintf("xds://%s?ca=%s&token=%s", s.listeners.secure.Addr(), ca, file)
+	write(t, map[string][]byte{ca: s.identity.authority.RootPEM(), file: []byte(token)})
+	return fmt.Sprintf("xds://%s?ca=%s&token=%s", s.ports.listeners.secure.Addr(), ca, file)
 }
 
 // One control plane takes its configuration from another, by either kind of
@@ -84,10 +84,10 @@ func TestTakesConfiguration(t *testing.T) {
 			})
 			waitFor(t, "it is ready", s.discovery.Ready)
 			key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-1"}
-			if s.store.Get(key) == nil || !config.SameContent(s.store.Get(key), source.store.Get(key)) {
-				t.Fatalf("it has %v", s.store.Get(key))
+			if s.objects.store.Get(key) == nil || !config.SameContent(s.objects.store.Get(key), source.objects.store.Get(key)) {
+				t.Fatalf("it has %v", s.objects.store.Get(key))
 			}
-			if _, err := s.store.Create(t.Context(), s.store.Get(key)); err == nil {
+			if _, err := s.objects.store.Create(t.Context(), s.objects.store.Get(key)); err == nil {
 				t.Error("it takes writes")
 			}
 			c := proxyOf(t, s)
@@ -129,7 +129,7 @@ func addressesOf(state adstest.State, cluster string) []string {
 // proxyOf connects a proxy to the plaintext port.
 func proxyOf(t *testing.T, s *Server) *adstest.Client {
 	t.Helper()
-	conn, err := grpc.NewClient(s.listeners.plaintext.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(s.ports.listeners.plaintext.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestTakesNothingUnasked(t *testing.T) {
 	})
 	for name, tc := range map[string]struct{ from, says string }{
 		"another account": {secureSource(t, source, i.token(t, "istio-ca")), "shop/web in OUTRIGGER_MCP_READERS"},
-		"plaintext":       {"xds://" + source.listeners.plaintext.Addr().String(), "connect to the port with TLS"},
+		"plaintext":       {"xds://" + source.ports.listeners.plaintext.Addr().String(), "connect to the TLS port"},
 	} {
 		cfg := testConfig(t)
 		cfg.Mesh.File, cfg.Namespace = takes(t, tc.from), "shop"
@@ -172,7 +172,7 @@ func TestTakesNothingUnasked(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		waitFor(t, name+": the log says why", func() bool { return strings.Contains(log.String(), tc.says) })
-		if s.discovery.Ready() || len(s.store.Waiting()) != 1 || len(s.store.List(model.WorkloadEntry, "")) > 0 {
+		if s.discovery.Ready() || len(s.objects.store.Waiting()) != 1 || len(s.objects.store.List(model.WorkloadEntry, "")) > 0 {
 			t.Errorf("%s: it is ready", name)
 		}
 		cancel()

@@ -26,10 +26,10 @@ func (s *Server) newPlatform(cfg Config, reg prometheus.Registerer) (err error) 
 	case s.kube == nil:
 		return nil
 	}
-	s.platform, err = kube.NewRegistry(kube.RegistryConfig{
+	s.objects.platform, err = kube.NewRegistry(kube.RegistryConfig{
 		Client: s.kube, Cluster: cfg.Cluster.ID, Domain: cfg.Domain, Namespace: cfg.Namespace,
 		OnChange:    func(c model.Change) { s.debounce.Add(c) },
-		SelectsPods: s.selectsPods,
+		SelectsPods: s.objects.selectsPods,
 		Remote: kube.RemoteConfig{
 			On: cfg.Remotes.On, Allowed: strings.FieldsFunc(cfg.Remotes.Allowed, func(c rune) bool { return c == ',' || c == ' ' }),
 			Wait: cfg.Remotes.Wait, QPS: cfg.Cluster.QPS, Burst: cfg.Cluster.Burst,
@@ -42,16 +42,16 @@ func (s *Server) newPlatform(cfg Config, reg prometheus.Registerer) (err error) 
 // selectsPods tells whether a ServiceEntry of a namespace chooses workloads by
 // their labels. The store holds an object before it tells of it: a pod that is
 // not told of because nobody chooses it yet is there when the object is.
-func (s *Server) selectsPods(namespace string) bool {
-	return slices.ContainsFunc(s.store.List(model.ServiceEntry, namespace), func(c *model.Config) bool {
+func (o *objects) selectsPods(namespace string) bool {
+	return slices.ContainsFunc(o.store.List(model.ServiceEntry, namespace), func(c *model.Config) bool {
 		se, ok := c.Spec.(*networkingv1alpha3.ServiceEntry)
 		return ok && se.GetWorkloadSelector() != nil
 	})
 }
 
 // loaded tells whether everything that a snapshot is made of was read once.
-func (s *Server) loaded() bool {
-	for _, synced := range s.waits() {
+func (o *objects) loaded() bool {
+	for _, synced := range o.waits() {
 		select {
 		case <-synced:
 		default:
@@ -62,13 +62,13 @@ func (s *Server) loaded() bool {
 }
 
 // waits are closed when what a snapshot is made of was read once.
-func (s *Server) waits() []<-chan struct{} {
-	out := []<-chan struct{}{s.store.Synced()}
-	if s.platform != nil {
-		out = append(out, s.platform.Synced())
+func (o *objects) waits() []<-chan struct{} {
+	out := []<-chan struct{}{o.store.Synced()}
+	if o.platform != nil {
+		out = append(out, o.platform.Synced())
 	}
-	if s.conversion != nil && s.conversion.namespaces != nil {
-		out = append(out, s.conversion.namespaces.Synced())
+	if o.conversion != nil && o.conversion.namespaces != nil {
+		out = append(out, o.conversion.namespaces.Synced())
 	}
 	return out
 }

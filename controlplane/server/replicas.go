@@ -20,7 +20,7 @@ func (s *Server) newReplicas(cfg Config, reg prometheus.Registerer) error {
 	}
 	s.replicas, err = replicas.New(replicas.Config{
 		Peers: peers, Load: s.discovery.Load, Shed: s.discovery.Shed,
-		Ready:  func() bool { return s.discovery.Ready() && !s.stopping.Load() },
+		Ready:  func() bool { return s.discovery.Ready() && !s.ports.stopping.Load() },
 		Logger: s.log.With("component", "replicas"), Registerer: reg,
 	})
 	return err

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -59,9 +61,41 @@ func serverNames(cfg Config) (names []string, ips []net.IP) {
 	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
 }
 
+// ports are the servers and what they listen on.
+type ports struct {
+	limits            *limits
+	secure, plaintext *grpc.Server // nil when off
+	// drains are of the streams of these.
+	drains struct{ secure, plaintext drain }
+	// stopping is true from when the end has begun; shutdown is how long that may
+	// take.
+	stopping         atomic.Bool
+	shutdown         time.Duration
+	http, monitoring *http.Server // monitoring is nil when merged into http
+	webhooks         *http.Server // answers the API server on a port of its own; nil without a cluster
+	listeners        listeners
+}
+
+// listeners are bound before anything runs: a port in use is an exit, not a
+// log line.
+type listeners struct {
+	secure, plaintext, http, webhooks, monitoring net.Listener
+}
+
+// run serves on all ports until ctx is done; the gRPC servers end with drain.
+func (p *ports) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	p.serveGRPC(g, "secure", p.secure, p.listeners.secure)
+	p.serveGRPC(g, "plaintext", p.plaintext, p.listeners.plaintext)
+	p.serveHTTP(ctx, g, "http", p.http, p.listeners.http)
+	p.serveHTTP(ctx, g, webhooksPort, p.webhooks, p.listeners.webhooks)
+	p.serveHTTP(ctx, g, "monitoring", p.monitoring, p.listeners.monitoring)
+	return g.Wait()
+}
+
 // newGRPCServer makes a server for ADS. The drain ends its streams.
-func (s *Server) newGRPCServer(cfg Config, creds credentials.TransportCredentials, d *drain, opts ...grpc.ServerOption) *grpc.Server {
-	return s.limits.grpcServer(cfg, creds, append(
+func (p *ports) newGRPCServer(cfg Config, creds credentials.TransportCredentials, d *drain, opts ...grpc.ServerOption) *grpc.Server {
+	return p.limits.grpcServer(cfg, creds, append(
 		opts,
 		grpc.StreamInterceptor(d.intercept),
 		grpc.UnaryInterceptor(d.interceptCall),
@@ -90,24 +124,24 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	if cfg.Listen.Monitoring == "" {
 		monitor = health
 	} else {
-		s.monitoring = s.limits.httpServer(monitor)
+		s.ports.monitoring = s.ports.limits.httpServer(monitor)
 	}
-	s.http = s.limits.httpServer(health)
+	s.ports.http = s.ports.limits.httpServer(health)
 	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if s.stopping.Load() {
+		if s.ports.stopping.Load() {
 			http.Error(w, "shutting down", http.StatusServiceUnavailable)
 			return
 		}
 		if !s.discovery.Ready() {
-			http.Error(w, s.loading(), http.StatusServiceUnavailable)
+			http.Error(w, s.objects.loading(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintln(w, s.readiness()) // a client that is gone needs no answer
+		_, _ = fmt.Fprintln(w, s.objects.readiness()) // a client that is gone needs no answer
 	})
 	if s.replicas != nil {
 		health.Handle("GET "+replicas.Path, s.replicas)
 	}
-	if s.validator != nil && s.webhooks == nil {
+	if s.validator != nil && s.ports.webhooks == nil {
 		health.Handle("/validate", s.validator)
 		health.Handle("/validate/", s.validator)
 	}
@@ -179,10 +213,10 @@ func (l *listeners) String() string {
 }
 
 // serveGRPC runs a server that may be off, until it is stopped.
-func (s *Server) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l net.Listener) {
+func (p *ports) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l net.Listener) {
 	if server != nil {
 		g.Go(func() error {
-			err := server.Serve(tracked{s.limits.grpcListener(port, l)})
+			err := server.Serve(tracked{p.limits.grpcListener(port, l)})
 			if errors.Is(err, grpc.ErrServerStopped) {
 				return nil // the end came before the start
 			}
@@ -193,23 +227,23 @@ func (s *Server) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, 
 
 // drain begins the end: it ends the gRPC servers. Streams do not end by themselves, so they are
 // ended: proxies keep what they have.
-func (s *Server) drain() {
-	s.stopping.Store(true)
+func (p *ports) drain() {
+	p.stopping.Store(true)
 	var all sync.WaitGroup
-	for server, d := range map[*grpc.Server]*drain{s.secure: &s.drains.secure, s.plaintext: &s.drains.plaintext} {
+	for server, d := range map[*grpc.Server]*drain{p.secure: &p.drains.secure, p.plaintext: &p.drains.plaintext} {
 		if server != nil {
-			all.Go(func() { d.stop(server, s.shutdown) })
+			all.Go(func() { d.stop(server, p.shutdown) })
 		}
 	}
 	all.Wait()
 }
 
 // serveHTTP runs a server that may be off, until ctx ends.
-func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, port string, server *http.Server, l net.Listener) {
+func (p *ports) serveHTTP(ctx context.Context, g *errgroup.Group, port string, server *http.Server, l net.Listener) {
 	if server == nil {
 		return
 	}
-	l = s.limits.httpListener(port, l)
+	l = p.limits.httpListener(port, l)
 	g.Go(func() error {
 		serve := server.Serve
 		if server.TLSConfig != nil {

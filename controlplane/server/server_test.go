@@ -176,8 +176,8 @@ func TestTokenOfIssuer(t *testing.T) {
 		c.Callers.Hosts = []string{testHost}
 	})
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(s.authority.RootPEM())
-	conn, err := grpc.NewClient(s.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
+	pool.AppendCertsFromPEM(s.identity.authority.RootPEM())
+	conn, err := grpc.NewClient(s.ports.listeners.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(pool, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,17 +226,17 @@ func TestServesOwnCertificate(t *testing.T) {
 		c.TLS.Suites = []string{"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
 		c.TLS.Provider = "custom"
 	})
-	if roots := string(s.authority.RootPEM()); !strings.Contains(roots, string(cert)) || strings.Count(roots, "BEGIN") != 2 {
+	if roots := string(s.identity.authority.RootPEM()); !strings.Contains(roots, string(cert)) || strings.Count(roots, "BEGIN") != 2 {
 		t.Errorf("the mesh is given %s", roots)
 	}
-	if len(s.rootFiles) != 1 || s.rootFiles[0].Path() != certFile {
-		t.Errorf("the files with roots that are followed are %v", s.rootFiles)
+	if len(s.identity.rootFiles) != 1 || s.identity.rootFiles[0].Path() != certFile {
+		t.Errorf("the files with roots that are followed are %v", s.identity.rootFiles)
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)
 	sessions := tls.NewLRUClientSessionCache(1)
 	for n := range 3 {
-		conn, err := tls.Dial("tcp", s.listeners.secure.Addr().String(), &tls.Config{
+		conn, err := tls.Dial("tcp", s.ports.listeners.secure.Addr().String(), &tls.Config{
 			RootCAs: pool, ServerName: "mine", MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, ClientSessionCache: sessions,
 		})
 		if err != nil {
@@ -250,7 +250,7 @@ func TestServesOwnCertificate(t *testing.T) {
 			t.Errorf("connection %d: suite %s, resumed %v", n, tls.CipherSuiteName(state.CipherSuite), state.DidResume)
 		}
 	}
-	if _, err := tls.Dial("tcp", s.listeners.secure.Addr().String(), &tls.Config{
+	if _, err := tls.Dial("tcp", s.ports.listeners.secure.Addr().String(), &tls.Config{
 		RootCAs: pool, ServerName: "mine", MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12,
 		CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	}); err == nil {

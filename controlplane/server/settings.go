@@ -23,11 +23,11 @@ func (s *Server) adopt(next, before *meshsettings.Settings) error {
 	if err != nil {
 		return err
 	}
-	if s.authority != nil {
-		if err := s.clients.trust(mesh); err != nil {
+	if s.identity.authority != nil {
+		if err := s.identity.clients.trust(mesh); err != nil {
 			return fmt.Errorf("trustDomainAliases: %w", err)
 		}
-		if err := s.authority.SetRoots(rootsOfMesh, roots); err != nil {
+		if err := s.identity.authority.SetRoots(rootsOfMesh, roots); err != nil {
 			return err
 		}
 	}
@@ -45,10 +45,10 @@ func (s *Server) pushSettings() { s.debounce.Add(model.Change{All: true}) }
 // selectNamespaces chooses the namespaces whose services are served. What cannot
 // be read changes nothing.
 func (s *Server) selectNamespaces(mesh *meshv1alpha1.MeshConfig) {
-	if s.platform == nil {
+	if s.objects.platform == nil {
 		return
 	}
-	if err := s.platform.SelectNamespaces(mesh.GetDiscoverySelectors()); err != nil {
+	if err := s.objects.platform.SelectNamespaces(mesh.GetDiscoverySelectors()); err != nil {
 		s.log.Warn("the choice of namespaces stays as it was", "component", "control", "err", err)
 	}
 }

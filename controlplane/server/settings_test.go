@@ -79,7 +79,7 @@ func serveLogged(t *testing.T, set func(*Config)) (*Server, *logBuffer) {
 // connected is a proxy of the plaintext port.
 func connected(t *testing.T, s *Server, extra map[string]any) *adstest.Client {
 	t.Helper()
-	conn, err := grpc.NewClient(s.listeners.plaintext.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(s.ports.listeners.plaintext.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,12 +182,12 @@ func TestMeshConfigComes(t *testing.T) {
 	})
 	c := connected(t, s, nil)
 	await(t, c, "the defaults", func(state adstest.State) bool { return len(state.HTTPListeners) > 0 })
-	clients := s.clients.Load()
+	clients := s.identity.clients.Load()
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	text := "accessLogFile: /dev/late\ntrustDomain: elsewhere.test\ntrustDomainAliases: [before.test]\nconfigSources: [{address: 'fs:///x'}]\ncaCertificates:\n- pem: |\n    " +
-		strings.ReplaceAll(strings.TrimSpace(string(other.authority.RootPEM())), "\n", "\n    ") + "\n"
+		strings.ReplaceAll(strings.TrimSpace(string(other.identity.authority.RootPEM())), "\n", "\n    ") + "\n"
 	write(t, map[string][]byte{file: []byte(text)})
 	await(t, c, "the file", mentions("/dev/late"))
 	for name, line := range map[string]string{"trustDomain": ":2", "configSources": ":4"} {
@@ -196,15 +196,15 @@ func TestMeshConfigComes(t *testing.T) {
 		}
 	}
 	now := s.settings.Current().Mesh
-	if now.GetTrustDomain() != "cluster.local" || len(now.GetConfigSources()) > 0 || s.clients.Load() == clients {
+	if now.GetTrustDomain() != "cluster.local" || len(now.GetConfigSources()) > 0 || s.identity.clients.Load() == clients {
 		t.Errorf("in force is %v", now)
 	}
-	if !strings.Contains(string(s.authority.RootPEM()), strings.TrimSpace(string(other.authority.RootPEM()))) {
+	if !strings.Contains(string(s.identity.authority.RootPEM()), strings.TrimSpace(string(other.identity.authority.RootPEM()))) {
 		t.Error("the further root is not trusted")
 	}
 	write(t, map[string][]byte{file: []byte("accessLogFile: /dev/later\n")})
 	await(t, c, "the next", mentions("/dev/later"))
-	if strings.Contains(string(s.authority.RootPEM()), strings.TrimSpace(string(other.authority.RootPEM()))) {
+	if strings.Contains(string(s.identity.authority.RootPEM()), strings.TrimSpace(string(other.identity.authority.RootPEM()))) {
 		t.Error("the further root is still trusted")
 	}
 }

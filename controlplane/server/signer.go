@@ -77,14 +77,14 @@ func (s *Server) followFile(path, of string) error {
 	log := s.log.With("component", "ca")
 	file := filetree.NewFollower(filetree.FollowerConfig{
 		Path: path, MaxBytes: maxRootBytes, Every: signerRootEvery, Optional: true,
-		Take: func(pem []byte) error { return s.authority.SetRoots(of, pem) },
+		Take: func(pem []byte) error { return s.identity.authority.SetRoots(of, pem) },
 		Report: func(err error) {
 			if err != nil {
 				log.Warn("roots that are trusted stay as they are", "path", path, "err", err)
 			}
 		},
 	})
-	s.rootFiles = append(s.rootFiles, file)
+	s.identity.rootFiles = append(s.identity.rootFiles, file)
 	if err := file.Look(); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -63,9 +63,9 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 }
 
 // loading says what the control plane waits for before it serves.
-func (s *Server) loading() string {
+func (o *objects) loading() string {
 	text := "configuration is still loading"
-	if waiting := s.store.Waiting(); len(waiting) > 0 {
+	if waiting := o.store.Waiting(); len(waiting) > 0 {
 		text += ": waiting for " + strings.Join(waiting, ", ")
 	}
 	return text
@@ -74,8 +74,8 @@ func (s *Server) loading() string {
 // readiness is the answer of a control plane that is ready. One that applies no
 // changes stays ready: proxies that connect get the last good configuration,
 // which serves their traffic.
-func (s *Server) readiness() string {
-	if behind := s.store.Behind(); len(behind) > 0 {
+func (o *objects) readiness() string {
+	if behind := o.store.Behind(); len(behind) > 0 {
 		return "ready, but changes of the configuration are not applied: reading " + strings.Join(behind, ", ") + " does not end"
 	}
 	return "ready"
@@ -84,7 +84,7 @@ func (s *Server) readiness() string {
 // sources gives the URLs of the config stores.
 func (s *Server) sources(cfg Config) ([]string, error) {
 	var addresses []string
-	for _, source := range s.mesh.GetConfigSources() {
+	for _, source := range s.snapshots.mesh.GetConfigSources() {
 		address, err := sourceAddress(source)
 		if err != nil {
 			return nil, err

@@ -29,7 +29,7 @@ func TestReadyNamesTheSources(t *testing.T) {
 		c.Mesh.File = mesh
 	})
 	get := func() string {
-		r, err := http.Get("http://" + s.listeners.http.Addr().String() + "/ready")
+		r, err := http.Get("http://" + s.ports.listeners.http.Addr().String() + "/ready")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestReadyNamesTheSources(t *testing.T) {
 		return string(body)
 	}
 	get()
-	waiting := s.loading()
+	waiting := s.objects.loading()
 	for strings.Contains(waiting, "memory://") { // which loads in no time
 		waiting = get()
 	}

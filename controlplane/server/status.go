@@ -34,7 +34,7 @@ func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 		return fmt.Errorf("registering metrics of events: %w", err)
 	}
 	writer := objectstatus.Config{
-		Store: s.store, Distribution: s.discovery.Distribution, InForce: snapshot.InForce, Off: !cfg.Status.On,
+		Store: s.objects.store, Distribution: s.discovery.Distribution, InForce: snapshot.InForce, Off: !cfg.Status.On,
 		Denied:     apierrors.IsForbidden,
 		Limits:     objectstatus.Limits{Workers: cfg.Status.Workers, QPS: cfg.Status.QPS, Burst: cfg.Status.Burst},
 		Logger:     s.log.With("component", "status"),
@@ -50,7 +50,7 @@ func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 	if s.status, err = objectstatus.New(writer); err != nil {
 		return err
 	}
-	s.store.RegisterEventHandler(s.hear)
+	s.objects.store.RegisterEventHandler(s.hear)
 	return nil
 }
 
@@ -66,7 +66,7 @@ func (s *Server) leader(cfg Config, lease string) (func(context.Context, func(co
 			return s.kube.Lead(ctx, kube.Lease{Namespace: cfg.Namespace, Name: lease, Identity: cfg.PodName}, work)
 		}, nil
 	}
-	if elector := config.ElectorOf(s.store); elector != nil {
+	if elector := config.ElectorOf(s.objects.store); elector != nil {
 		return func(ctx context.Context, work func(context.Context) error) error {
 			return elector.Lead(ctx, lease, cfg.PodName, work)
 		}, nil

@@ -19,7 +19,7 @@ import (
 // condition returns a condition of an object as the store has it: status and
 // message.
 func (s *Server) condition(key model.Key, kind string) string {
-	c := s.store.Get(key)
+	c := s.objects.store.Get(key)
 	if c == nil {
 		return ""
 	}

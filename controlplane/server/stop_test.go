@@ -47,7 +47,7 @@ func plainServer(t *testing.T, set func(*Config)) (s *Server, stop func(), done 
 
 // ask returns the answer on the health port, 0 if there is none.
 func ask(s *Server, path string) (code int, body string) {
-	resp, err := http.Get("http://" + s.listeners.http.Addr().String() + path)
+	resp, err := http.Get("http://" + s.ports.listeners.http.Addr().String() + path)
 	if err != nil {
 		return 0, ""
 	}
@@ -100,7 +100,7 @@ func TestStopOrder(t *testing.T) {
 	s, stop, done := plainServer(t, func(c *Config) {
 		c.Shutdown = within
 	})
-	conn := dial(t, s.listeners.plaintext.Addr().String())
+	conn := dial(t, s.ports.listeners.plaintext.Addr().String())
 	ends := make(chan time.Time, proxies)
 	for i := range proxies {
 		stream := subscribe(t, conn, i)
@@ -130,7 +130,7 @@ func TestStopOrder(t *testing.T) {
 	if took := time.Since(began); took > within+time.Minute {
 		t.Errorf("the stop took %s", took)
 	}
-	for _, l := range []net.Listener{s.listeners.http, s.listeners.plaintext} {
+	for _, l := range []net.Listener{s.ports.listeners.http, s.ports.listeners.plaintext} {
 		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 			_ = c.Close()
 			t.Errorf("%s is open after the stop", l.Addr())
@@ -145,7 +145,7 @@ func TestMovedConnection(t *testing.T) {
 	s, stop, done := plainServer(t, func(c *Config) {
 		c.Replicas = []string{"127.77.53.20:1"}
 	})
-	address := s.listeners.plaintext.Addr().String()
+	address := s.ports.listeners.plaintext.Addr().String()
 	alone, err := net.Dial("tcp", address) // what is watched: gRPC hides when it is closed
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,7 @@ func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 // certificate, with Istio's names and the address it listens on, or from files.
 func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 	names, ips := serverNames(cfg)
-	out, err := s.authority.ServerCertificate(names, ips)
+	out, err := s.identity.authority.ServerCertificate(names, ips)
 	if err != nil {
 		return nil, fmt.Errorf("make the control plane's certificate: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 // newWebhooks makes what answers the API server, and what keeps the
 // configuration by which it asks. Without a cluster nobody asks.
 func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
-	if s.kube == nil || s.authority == nil {
+	if s.kube == nil || s.identity.authority == nil {
 		return nil
 	}
 	validator, err := webhook.NewValidator(webhook.Config{Logger: s.log.With("component", "webhook"), Registerer: reg})
@@ -31,15 +31,15 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 		if err != nil {
 			return err
 		}
-		s.webhooks = s.limits.httpServer(s.validator)
-		s.webhooks.TLSConfig = withoutClients(cfg)
+		s.ports.webhooks = s.ports.limits.httpServer(s.validator)
+		s.ports.webhooks.TLSConfig = withoutClients(cfg)
 	}
 	if !cfg.Cluster.WriteWebhooks {
 		return nil
 	}
-	s.webhookConfig, err = kube.NewWebhook(kube.WebhookConfig{
+	s.identity.webhookConfig, err = kube.NewWebhook(kube.WebhookConfig{
 		Client: s.kube, Revision: cfg.Revision, Namespace: cfg.Namespace,
-		Bundle: s.authority.RootPEM, Changed: s.authority.Changed, Logger: s.log.With("component", "kube"),
+		Bundle: s.identity.authority.RootPEM, Changed: s.identity.authority.Changed, Logger: s.log.With("component", "kube"),
 	})
 	return err
 }
