@@ -128,10 +128,11 @@ func TestRegistration(t *testing.T) {
 	dir := t.TempDir()
 	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "group.yaml"): []byte(machineGroup)})
 	i := newIssuer(t)
+	state := t.TempDir() // beside both authorities: the replicas share the status of objects
 	var replicas [2]*Server
 	for n := range replicas {
 		replicas[n] = serve(t, func(c *Config) {
-			c.ConfigDir = dir
+			c.ConfigDir, c.StateDir = dir, filepath.Join(state, fmt.Sprintf("ca-%d", n))
 			c.Callers.JWTRule = fmt.Sprintf(`{"issuer":"tests","audiences":["istio-ca"],"jwksUri":%q}`, i.url+"/keys")
 			c.Callers.Hosts = []string{testHost}
 			c.PodName, c.Registration.Instance = fmt.Sprintf("control-%d", n), fmt.Sprintf("control-%d", n)

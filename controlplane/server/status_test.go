@@ -40,9 +40,10 @@ func TestHealthAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("21"), filepath.Join(dir, "2.yaml"): machineFile("22")})
 	i := newIssuer(t)
+	state := filepath.Join(t.TempDir(), "ca")
 	start := func(t *testing.T) *Server {
 		s := serve(t, func(c *Config) {
-			c.ConfigDir = dir
+			c.ConfigDir, c.StateDir = dir, state
 			c.Callers.JWTRule = fmt.Sprintf(`{"issuer":"tests","audiences":["istio-ca"],"jwksUri":%q}`, i.url+"/keys")
 			c.Callers.Hosts = []string{testHost}
 		})
