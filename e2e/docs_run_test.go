@@ -191,7 +191,8 @@ func (r *reader) interrupt() error {
 		return fmt.Errorf("Ctrl-C: %w", err)
 	}
 	select {
-	case <-r.exited:
+	case err := <-r.exited: // make ends with an error
+		r.t.Logf("Ctrl-C: %v", err)
 		return nil
 	case <-time.After(stepLimit):
 		return errors.Join(fmt.Errorf("the mesh still runs %s after Ctrl-C:\n%s", stepLimit, r.shown), syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL))
