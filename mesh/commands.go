@@ -95,7 +95,7 @@ func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
 
 // cleanEnv is the environment of our own programs: nothing of the caller's
 // but where programs and temporary files are, so that the same mesh file
-// gives the same mesh foreverybody.
+// gives the same mesh for everybody.
 func (u *Mesh) cleanEnv(vars ...variable) []string {
 	var env []string
 	for _, v := range u.cfg.Environ {

@@ -222,7 +222,7 @@ func (u *Mesh) refreshTokens(ctx context.Context, s *state) error {
 	}
 }
 
-// copyRoot gives an agent the root of the control plane's CA.
+// copyRoot writes for an agent the root of the control plane's CA.
 func (u *Mesh) copyRoot(s *state, w *workload) error {
 	root, err := os.ReadFile(s.path("control", "ca", "root-cert.pem"))
 	if err != nil {

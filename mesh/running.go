@@ -39,7 +39,7 @@ func announce(temp, store, control, state string) (withdraw func() error, err er
 	return withdraw, nil
 }
 
-// Running gives the URLs of the config stores of the meshes that this user
+// Running returns the URLs of the config stores of the meshes that this user
 // runs on this machine. Temp is the directory of temporary files.
 func Running(temp string) ([]string, error) { return announced(temp, 0) }
 
@@ -59,7 +59,7 @@ func RunningState(temp, store string) (string, error) {
 	return "", nil
 }
 
-// RunningControls gives the addresses at which the control planes of these meshes
+// RunningControls returns the addresses at which the control planes of these meshes
 // answer questions.
 func RunningControls(temp string) ([]string, error) { return announced(temp, 1) }
 
@@ -92,7 +92,7 @@ func announcements(temp string) (all [][]string, err error) {
 	return all, nil
 }
 
-// readAnnounced gives the text in the file of a running mesh of this user;
+// readAnnounced returns the text in the file of a running mesh of this user;
 // empty for others. What a killed run left behind is removed.
 func readAnnounced(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

@@ -98,7 +98,7 @@ const (
 
 var errMalformed = errors.New("the request is no protobuf message")
 
-// eachField calls fn forevery length-delimited field of a message.
+// eachField calls fn for every length-delimited field of a message.
 func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
 	return wire.EachBytes(b, errMalformed, fn)
 }

@@ -97,7 +97,7 @@ func (g *genericConfig) set(n protowire.Number, v []byte, bits uint64) bool {
 	return true
 }
 
-// eachValue calls fn forevery field, with the bytes of one that has a length,
+// eachValue calls fn for every field, with the bytes of one that has a length,
 // or the number of a varint. It reports false if the bytes are no message, or
 // fn said so.
 func eachValue(b []byte, fn func(n protowire.Number, v []byte, bits uint64) bool) bool {

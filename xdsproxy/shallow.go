@@ -78,7 +78,7 @@ func (c *cursor) varint() (uint64, bool) {
 	return v, c.skip(n)
 }
 
-// each calls fn forevery length-delimited field until the end, and tells
+// each calls fn for every length-delimited field until the end, and tells
 // whether the bytes are a message. fn is called for the fields before the
 // first malformed byte. What is in a group, which none of these messages has,
 // is passed over.

@@ -135,7 +135,7 @@ func TestProxyMountedCertificates(t *testing.T) {
 	}
 }
 
-// anyNode has one snapshot forevery node.
+// anyNode has one snapshot for every node.
 type anyNode struct{}
 
 func (anyNode) ID(*corev3.Node) string { return "any" }

@@ -41,7 +41,7 @@ func (s *service) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryServ
 	return s.serve(g, true, receiver(g, readDelta))
 }
 
-// receiver gives what receives the next request of a stream.
+// receiver returns what receives the next request of a stream.
 func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (*request, error) {
 	return func() (*request, error) {
 		var f frame
@@ -149,8 +149,8 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 
 // admit waits until there is room for a proxy, by what it costs: what it needs
 // is made before its stream begins, for as many proxies at a time as a push
-// works on. One whose like is served already goes through at once; a crowd of
-// others stands in line, and those that are served do not feel it.
+// works on. One whose like is served already goes through at once; a burst of
+// others waits in line, and those that are served do not feel it.
 func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
 	select {
 	case s.admission <- struct{}{}:
@@ -182,7 +182,7 @@ func read(ctx context.Context, q *request, recv func() (*request, error), reques
 	}
 }
 
-// firstRequest gives the first subscription, and the last report on the health
+// firstRequest returns the first subscription, and the last report on the health
 // of the application that came before it; nil for none.
 func firstRequest(recv func() (*request, error)) (first, report *request, err error) {
 	for {
@@ -205,7 +205,7 @@ func firstRequest(recv func() (*request, error)) (first, report *request, err er
 const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
 
 // ignored are the requests that are no subscriptions: health reports, and
-// questions of people, which are answered once it is known who asks.
+// debug questions, which are answered once it is known who asks.
 func ignored(typeURL string) bool {
 	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
 }

@@ -17,7 +17,7 @@ import (
 // push, trial or age: a time.Time of time.Now carries the monotonic clock, by
 // which Sub, Since, Until, Before and After go, as timers do, as long as nobody
 // takes it away. What takes it away, or makes a time of numbers, may be used only
-// to write times for people.
+// to write readable times.
 func TestClockMayJump(t *testing.T) {
 	t.Parallel()
 	strips := []string{

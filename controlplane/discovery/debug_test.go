@@ -65,7 +65,7 @@ func (h *debugHarness) join(t *testing.T, name, namespace string) *peer {
 	return p
 }
 
-// question asks as an agent does, and gives what comes.
+// question asks as an agent does, and returns what comes.
 func (p *peer) question(typeURL string, names ...string) []*anypb.Any {
 	p.t.Helper()
 	if p.delta {

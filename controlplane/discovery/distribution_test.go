@@ -28,7 +28,7 @@ func (h *harness) progress(t *testing.T, sequence uint64, want string) Progress 
 }
 
 // A proxy is current when it has answered all that differs for it, also when
-// nothing does; what it rejects is told of the snapshots that brought it, until it
+// nothing does; what it rejects is reported for the snapshots that brought it, until it
 // takes something else.
 func TestDistribution(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {

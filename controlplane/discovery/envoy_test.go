@@ -328,7 +328,7 @@ func (g *gatewayTest) dial(t *testing.T, client minted, want string) *held {
 	return h
 }
 
-// shows gives the name in the certificate of the gateway; nothing if it does
+// shows returns the name in the certificate of the gateway; nothing if it does
 // not serve the client.
 func (g *gatewayTest) shows(client minted) string {
 	h, name := g.try(client)

@@ -173,7 +173,7 @@ func testEnvoyBrokenPlugins(t *testing.T, ip, api string, agent bool) {
 	stop()
 }
 
-// servePlugins gives the URL before the names of modules.
+// servePlugins returns the URL before the names of modules.
 func servePlugins(t *testing.T, ip string, overHTTP bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -275,7 +275,7 @@ func neverFails(t *testing.T, client *http.Client) (stop func()) {
 	return stop
 }
 
-// counter gives a counter of Envoy.
+// counter returns a counter of Envoy.
 func (e *wireEnvoy) counter(name string) string {
 	_, value, _ := strings.Cut(strings.TrimSpace(e.get("/stats?filter=^"+name+"$")), ": ")
 	return value

@@ -27,13 +27,13 @@ import (
 // what it has, and comes back.
 var errNotGenerated = status.Error(codes.Unavailable, "the configuration of this proxy cannot be generated, see the log of the control plane")
 
-// generate gives what the generator makes, nothing where it cannot.
+// generate returns what the generator makes, nothing where it cannot.
 func (s *Server) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	set, _ := s.try(mesh, proxy, typeURL)
 	return set
 }
 
-// made gives what is generated of generate.Types; ok is false if that cannot be
+// made returns what is generated of generate.Types; ok is false if that cannot be
 // done for one of them.
 func (s *Server) made(mesh *snapshot.Mesh, proxy *model.Proxy) (all quarantine.Sets, ok bool) {
 	for i, typeURL := range xds.Types {
@@ -44,7 +44,7 @@ func (s *Server) made(mesh *snapshot.Mesh, proxy *model.Proxy) (all quarantine.S
 	return all, true
 }
 
-// try gives what the generator makes, and logs what it could not make; ok is
+// try returns what the generator makes, and logs what it could not make; ok is
 // false if it failed.
 func (s *Server) try(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) (set *xds.Set, ok bool) {
 	defer func() {
@@ -71,7 +71,7 @@ func (s *Server) warn(p model.Problem) {
 		"kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
 }
 
-// fault notes a panic outside the generator, and gives what the stream ends with.
+// fault notes a panic outside the generator, and returns what the stream ends with.
 func (s *Server) fault(cause any, label string) error {
 	s.metrics.panics.WithLabelValues(label).Inc()
 	s.log.Error("internal error while serving a proxy", "reason", describePanic(cause))

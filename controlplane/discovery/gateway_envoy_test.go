@@ -137,7 +137,7 @@ spec:
 `
 
 // TestEdge sends what clients send through the real Envoy as a gateway, and
-// changes what it is told:
+// changes what it receives:
 //   - requests by host, with redirects, and hosts that nobody has
 //   - TLS that is ended with the certificate of the name, of mutual TLS too, and
 //     TLS that is handed on
@@ -223,7 +223,7 @@ func (w *edgeWorld) testTable(t *testing.T) {
 	}
 }
 
-// testRotation gives the gateway another certificate while a client has a
+// testRotation sends the gateway another certificate while a client has a
 // connection.
 func (w *edgeWorld) testRotation(t *testing.T) {
 	t.Helper()

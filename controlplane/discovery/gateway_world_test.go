@@ -331,7 +331,7 @@ type caller struct {
 	before string  // bytes before all others
 }
 
-// connect connects, and gives the name in the certificate of the other side.
+// connect connects, and returns the name in the certificate of the other side.
 func (w *edgeWorld) connect(c caller) (net.Conn, string, error) {
 	conn, err := net.DialTimeout("tcp", w.ip+":"+w.ports[c.port], 5*time.Second)
 	if err != nil {
@@ -367,7 +367,7 @@ func (w *edgeWorld) connect(c caller) (net.Conn, string, error) {
 	return secured, secured.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// ask sends a request for a host, with more headers, and gives the certificate,
+// ask sends a request for a host, with more headers, and returns the certificate,
 // the status and the first line of the answer, or why there is none.
 func (w *edgeWorld) ask(c caller, host string, headers ...string) string {
 	conn, name, err := w.connect(c)
@@ -398,7 +398,7 @@ func exchange(conn net.Conn, reader *bufio.Reader, host string, headers ...strin
 	return strings.TrimSpace(fmt.Sprint(answer.StatusCode, " ", answer.Header.Get("Location"), string(body)))
 }
 
-// echo sends a line, and gives what comes back.
+// echo sends a line, and returns what comes back.
 func (w *edgeWorld) echo(c caller) string {
 	conn, name, err := w.connect(c)
 	if err != nil {

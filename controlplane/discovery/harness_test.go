@@ -61,7 +61,7 @@ func (g *table) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *x
 	return noResources
 }
 
-// freeze gives a snapshot of what is set.
+// freeze returns a snapshot of what is set.
 func (g *table) freeze() *snapshot.Mesh {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -116,7 +116,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A stream that ends is told, after its last report; a proxy that names no
+// A stream that ends is reported, after its last report; a proxy that names no
 // service account is taken for the one that it has shown to be.
 func TestHealthOfCaller(t *testing.T) {
 	t.Parallel()

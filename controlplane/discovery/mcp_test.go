@@ -87,7 +87,7 @@ func (h *mcpHarness) reader(t *testing.T, delta bool) *peer {
 	return p
 }
 
-// describeObject gives "name=content" of a resource.
+// describeObject returns "name=content" of a resource.
 func describeObject(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	m, err := res.UnmarshalNew()
@@ -171,7 +171,7 @@ func TestMCPPushes(t *testing.T) {
 			p.subscribe(unknown)
 			p.wantAck("other")
 		}
-		// Only the kind that changed is told of: all of it, or what changed.
+		// Only the kind that changed is sent: all of it, or what changed.
 		h.write(t, mcpEntry("b", "10.0.0.2"))
 		want := map[bool][]string{
 			false: {"other shop/a=10.0.0.1 shop/b=10.0.0.2", "other shop/a=10.0.0.3 shop/b=10.0.0.2", "other shop/a=10.0.0.3"},
@@ -183,7 +183,7 @@ func TestMCPPushes(t *testing.T) {
 		h.write(t, mcpEntry("b", ""))
 		p.wantAck(want[2])
 		p.quiet()
-		// A status is told to nobody.
+		// A status is sent to nobody.
 		c := mcpEntry("a", "10.0.0.3")
 		sch, _ := schema.Of(c.Kind)
 		c.Status = sch.NewStatus()

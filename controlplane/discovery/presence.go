@@ -27,7 +27,7 @@ type PresenceConfig struct {
 	// It must not wait. Config.OnGone hears of all proxies that it was called
 	// with. Nil takes all.
 	OnConnect func(model.ConnectedProxy) error
-	// Labels gives the labels that a proxy has now, or nil if only the proxy
+	// Labels returns the labels that a proxy has now, or nil if only the proxy
 	// knows them. It has to be quick, and is asked again with each snapshot. The
 	// map is the caller's. Nil means that what proxies say at the start holds.
 	Labels func(*model.Proxy) map[string]string
@@ -100,7 +100,7 @@ func (s *Server) gone(proxy *model.Proxy) {
 	}
 }
 
-// sourceOf gives the address that a stream comes from.
+// sourceOf returns the address that a stream comes from.
 func sourceOf(ctx context.Context) netip.Addr {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -158,7 +158,7 @@ func (l *labels) given(n *corev3.Node, proxy *model.Proxy, registered bool) {
 	l.static.Store(&static)
 }
 
-// view gives the proxy for which resources are made: with the labels that its
+// view returns the proxy for which resources are made: with the labels that its
 // workload has now.
 func (s *stream) view() *model.Proxy {
 	if seen := s.labels.seen.Load(); seen != nil {
@@ -186,7 +186,7 @@ func (s *stream) take() {
 	}
 }
 
-// relabelled gives the proxy with the labels that it has now. Who nobody knows
+// relabelled returns the proxy with the labels that it has now. Who nobody knows
 // anything of any more keeps what was known.
 func (s *stream) relabelled() *model.Proxy {
 	known, static := s.view(), s.labels.static.Load()

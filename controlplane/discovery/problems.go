@@ -25,7 +25,7 @@ type told struct {
 	since    time.Time
 }
 
-// fresh gives those that are new, and notes that all were seen.
+// fresh returns those that are new, and notes that all were seen.
 func (p *problems) fresh(list []model.Problem, sequence uint64) []model.Problem {
 	if len(list) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// progress is how far a proxy is, for people who ask on other streams. It is
+// progress is how far a proxy is, for users who ask on other streams. It is
 // written by the stream's loop.
 type progress struct {
 	mu    sync.Mutex     // guards types
@@ -27,7 +27,7 @@ type typeProgress struct {
 	since time.Time
 }
 
-// at gives the entry of a type, nil for types that are not served. The caller
+// at returns the entry of a type, nil for types that are not served. The caller
 // holds mu.
 func (p *progress) at(typeURL string) *typeProgress {
 	i := slices.Index(order, typeURL)
@@ -73,7 +73,7 @@ func (p *progress) answered(typeURL, reason string) {
 	}
 }
 
-// of gives what is known of a type.
+// of returns what is known of a type.
 func (p *progress) of(typeURL string) typeProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()

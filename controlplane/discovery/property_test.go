@@ -188,7 +188,7 @@ func lines(view string) []string {
 
 func (r *propertyRun) fromNothing() string { return r.fresh().String() }
 
-// fresh gives the view of a proxy to which a control plane that has just begun
+// fresh returns the view of a proxy to which a control plane that has just begun
 // sends everything.
 func (r *propertyRun) fresh() *viewer {
 	r.w.mu.Lock()

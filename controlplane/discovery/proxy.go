@@ -75,7 +75,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 	return p, served(p)
 }
 
-// placeOf gives region/zone/subzone: that of the label of the workload, which may
+// placeOf returns region/zone/subzone: that of the label of the workload, which may
 // have dots in place of slashes; otherwise that of the machine.
 func placeOf(n *corev3.Node, meta *node.Metadata) string {
 	label := meta.Labels["istio-locality"]
@@ -127,7 +127,7 @@ func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
 	return status.Errorf(codes.PermissionDenied, "proxy %s claims the %s, but the stream was opened by %s", p.ID, mismatch, caller.ID)
 }
 
-// envoyVersion gives the version that a proxy says it has, "1.39.3"; empty for
+// envoyVersion returns the version that a proxy says it has, "1.39.3"; empty for
 // none.
 func envoyVersion(n *corev3.Node) string {
 	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {

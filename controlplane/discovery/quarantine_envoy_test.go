@@ -256,7 +256,7 @@ func (m *canaryMesh) serve(t *testing.T, want string) {
 	}
 }
 
-// counts gives what each Envoy counts.
+// counts returns what each Envoy counts.
 func (m *canaryMesh) counts(t *testing.T, stat string) []int {
 	t.Helper()
 	out := make([]int, len(m.envoys))
@@ -392,7 +392,7 @@ func TestEnvoyCanary(t *testing.T) {
 	}
 }
 
-// having gives how many Envoys have a cluster.
+// having returns how many Envoys have a cluster.
 func (m *canaryMesh) having(t *testing.T, name string) int {
 	t.Helper()
 	have := 0

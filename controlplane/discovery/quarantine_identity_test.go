@@ -122,7 +122,7 @@ func TestRejectionOfAnotherIdentity(t *testing.T) {
 				}
 				h.set(xds.TypeListener, map[string]string{"l": "l=2"})
 				h.push()
-				// One of them at least is given what was made.
+				// One of them at least receives what was made.
 				rejecting := func() (n int) {
 					for _, p := range attackers {
 						if len(p.got) > 0 {

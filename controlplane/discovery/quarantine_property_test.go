@@ -124,7 +124,7 @@ func (p *picky) run(ctx context.Context, t *testing.T) error {
 // offered is a resource of a response.
 type offered struct{ name, value, version string }
 
-// take takes what it can and gives what it rejects.
+// take takes what it can and returns what it rejects.
 func (p *picky) take(typeURL string, all []offered) *rpcstatus.Status {
 	for _, o := range all {
 		if strings.Contains(o.value, "worse") {
@@ -197,7 +197,7 @@ type world struct {
 	count  int
 }
 
-// value gives a new content for a name; some are bad.
+// value returns a new content for a name; some are bad.
 func (w *world) value(name string, mayBeBad bool) string {
 	w.count++
 	text := fmt.Sprintf("%s v%d", name, w.count)

@@ -91,7 +91,7 @@ func (p *peer) line(delta, sotw string) string {
 	return sotw
 }
 
-// canary gives the proxy that is told something, and the others, to which
+// canary returns the proxy that receives something, and the others, to which
 // nothing is said.
 func canary(t *testing.T, all []*peer) (first *peer, others []*peer) {
 	t.Helper()
@@ -112,7 +112,7 @@ func canary(t *testing.T, all []*peer) (first *peer, others []*peer) {
 	return first, others
 }
 
-// count gives the pushes to canaries with a result.
+// count returns the pushes to canaries with a result.
 func (h *harness) count(result string) int {
 	return int(counter(h.reg, "outrigger_control_canary_pushes", result))
 }
@@ -311,7 +311,7 @@ func TestCanaryLeaves(t *testing.T) {
 	})
 }
 
-// Proxies that come while something is on trial get what was good before.
+// Proxies that come while a candidate is tried get what was good before.
 func TestCanaryAndNewcomers(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})

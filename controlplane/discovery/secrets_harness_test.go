@@ -118,7 +118,7 @@ func (m minted) crl(t *testing.T, revoked ...minted) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// tls gives both ends of a connection on which each shows this certificate,
+// tls returns both ends of a connection on which each shows this certificate,
 // and trusts a root.
 func (m minted) tls(root minted) (server, client *tls.Config) {
 	roots := x509.NewCertPool()
@@ -207,7 +207,7 @@ func gatewayNode(t *testing.T, meta map[string]any) *corev3.Node {
 	return &corev3.Node{Id: "router~127.77.54.2~gateway-1.default~default.svc.cluster.local", Metadata: md}
 }
 
-// describe gives "name=subject" of a certificate, "name:subject" of roots.
+// describe returns "name=subject" of a certificate, "name:subject" of roots.
 func describe(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	var s tlsv3.Secret

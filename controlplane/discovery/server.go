@@ -72,7 +72,7 @@ type Config struct {
 	NoVHDS bool
 	// OnHealth takes what an agent says of its application; nil for nobody. It
 	// is called in the order of the reports of a stream, and must not wait. The
-	// message is the agent's, for people.
+	// message is the agent's text.
 	OnHealth func(proxy *model.Proxy, healthy bool, message string)
 	// OnGone takes a proxy whose stream has ended, after its last report; nil
 	// for nobody. It must not wait.
@@ -204,7 +204,7 @@ func (s *Server) health(proxy *model.Proxy, caller *authn.Caller, q *request) {
 // Ready reports whether there is a snapshot to serve.
 func (s *Server) Ready() bool { return s.mesh.Load() != nil }
 
-// Connected gives how many streams are open.
+// Connected returns how many streams are open.
 func (s *Server) Connected() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// remembered gives how many updates, unions and bodies are held for streams.
+// remembered returns how many updates, unions and bodies are held for streams.
 func (h *harness) remembered() string {
 	s := h.server.shared
 	s.mu.Lock()

@@ -25,7 +25,7 @@ func (s *Server) Load() int {
 	return n
 }
 
-// load gives how many proxies there are, and how many of them are to go and have
+// load returns how many proxies there are, and how many of them are to go and have
 // not gone yet. The caller holds mu.
 func (s *Server) load() (all, leaving int) {
 	for st := range s.streams {

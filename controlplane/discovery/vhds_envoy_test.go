@@ -246,7 +246,7 @@ func (m *turning) bootstrap(t *testing.T, ip string) []byte {
 	return b
 }
 
-// get asks for a host, and gives the status and the answer.
+// get asks for a host, and returns the status and the answer.
 func (m *turning) get(host string) string {
 	r, err := m.client.Get("http://" + host + "/")
 	if err != nil {

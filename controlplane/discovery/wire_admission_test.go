@@ -50,7 +50,7 @@ func (g *laborious) count() (working int) {
 	return g.working
 }
 
-// TestAdmission has a crowd of proxies come for which everything has to be
+// TestAdmission has a burst of proxies come for which everything has to be
 // made: as many as there are workers are let in at a time, in no fixed rate, and
 // those that are served hear of changes meanwhile.
 func TestAdmission(t *testing.T) {

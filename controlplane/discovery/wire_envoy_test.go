@@ -114,7 +114,7 @@ func (e *wireEnvoy) get(path string) string {
 	return string(body)
 }
 
-// view gives what Envoy has in force, as a viewer would hold it; nil while
+// view returns what Envoy has in force, as a viewer would hold it; nil while
 // something is still warming.
 func (e *wireEnvoy) view(kind viewerKind) *viewer {
 	dump := &adminv3.ConfigDump{}
@@ -202,7 +202,7 @@ func content(t *testing.T, v *viewer) map[string]string {
 	return out
 }
 
-// unnamed gives a virtual host without its name, which differs with VHDS.
+// unnamed returns a virtual host without its name, which differs with VHDS.
 func unnamed(host *routev3.VirtualHost) *routev3.VirtualHost {
 	host = proto.Clone(host).(*routev3.VirtualHost)
 	host.Name = ""
@@ -237,7 +237,7 @@ func endpointsOf(t *testing.T, res *anypb.Any) string {
 // TestEnvoyViews makes random changes while a real Envoy is connected, and its
 // control plane restarts: at the end Envoy has in force what a control plane
 // that knows nothing but the objects would send, has rejected nothing, and
-// nothing of it is still warming.
+// none of it is still warming.
 func TestEnvoyViews(t *testing.T) {
 	t.Parallel()
 	delta := viewerKinds[2]

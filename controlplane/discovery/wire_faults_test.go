@@ -203,7 +203,7 @@ func TestGarbage(t *testing.T) {
 	p.wantAck("cds a=1")
 }
 
-// spoil gives noise, or a request with some bytes changed, cut or repeated.
+// spoil returns noise, or a request with some bytes changed, cut or repeated.
 func spoil(rnd *rand.Rand, good []byte) []byte {
 	b := append([]byte(nil), good...)
 	switch rnd.IntN(4) {
@@ -226,7 +226,7 @@ func spoil(rnd *rand.Rand, good []byte) []byte {
 }
 
 // TestStorm has many proxies come and leave at any moment, while changes go
-// out: nothing of them stays, and who stays is served.
+// out: none of them stays, and who stays is served.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)

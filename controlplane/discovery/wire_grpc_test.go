@@ -94,7 +94,7 @@ func (wireEcho) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*hea
 	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
 }
 
-// callerOf gives the identity in the certificate of a connection.
+// callerOf returns the identity in the certificate of a connection.
 func callerOf(v credentials.ChannelzSecurityValue) string {
 	tls, ok := v.(*credentials.TLSChannelzSecurityValue)
 	if !ok || len(tls.RemoteCertificate) == 0 {
@@ -195,7 +195,7 @@ func dialAt(t *testing.T, target string, opts ...grpc.DialOption) *wireClient {
 	return &wireClient{t: t, health: healthpb.NewHealthClient(conn)}
 }
 
-// ask sends a call with headers, and gives the address that answered and the
+// ask sends a call with headers, and returns the address that answered and the
 // caller as the server knows it.
 func (c *wireClient) ask(headers ...string) (from, caller string, err error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Second)
@@ -209,7 +209,7 @@ func (c *wireClient) ask(headers ...string) (from, caller string, err error) {
 	return peer.Addr.String(), strings.Join(header.Get("x-caller"), ","), nil
 }
 
-// call gives the address that answered.
+// call returns the address that answered.
 func (c *wireClient) call(user string) (string, error) {
 	from, _, err := c.ask("x-user", user)
 	return from, err

@@ -136,7 +136,7 @@ func TestRequestDoesNotOvertake(t *testing.T) {
 	})
 }
 
-// A proxy that comes back with current listeners and routes is told at once
+// A proxy that comes back with current listeners and routes is answered at once
 // that clusters are gone: no answer is to come that would be waited for.
 func TestResumeRemovesAtOnce(t *testing.T) {
 	t.Parallel()
@@ -169,7 +169,7 @@ func TestEndpointsGoneWhenAskedFor(t *testing.T) {
 
 // What a proxy ceased to ask for it has no longer, whatever version it names:
 // its requests name that of the last response. A listener would wait for its
-// routes for ever.
+// routes forever.
 func TestAskedAgain(t *testing.T) {
 	each(t, func(_ *testing.T, _ *harness, p *peer) {
 		initial(p)
@@ -229,7 +229,7 @@ func TestManyNames(t *testing.T) {
 
 // Types that nobody serves are not answered: an answer without resources would
 // have a proxy drop what it has of them. The stream serves the others on, whatever
-// the number of such types, and keeps nothing of them.
+// the number of such types, and keeps none of them.
 func TestUnservedTypes(t *testing.T) {
 	const count = 2000
 	each(t, func(t *testing.T, h *harness, p *peer) {

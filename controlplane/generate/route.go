@@ -129,7 +129,7 @@ func (s *scope) routesName(l *outboundListener) string {
 }
 
 // port makes the virtual hosts of an outbound listener: one for each service,
-// and an answer foreverything else.
+// and an answer for everything else.
 func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
 	served := make(map[*model.Service]bool, len(l.services))
 	for _, svc := range l.services {
@@ -211,7 +211,7 @@ type virtualHost struct {
 }
 
 // httpProxy makes the routes of the HTTP proxy: one virtual host for each
-// service and port, and an answer foreverything else; sorted by name, but for
+// service and port, and an answer for everything else; sorted by name, but for
 // that answer.
 func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
 	hosts := b.hostsOf(0)
@@ -220,7 +220,7 @@ func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
 }
 
 // virtualHosts makes the virtual hosts that have a domain, sorted by name, and
-// last the one foreverything else.
+// last the one for everything else.
 func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest *routev3.VirtualHost) []*routev3.VirtualHost {
 	var out []*routev3.VirtualHost
 	all := false

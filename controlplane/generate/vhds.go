@@ -11,7 +11,7 @@ import (
 
 // Proxies with VHDS get what others have in one route configuration in parts,
 // so that a changed route is one small resource. All virtual hosts are such
-// parts, also the one foreverything else: Envoy takes no request before it has
+// parts, also the one for everything else: Envoy takes no request before it has
 // one, and a domain that goes from one to another does so in one response.
 
 // virtualHosts returns the VHDS resources of a proxy. Each is named after its

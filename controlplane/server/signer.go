@@ -58,7 +58,7 @@ func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 			return nil, fmt.Errorf("mesh config: caCertificates[%d] names the bundle %q, and bundles are not fetched: put the certificates into pem", i, c.GetSpiffeBundleUrl())
 		}
 		for _, td := range c.GetTrustDomains() {
-			// A root that is trusted signs forevery identity.
+			// A root that is trusted signs for every identity.
 			if td != mesh.GetTrustDomain() && !slices.Contains(mesh.GetTrustDomainAliases(), td) {
 				return nil, fmt.Errorf("mesh config: caCertificates[%d] is for the trust domain %q, and roots cannot be kept apart by trust domain: remove it, or add %q to trustDomainAliases if it is another name of %s", i, td, td, mesh.GetTrustDomain())
 			}

@@ -26,7 +26,7 @@ import (
 const floorCommand = "floor"
 
 // floor is a control plane that knows nothing: it answers each subscription
-// with the same bytes foreverybody, from one buffer, and pushes when it is
+// with the same bytes for everybody, from one buffer, and pushes when it is
 // told to. What it takes, gRPC takes.
 type floor struct {
 	responses map[string][]byte // by type

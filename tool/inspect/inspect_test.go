@@ -312,7 +312,7 @@ func TestSomethingElse(t *testing.T) {
 	}
 }
 
-// listenNowhere gives an address at which nobody listens.
+// listenNowhere returns an address at which nobody listens.
 func listenNowhere(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", testHost+":0")

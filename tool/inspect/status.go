@@ -170,7 +170,7 @@ func pick(answers []answer[report.Replica], name string) error {
 	return nil
 }
 
-// few gives a list for a message.
+// few returns a list for a message.
 func few(list []string) string {
 	if len(list) > 10 {
 		return fmt.Sprintf("%s and %d more", oneLine(strings.Join(list[:10], ", ")), len(list)-10)

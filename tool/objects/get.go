@@ -133,7 +133,7 @@ func named(key model.Key) string {
 	return short(sch, key)
 }
 
-// list gives one object, or a List of Kubernetes.
+// list returns one object, or a List of Kubernetes.
 func list(objects []*model.Config, alone bool) ([]byte, error) {
 	items := make([]json.RawMessage, len(objects))
 	for i, c := range objects {
@@ -187,7 +187,7 @@ func row(w io.Writer, namespaces bool, namespace, name string, columns []column,
 	_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // Flush tells
 }
 
-// age gives a time span as short as kubectl does.
+// age returns a time span as short as kubectl does.
 func age(created time.Time) string {
 	if created.IsZero() {
 		return "-"

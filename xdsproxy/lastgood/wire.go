@@ -96,7 +96,7 @@ func whole(typeURL string) bool {
 // name, of the newest response that has any.
 func agents(typeURL string) bool { return strings.HasPrefix(typeURL, ownPrefix) }
 
-// eachField calls fn forevery length-delimited field of a message, with its
+// eachField calls fn for every length-delimited field of a message, with its
 // tag and its content.
 func eachField(b []byte, fn func(n protowire.Number, raw, v []byte) error) error {
 	return wire.Each(b, errMalformed, func(f wire.Field) error {
@@ -107,7 +107,7 @@ func eachField(b []byte, fn func(n protowire.Number, raw, v []byte) error) error
 	})
 }
 
-// eachFrameField calls fn forevery length-delimited field of a frame. fn
+// eachFrameField calls fn for every length-delimited field of a frame. fn
 // reads as much of the field as it needs.
 func eachFrameField(frame mem.BufferSlice, fn func(n protowire.Number, r *mem.Reader, size int) error) error {
 	r := frame.Reader()
@@ -185,7 +185,7 @@ func readHead(frame mem.BufferSlice, delta bool) (h head, err error) {
 	return h, err
 }
 
-// eachResource calls fn forevery resource of a response. The resource is
+// eachResource calls fn for every resource of a response. The resource is
 // valid until fn returns. Its body is as on disk.
 func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*resource) error) error {
 	var buf, body []byte

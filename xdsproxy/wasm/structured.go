@@ -38,7 +38,7 @@ type structEntry struct {
 	raw  []byte // the whole field
 }
 
-// eachEntry calls fn forevery member of a Struct, and other for what else
+// eachEntry calls fn for every member of a Struct, and other for what else
 // stands in it.
 func eachEntry(b []byte, fn func(structEntry) error, other func(raw []byte)) error {
 	return eachField(b, func(f wire.Field) error {

@@ -17,7 +17,7 @@ import (
 // errMalformed is what reading bytes that are no such message gives.
 var errMalformed = errors.New("the bytes are no such protobuf message")
 
-// eachField calls fn forevery field of a message, in order.
+// eachField calls fn for every field of a message, in order.
 func eachField(b []byte, fn func(wire.Field) error) error { return wire.Each(b, errMalformed, fn) }
 
 // message returns the embedded message num. Several occurrences are one

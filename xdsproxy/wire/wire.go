@@ -15,7 +15,7 @@ type Field struct {
 	Bits   uint64 // the value, of a varint or fixed64 field
 }
 
-// Each calls fn forevery field of a message, in order, until it returns an
+// Each calls fn for every field of a message, in order, until it returns an
 // error. malformed is what bytes that are no message give.
 func Each(b []byte, malformed error, fn func(Field) error) error {
 	for len(b) > 0 {

@@ -134,7 +134,7 @@ func (f filler) value(kind int) *structpb.Value {
 }
 
 // TestEveryMessageIsReadAsWritten holds the decoder to the JSON of protobuf
-// forevery kind whose spec is a message: what protojson or EncodeYAML writes
+// for every kind whose spec is a message: what protojson or EncodeYAML writes
 // of random messages, in whatever form, is read as the same message.
 func TestEveryMessageIsReadAsWritten(t *testing.T) {
 	t.Parallel()

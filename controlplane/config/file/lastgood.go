@@ -28,7 +28,7 @@ type lastGood struct {
 	log  *slog.Logger
 }
 
-// place gives where the objects of a file are kept.
+// place returns where the objects of a file are kept.
 func (l lastGood) place(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return filepath.Join(l.dir, hex.EncodeToString(sum[:12])+".yaml")
@@ -75,7 +75,7 @@ func (l lastGood) write(place, path string, objects []*model.Config) error {
 	return err
 }
 
-// load gives the objects that were kept for a file. Those that are not valid
+// load returns the objects that were kept for a file. Those that are not valid
 // any more are left out: another version may have written them.
 func (l lastGood) load(path string) []*model.Config {
 	if l.dir == "" {

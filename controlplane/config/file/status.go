@@ -75,12 +75,12 @@ func newStatusDir(dir string, log *slog.Logger) statusDir {
 	}
 }
 
-// place gives the file of a status. Kinds and namespaces hold no dots.
+// place returns the file of a status. Kinds and namespaces hold no dots.
 func (d *statusDir) place(key model.Key) string {
 	return filepath.Join(d.dir, fileName(".json", ".", string(key.Kind), key.Namespace, key.Name))
 }
 
-// dress gives an object with its status. The resource version is that of both.
+// dress returns an object with its status. The resource version is that of both.
 func (d *statusDir) dress(c *model.Config) *model.Config {
 	if c == nil {
 		return nil

@@ -128,7 +128,7 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Name gives the URL of the store.
+// Name returns the URL of the store.
 func (s *Store) Name() string { return s.cfg.Name }
 
 // Problems lists what is wrong with the files now, in the order of their

@@ -141,7 +141,7 @@ func (s *Store) fresh(ctx context.Context, key model.Key) (standing, error) {
 	return standing{t.status.dress(h.object), h.file, h.file.fault(key)}, nil
 }
 
-// place gives the n-th path, from 1, for the file of a new object: <namespace>/
+// place returns the n-th path, from 1, for the file of a new object: <namespace>/
 // <kind>-<name>.yaml below the directory. Further ones are taken when people
 // keep other things there.
 func (s *Store) place(key model.Key, n int) string {
@@ -209,14 +209,14 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// encodeDocument gives an object as it stands in a file.
+// encodeDocument returns an object as it stands in a file.
 func encodeDocument(c *model.Config) ([]byte, error) {
 	bare := *c
 	bare.UID, bare.ResourceVersion, bare.Generation, bare.Status = "", "", 0, nil
 	return codec.EncodeYAML(&bare)
 }
 
-// acceptable gives why a file must not be changed like this.
+// acceptable returns why a file must not be changed like this.
 func acceptable(before, after content, key model.Key, there bool) error {
 	for _, p := range after.problems {
 		if there && p.Object == key && !p.Warning {

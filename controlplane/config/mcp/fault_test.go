@@ -284,7 +284,7 @@ func TestStrangeResponses(t *testing.T) {
 	}
 }
 
-// A server that ends the stream in the midst is asked again foreverything;
+// A server that ends the stream in the midst is asked again for everything;
 // the reason is reported. If it is that the connection is probed too often, that is
 // done less often.
 func TestServerEndsStream(t *testing.T) {

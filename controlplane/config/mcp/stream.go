@@ -203,7 +203,7 @@ func (s *session) run(ctx context.Context, end context.CancelFunc) error {
 	}
 }
 
-// subscribe asks forevery type.
+// subscribe asks for every type.
 func (s *session) subscribe() error {
 	for _, w := range s.order {
 		r := request{typeURL: w.typeURL}

@@ -20,7 +20,7 @@ import (
 // The rules of the Gateway API are those of its CustomResourceDefinitions: of
 // the experimental channel, which knows every field of the types, but for the
 // few that the standard channel does not have. In Kubernetes the API server
-// applies them; here they hold forevery store. The
+// applies them; here they hold for every store. The
 // tables below say what one value has to be, by type or by field;
 // validate_gatewayapi_rules.go has the rules that compare several. A test holds
 // all of them to the definitions.

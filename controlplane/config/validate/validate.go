@@ -110,7 +110,7 @@ func (c *checker) fault(path, text string) {
 // dryRunAnnotation asks that a policy is only counted, not enforced.
 const dryRunAnnotation = "istio.io/dry-run"
 
-// check runs the rules of the kind, and those that hold forevery spec.
+// check runs the rules of the kind, and those that hold for every spec.
 func (c *checker) check(cfg *model.Config, sch schema.Schema) {
 	if v, ok := cfg.Annotations[dryRunAnnotation]; ok && cfg.Kind != model.AuthorizationPolicy {
 		c.errorf("metadata.annotations["+dryRunAnnotation+"]", "is %s: only an AuthorizationPolicy can be tried without effect; remove it", field.Quote(v))

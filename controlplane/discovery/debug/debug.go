@@ -96,7 +96,7 @@ func answers() map[string]answerer {
 	}
 }
 
-// list gives the names of the answers.
+// list returns the names of the answers.
 func (d debugger) list() (answerOf, error) {
 	return answerOf{json: slices.Sorted(maps.Keys(answers()))}, nil
 }
@@ -173,7 +173,7 @@ var (
 	errForbidden = errors.New("not allowed")
 )
 
-// ask gives the answer of a name.
+// ask returns the answer of a name.
 func (d debugger) ask(what string) (answerOf, error) {
 	a, ok := answers()[what]
 	if !ok {

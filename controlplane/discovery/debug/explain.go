@@ -104,7 +104,7 @@ func (o *origin) of(p *model.Proxy) *origins {
 	return o.seen[key]
 }
 
-// made gives the set of a type that is made for a proxy.
+// made returns the set of a type that is made for a proxy.
 func (d debugger) made(st *Stream, typ int) *xds.Set {
 	return d.source.Generate(d.mesh, st.Proxy, explained[typ])
 }
@@ -121,7 +121,7 @@ func (o *origin) parts(st *Stream, call func(typ int, keys []model.Key)) {
 	}
 }
 
-// having gives the resources of a proxy in which an object has a part. Sets that
+// having returns the resources of a proxy in which an object has a part. Sets that
 // proxies share are looked at once, but for the listeners of each proxy itself.
 func (o *origin) having(st *Stream, key model.Key) map[item]bool {
 	mine, from := map[item]bool{}, o.of(st.Proxy)
@@ -267,7 +267,7 @@ func (d debugger) standingOf(st *Stream, mine map[item]bool, refused []heldBack,
 	return out
 }
 
-// problemsOf gives the problems of some objects.
+// problemsOf returns the problems of some objects.
 func (d debugger) problemsOf(of func(model.Key) bool) []report.Problem {
 	var out []report.Problem
 	for _, p := range d.problems() {

@@ -56,7 +56,7 @@ func (d debugger) adsz() (answerOf, error) {
 	return answerOf{json: map[string]any{"totalClients": len(list), "clients": list}}, nil
 }
 
-// resourcesz gives the names of the resources that a proxy is given, by type.
+// resourcesz returns the names of the resources that a proxy is given, by type.
 func (d debugger) resourcesz() (answerOf, error) {
 	st, err := d.subject()
 	if err != nil {
@@ -73,7 +73,7 @@ func (d debugger) resourcesz() (answerOf, error) {
 	return answerOf{json: out}, nil
 }
 
-// sidecarz gives the Sidecar object that a proxy has, and what it sees.
+// sidecarz returns the Sidecar object that a proxy has, and what it sees.
 func (d debugger) sidecarz() (answerOf, error) {
 	p, err := d.proxy()
 	if err != nil {
@@ -122,7 +122,7 @@ func (d debugger) instancesz() (answerOf, error) {
 	return answerOf{json: out}, nil
 }
 
-// endpointz gives the endpoints of all services.
+// endpointz returns the endpoints of all services.
 func (d debugger) endpointz() (answerOf, error) {
 	type service struct {
 		Service   string            `json:"svc"`
@@ -143,7 +143,7 @@ func (d debugger) endpointz() (answerOf, error) {
 	return answerOf{json: list}, nil
 }
 
-// configz gives the objects of the stores, of one kind or of all.
+// configz returns the objects of the stores, of one kind or of all.
 func (d debugger) configz() (answerOf, error) {
 	list, kind := []json.RawMessage{}, d.query.Get("kind")
 	objects := d.cfg.Objects
@@ -170,7 +170,7 @@ func (d debugger) configz() (answerOf, error) {
 	return answerOf{json: list}, nil
 }
 
-// pushContext gives the newest snapshot in numbers.
+// pushContext returns the newest snapshot in numbers.
 func (d debugger) pushContext() (answerOf, error) {
 	m := d.mesh
 	return answerOf{json: map[string]any{
@@ -189,7 +189,7 @@ type syncedVersions struct {
 	Endpoint string `json:"endpoint_acked,omitempty"`
 }
 
-// distribution gives the version of an object that each proxy has acknowledged.
+// distribution returns the version of an object that each proxy has acknowledged.
 func (d debugger) distribution() (answerOf, error) {
 	parts := strings.Split(d.query.Get("resource"), "/")
 	if len(parts) != 3 {

@@ -78,7 +78,7 @@ func (s edgeServer) automatic() bool {
 
 func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// translated gives the ports at which a gateway takes what its services, those of
+// translated returns the ports at which a gateway takes what its services, those of
 // its own namespace, call other ports.
 func translated(mesh *snapshot.Mesh, proxy *model.Proxy) map[uint32]uint32 {
 	out := map[uint32]uint32{}
@@ -91,7 +91,7 @@ func translated(mesh *snapshot.Mesh, proxy *model.Proxy) map[uint32]uint32 {
 	return out
 }
 
-// bound gives the VirtualServices of a Gateway that the proxy sees.
+// bound returns the VirtualServices of a Gateway that the proxy sees.
 func (o *origins) bound(gw *snapshot.Gateway) []*snapshot.VirtualService {
 	var out []*snapshot.VirtualService
 	for _, vs := range o.mesh.VirtualServices.OfGateway(gw.Name) {

@@ -35,7 +35,7 @@ func (o *origins) own(proxy *model.Proxy, peers []*model.Config) *own {
 	return w
 }
 
-// of gives the objects that have a part in a resource, beside those of
+// of returns the objects that have a part in a resource, beside those of
 // [origins.of].
 func (w *own) of(typeURL string, r *xds.Resource) []model.Key {
 	switch typeURL {
@@ -107,7 +107,7 @@ func (w *own) named(r *xds.Resource) []model.Key {
 	return out
 }
 
-// peerAuthentications gives those that say which connections a workload takes:
+// peerAuthentications returns those that say which connections a workload takes:
 // of the mesh, of its namespace and its own, in this order; of several of one
 // kind the oldest counts. The list is in canonical order.
 func peerAuthentications(list []*model.Config, root, namespace string, labels map[string]string) []model.Key {

@@ -22,7 +22,7 @@ func intercepts(p *model.Proxy) bool {
 	return p.Interception == model.InterceptionRedirect || p.Interception == model.InterceptionTProxy
 }
 
-// splitListener gives address and port of the name of a listener, "address_port";
+// splitListener returns address and port of the name of a listener, "address_port";
 // false for others.
 func splitListener(name string) (address string, port uint32, ok bool) {
 	i := strings.LastIndex(name, "_")
@@ -58,7 +58,7 @@ func (o *origins) listener(name string) []model.Key {
 	return o.streams(o.at(address, port), port, false)
 }
 
-// at gives the services whose port has a place in the listener of an address.
+// at returns the services whose port has a place in the listener of an address.
 func (o *origins) at(address string, port uint32) []*model.Service {
 	var out []*model.Service
 	for _, svc := range o.byPort[port] {
@@ -77,7 +77,7 @@ func (o *origins) at(address string, port uint32) []*model.Service {
 	return out
 }
 
-// addresses gives the addresses to which a service is sent, and whether there are
+// addresses returns the addresses to which a service is sent, and whether there are
 // ranges.
 func (o *origins) addresses(svc *model.Service, port uint32) (single []string, ranged bool) {
 	if svc.Headless {
@@ -117,7 +117,7 @@ func (o *origins) streams(services []*model.Service, port uint32, spelled bool) 
 	return joined(out)
 }
 
-// egress gives the listener of the Sidecar that has a name; nil for none.
+// egress returns the listener of the Sidecar that has a name; nil for none.
 func (o *origins) egress(name string) *snapshot.EgressListener {
 	address, port, ok := splitListener(name)
 	for _, l := range o.sidecar.Egress() {
@@ -146,7 +146,7 @@ func (o *origins) egress(name string) *snapshot.EgressListener {
 	return nil
 }
 
-// importedBy gives the services that a listener of the Sidecar serves.
+// importedBy returns the services that a listener of the Sidecar serves.
 func (o *origins) importedBy(l *snapshot.EgressListener) []*model.Service {
 	var out []*model.Service
 	number := l.Spec.GetPort().GetNumber()
@@ -159,7 +159,7 @@ func (o *origins) importedBy(l *snapshot.EgressListener) []*model.Service {
 	return out
 }
 
-// dialed gives the host of a listener that an application dials by a name,
+// dialed returns the host of a listener that an application dials by a name,
 // "host:port"; empty for one with an address.
 func (o *origins) dialed(name string) string {
 	host, _, err := net.SplitHostPort(name)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// object gives an object of the stores, nil for none.
+// object returns an object of the stores, nil for none.
 func (cfg Config) object(key model.Key) *model.Config {
 	if cfg.Objects == nil {
 		return nil
@@ -22,7 +22,7 @@ func (cfg Config) object(key model.Key) *model.Config {
 	return cfg.Objects.Get(key)
 }
 
-// list gives the objects of a kind, of all namespaces.
+// list returns the objects of a kind, of all namespaces.
 func (cfg Config) list(kind model.Kind) []*model.Config {
 	if cfg.Objects == nil {
 		return nil

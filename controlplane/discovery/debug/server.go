@@ -30,7 +30,7 @@ type Config struct {
 	// Problems lists what is wrong with objects, in the stores and in the newest
 	// snapshot, and since when.
 	Problems func() []KnownProblem
-	// Changed gives the sequence of the snapshot that brought the last change of
+	// Changed returns the sequence of the snapshot that brought the last change of
 	// an object, and when; first is true for one that is as it was at the start.
 	Changed func(model.Key) (sequence uint64, at time.Time, first bool)
 	// ScopeGateways is that of the generator: Gateways select proxies of their own

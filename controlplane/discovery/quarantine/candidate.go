@@ -87,7 +87,7 @@ const (
 	attemptReplaced   = "replaced"
 )
 
-// variant gives what is known of a resource, nil for nothing.
+// variant returns what is known of a resource, nil for nothing.
 func (g *group) variant(it Item, res *xds.Resource, m *Member) *variant {
 	key := Key{it, res.Hash}
 	if v := g.variants[key]; v != nil || len(g.candidates) == 0 {
@@ -102,7 +102,7 @@ func (g *group) variant(it Item, res *xds.Resource, m *Member) *variant {
 	return v
 }
 
-// goodFor gives what is good in the place of a resource that differs from proxy
+// goodFor returns what is good in the place of a resource that differs from proxy
 // to proxy in their address alone.
 func (t *candidate) goodFor(address string) *xds.Resource {
 	if t.example == nil || len(address) != len(t.address) { // lengths are part of a message

@@ -91,7 +91,7 @@ func (g *group) move(m *Member, to *cohort) {
 	}
 }
 
-// cohortOf gives the cohort of what was made. The first proxy that comes to it from
+// cohortOf returns the cohort of what was made. The first proxy that comes to it from
 // another one brings along what it was given until then.
 func (g *group) cohortOf(m *Member, made Sets) *cohort {
 	sc, from := g.cohorts[made], m.cohort
@@ -285,7 +285,7 @@ func inAddress(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c == '.' || c == ':'
 }
 
-// view gives what the proxies of a cohort are given.
+// view returns what the proxies of a cohort are given.
 func (sc *cohort) view(key viewKey) view {
 	if len(sc.overrides) == 0 {
 		return view{sets: sc.made}
@@ -392,7 +392,7 @@ func (b *viewBuilder) needs(it Item) bool {
 	return false
 }
 
-// substitute gives what was made of a type, with what is given instead.
+// substitute returns what was made of a type, with what is given instead.
 func (sc *cohort) substitute(i int, instead map[Item]*xds.Resource) *xds.Set {
 	made := sc.made[i]
 	var list []*xds.Resource

@@ -54,7 +54,7 @@ func forwardCertificate(details meshv1alpha1.ForwardClientCertDetails) hcmv3.Htt
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
 }
 
-// OutboundHost gives the host of the name of a cluster of a service; false for
+// OutboundHost returns the host of the name of a cluster of a service; false for
 // names of other clusters.
 func OutboundHost(cluster string) (host string, ok bool) {
 	if !strings.HasPrefix(cluster, "outbound|") {

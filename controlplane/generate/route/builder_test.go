@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// builderOf gives a builder and the host web.test, whose VirtualService is given
+// builderOf returns a builder and the host web.test, whose VirtualService is given
 // as JSON.
 func builderOf(t *testing.T, gateway, spec string) (*Builder, *Host) {
 	t.Helper()
@@ -50,7 +50,7 @@ func builderOf(t *testing.T, gateway, spec string) (*Builder, *Host) {
 	return b, &Host{Name: "web.test", Port: 443, Rules: rules}
 }
 
-// one gives the only route.
+// one returns the only route.
 func one(t *testing.T, b *Builder, h *Host) *routev3.Route {
 	t.Helper()
 	routes := b.Routes(h)
