@@ -48,35 +48,6 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Field numbers of envoy.service.discovery.v3 and of the secret's messages in
 // envoy.extensions.transport_sockets.tls.v3.
 const (
-	sotwNames       = 3 // DiscoveryRequest
-	sotwTypeURL     = 4
-	sotwNonce       = 5
-	sotwErrorDetail = 6
-
-	deltaTypeURL     = 2 // DeltaDiscoveryRequest
-	deltaSubscribe   = 3
-	deltaUnsubscribe = 4
-	deltaVersions    = 5
-	deltaNonce       = 6
-	deltaErrorDetail = 7
-
-	statusMessage = 2 // google.rpc.Status
-	mapKey        = 1 // any map entry
-	mapValue      = 2
-
-	respVersion   = 1 // DiscoveryResponse, DeltaDiscoveryResponse
-	respResources = 2
-	respTypeURL   = 4
-	respNonce     = 5
-	respRemoved   = 6 // delta only
-
-	resourceVersion = 1 // Resource
-	resourceAny     = 2
-	resourceName    = 3
-
-	anyTypeURL = 1 // google.protobuf.Any
-	anyValue   = 2
-
 	secretName              = 1 // Secret
 	secretTLSCertificate    = 2
 	secretValidationContext = 4
@@ -109,13 +80,13 @@ func readSotW(m message) (*request, error) {
 	var names []string
 	err := eachField(m, func(n protowire.Number, v []byte) (err error) {
 		switch n {
-		case sotwNames:
+		case wire.RequestNames:
 			names = append(names, string(v))
-		case sotwTypeURL:
+		case wire.RequestTypeURL:
 			req.typeURL = string(v)
-		case sotwNonce:
+		case wire.RequestNonce:
 			req.nonce = string(v)
-		case sotwErrorDetail:
+		case wire.RequestError:
 			req.rejection, err = readRejection(v)
 		}
 		return err
@@ -131,27 +102,27 @@ func readDelta(m message) (*request, error) {
 	versions := map[string]string{}
 	err := eachField(m, func(n protowire.Number, v []byte) (err error) {
 		switch n {
-		case deltaTypeURL:
+		case wire.DeltaRequestTypeURL:
 			req.typeURL = string(v)
-		case deltaSubscribe:
+		case wire.DeltaRequestSubscribe:
 			added = append(added, string(v))
-		case deltaUnsubscribe:
+		case wire.DeltaRequestUnsubscribe:
 			removed = append(removed, string(v))
-		case deltaVersions:
+		case wire.DeltaRequestVersions:
 			var name, version string
 			err = eachField(v, func(n protowire.Number, v []byte) error {
 				switch n {
-				case mapKey:
+				case wire.EntryKey:
 					name = string(v)
-				case mapValue:
+				case wire.EntryValue:
 					version = string(v)
 				}
 				return nil
 			})
 			versions[name] = version
-		case deltaNonce:
+		case wire.DeltaRequestNonce:
 			req.nonce = string(v)
-		case deltaErrorDetail:
+		case wire.DeltaRequestError:
 			req.rejection, err = readRejection(v)
 		}
 		return err
@@ -167,7 +138,7 @@ func readDelta(m message) (*request, error) {
 func readRejection(status []byte) (string, error) {
 	reason := "no reason given"
 	err := eachField(status, func(n protowire.Number, v []byte) error {
-		if n == statusMessage && len(v) > 0 {
+		if n == wire.StatusMessage && len(v) > 0 {
 			reason = string(v)
 		}
 		return nil
@@ -210,7 +181,7 @@ func (i item) render(provider *KeyProvider) []byte {
 		}
 		s = field(s, secretValidationContext, validation)
 	}
-	return field(field(nil, anyTypeURL, secretType), anyValue, s)
+	return field(field(nil, wire.AnyTypeURL, secretType), wire.AnyValue, s)
 }
 
 // render renders a PrivateKeyProvider with a key.
@@ -223,7 +194,7 @@ func (p *KeyProvider) render(key []byte) []byte {
 	delay = number(delay, durationNanos, uint64(p.PollDelay%time.Second))
 	config := field(field(nil, methodKey, field(nil, inlineBytes, key)), methodPollDelay, delay)
 	b := field(nil, providerName, p.Name)
-	b = field(b, providerConfig, field(field(nil, anyTypeURL, "type.googleapis.com/"+method), anyValue, config))
+	b = field(b, providerConfig, field(field(nil, wire.AnyTypeURL, "type.googleapis.com/"+method), wire.AnyValue, config))
 	if p.Fallback {
 		b = number(b, providerFallback, 1)
 	}
@@ -239,11 +210,11 @@ func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 		}
 		versions += i.version
 	}
-	m := field(nil, respVersion, versions)
+	m := field(nil, wire.ResponseVersion, versions)
 	for _, i := range items {
-		m = field(m, respResources, i.render(provider))
+		m = field(m, wire.ResponseResources, i.render(provider))
 	}
-	return field(field(m, respTypeURL, secretType), respNonce, nonce)
+	return field(field(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
 }
 
 // writeDelta renders a DeltaDiscoveryResponse with secrets and names that do
@@ -251,13 +222,13 @@ func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 func writeDelta(items []item, unknown []string, nonce string, provider *KeyProvider) message {
 	var m message
 	for _, i := range items {
-		r := field(nil, resourceVersion, i.version)
-		r = field(field(r, resourceAny, i.render(provider)), resourceName, i.name)
-		m = field(m, respResources, r)
+		r := field(nil, wire.ResourceVersion, i.version)
+		r = field(field(r, wire.ResourceAny, i.render(provider)), wire.ResourceName, i.name)
+		m = field(m, wire.ResponseResources, r)
 	}
-	m = field(field(m, respTypeURL, secretType), respNonce, nonce)
+	m = field(field(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
 	for _, name := range unknown {
-		m = field(m, respRemoved, name)
+		m = field(m, wire.ResponseRemoved, name)
 	}
 	return m
 }

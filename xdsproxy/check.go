@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // Check decides whether a response may reach Envoy.
@@ -52,7 +54,7 @@ func (s *stream) refuse(r response, err error) {
 	s.proxy.state.settled(r.typeURL, reason)
 	s.proxy.metrics.rejected.WithLabelValues(s.proxy.state.label(r.typeURL)).Inc()
 	if s.delta {
-		rejection := (wire{delta: true}).settle(appendText(nil, deltaTypeURL, r.typeURL), r.nonce, codes.Internal, reason)
+		rejection := (variant{delta: true}).settle(appendText(nil, wire.DeltaRequestTypeURL, r.typeURL), r.nonce, codes.Internal, reason)
 		s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
 		s.outbox.put(r.typeURL, rejection)
 	}

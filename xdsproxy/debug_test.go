@@ -171,7 +171,7 @@ func TestDebugOfNoText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.SendMsg(frameOf(wire{}.ask("istio.io/debug/syncz", []string{"\xff"}))); err != nil {
+		if err := s.SendMsg(frameOf(variant{}.ask("istio.io/debug/syncz", []string{"\xff"}))); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.RecvMsg(&frame{}); grpcstatus.Code(err) != codes.InvalidArgument {

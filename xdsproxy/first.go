@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outrigger-mesh/outrigger/internal/clip"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 const (
@@ -146,12 +147,12 @@ func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 	f.nonce, f.sent, f.names, f.removed, f.empty = r.nonce, time.Now(), map[string]bool{}, nil, true
 	newCursor(data).each(func(n protowire.Number, v cursor) {
 		switch {
-		case n == responseResources:
+		case n == wire.ResponseResources:
 			f.empty = false
 			if s.delta && len(f.names) <= maxFirstNames {
-				addNames(f.names, v, resourceName)
+				addNames(f.names, v, wire.ResourceName)
 			}
-		case n == responseRemoved && s.delta && len(f.removed) <= maxFirstNames:
+		case n == wire.ResponseRemoved && s.delta && len(f.removed) <= maxFirstNames:
 			name, _ := v.text()
 			f.removed = append(f.removed, name)
 		}
@@ -218,9 +219,9 @@ func (s *stream) withdrawn(f *first) bool {
 // wantsNone tells whether Envoy, after a request, asks for none of the resources
 // that were refused.
 func (s *stream) wantsNone(data mem.BufferSlice, f *first) bool {
-	number := sotwNames
+	number := wire.RequestNames
 	if s.delta {
-		number = deltaUnsubscribe
+		number = wire.DeltaRequestUnsubscribe
 	}
 	names := map[string]bool{}
 	addNames(names, newCursor(data), number)

@@ -9,22 +9,24 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // What the agent says and takes itself is written and read here field by
 // field, as the rest of it is small enough to do without Envoy's types.
 
-// wire writes messages of one variant of the protocol.
-type wire struct{ delta bool }
+// variant writes messages of one variant of the protocol.
+type variant struct{ delta bool }
 
 // subscribe asks for all resources of a type.
-func (w wire) subscribe(typeURL string) []byte { return w.ask(typeURL, nil) }
+func (w variant) subscribe(typeURL string) []byte { return w.ask(typeURL, nil) }
 
 // ask asks for resources of a type by name.
-func (w wire) ask(typeURL string, names []string) []byte {
-	number, namesNumber := sotwTypeURL, sotwNames
+func (w variant) ask(typeURL string, names []string) []byte {
+	number, namesNumber := wire.RequestTypeURL, wire.RequestNames
 	if w.delta {
-		number, namesNumber = deltaTypeURL, deltaSubscribe
+		number, namesNumber = wire.DeltaRequestTypeURL, wire.DeltaRequestSubscribe
 	}
 	b := appendText(nil, number, typeURL)
 	for _, name := range names {
@@ -35,19 +37,19 @@ func (w wire) ask(typeURL string, names []string) []byte {
 
 // answer acknowledges a response, or rejects it for a reason. accepted is the
 // version that counts then.
-func (w wire) answer(r response, accepted string, code codes.Code, reason string) []byte {
+func (w variant) answer(r response, accepted string, code codes.Code, reason string) []byte {
 	var b []byte
 	if !w.delta {
-		b = appendText(b, sotwVersion, accepted)
+		b = appendText(b, wire.RequestVersion, accepted)
 	}
 	return w.settle(append(b, w.subscribe(r.typeURL)...), r.nonce, code, reason)
 }
 
 // settle appends nonce and reason to a request; an empty reason is an acceptance.
-func (w wire) settle(b []byte, nonce string, code codes.Code, reason string) []byte {
-	number := sotwNonce
+func (w variant) settle(b []byte, nonce string, code codes.Code, reason string) []byte {
+	number := wire.RequestNonce
 	if w.delta {
-		number = deltaNonce
+		number = wire.DeltaRequestNonce
 	}
 	return append(appendText(b, number, nonce), w.errorDetail(code, reason)...)
 }
@@ -60,19 +62,19 @@ const codeRewritten = codes.OK
 // errorDetail is the field that makes a request a rejection, or a health report
 // that says unhealthy. Fields may follow one another in any order: it can be
 // appended to a request.
-func (w wire) errorDetail(code codes.Code, reason string) []byte {
+func (w variant) errorDetail(code codes.Code, reason string) []byte {
 	if reason == "" {
 		return nil
 	}
-	number := sotwErrorDetail
+	number := wire.RequestError
 	if w.delta {
-		number = deltaErrorDetail
+		number = wire.DeltaRequestError
 	}
 	var status []byte
 	if code != codes.OK {
-		status = protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType), uint64(code))
+		status = protowire.AppendVarint(protowire.AppendTag(nil, wire.StatusCode, protowire.VarintType), uint64(code))
 	}
-	status = appendText(status, statusMessage, strings.ToValidUTF8(reason, "?"))
+	status = appendText(status, wire.StatusMessage, strings.ToValidUTF8(reason, "?"))
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), status)
 }
 
@@ -85,17 +87,17 @@ func appendText(b []byte, num protowire.Number, s string) []byte {
 
 // resources takes the messages from a response, of either variant, and the
 // names of those that are gone.
-func (w wire) resources(f *frame, typeURL string) (values [][]byte, removed []string, err error) {
+func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed []string, err error) {
 	newCursor(f.data).each(func(n protowire.Number, v cursor) {
 		switch {
-		case n == responseResources:
+		case n == wire.ResponseResources:
 			var found string
 			var value []byte
 			if found, value, err = w.resource(v, err); err == nil && found != typeURL {
 				err = fmt.Errorf("resource %d is of type %q, it must be of %s", len(values), found, typeURL)
 			}
 			values = append(values, value)
-		case n == responseRemoved && w.delta:
+		case n == wire.ResponseRemoved && w.delta:
 			name, _ := v.text()
 			removed = append(removed, name)
 		}
@@ -104,16 +106,16 @@ func (w wire) resources(f *frame, typeURL string) (values [][]byte, removed []st
 }
 
 // resource opens an Any, which in delta lies in a Resource. An earlier error stays.
-func (w wire) resource(v cursor, earlier error) (typeURL string, value []byte, err error) {
+func (w variant) resource(v cursor, earlier error) (typeURL string, value []byte, err error) {
 	if earlier != nil {
 		return "", nil, earlier
 	}
 	ok := true
 	open := func(n protowire.Number, v cursor) {
 		switch n {
-		case anyTypeURL:
+		case wire.AnyTypeURL:
 			typeURL, _ = v.text()
-		case anyValue:
+		case wire.AnyValue:
 			value = v.read(v.left)
 		}
 	}
@@ -121,7 +123,7 @@ func (w wire) resource(v cursor, earlier error) (typeURL string, value []byte, e
 		ok = v.each(open)
 	} else {
 		all := v.each(func(n protowire.Number, v cursor) {
-			if n == resourceAny && !v.each(open) {
+			if n == wire.ResourceAny && !v.each(open) {
 				ok = false
 			}
 		})
@@ -138,13 +140,13 @@ func stateOfTheWorld(f *frame) []byte {
 	var b []byte
 	newCursor(f.data).each(func(n protowire.Number, v cursor) {
 		switch n {
-		case responseVersion, responseTypeURL, responseNonce:
+		case wire.ResponseVersion, wire.ResponseTypeURL, wire.ResponseNonce:
 			text, _ := v.text()
 			b = appendText(b, n, text)
-		case responseResources:
+		case wire.ResponseResources:
 			v.each(func(n protowire.Number, v cursor) {
-				if n == resourceAny {
-					b = protowire.AppendBytes(protowire.AppendTag(b, responseResources, protowire.BytesType), v.read(v.left))
+				if n == wire.ResourceAny {
+					b = protowire.AppendBytes(protowire.AppendTag(b, wire.ResponseResources, protowire.BytesType), v.read(v.left))
 				}
 			})
 		}

@@ -106,7 +106,7 @@ func (s *stream) subscribeOwn() {
 		}
 	}
 	if p.health != nil {
-		s.outbox.put(healthType, p.health.request(s.wire))
+		s.outbox.put(healthType, p.health.request(s.variant))
 	}
 }
 
@@ -145,7 +145,7 @@ type health struct {
 	message string
 }
 
-func (h health) request(w wire) []byte {
+func (h health) request(w variant) []byte {
 	b := w.subscribe(healthType)
 	if h.healthy {
 		return b
@@ -166,7 +166,7 @@ func (p *Proxy) ReportHealth(healthy bool, message string) {
 	p.health = &health{healthy: healthy, message: message}
 	for _, s := range p.current {
 		if s.subscribed {
-			s.outbox.put(healthType, p.health.request(s.wire))
+			s.outbox.put(healthType, p.health.request(s.variant))
 		}
 	}
 }

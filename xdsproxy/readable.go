@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // readableResponse is a DiscoveryResponse as JSON for users, with the names
@@ -30,20 +32,20 @@ func readable(b []byte) readableResponse {
 	var out readableResponse
 	newCursor(mem.BufferSlice{mem.SliceBuffer(b)}).each(func(n protowire.Number, v cursor) {
 		switch n {
-		case responseVersion:
+		case wire.ResponseVersion:
 			out.VersionInfo, _ = v.text()
-		case responseTypeURL:
+		case wire.ResponseTypeURL:
 			out.TypeURL, _ = v.text()
-		case responseNonce:
+		case wire.ResponseNonce:
 			out.Nonce, _ = v.text()
-		case responseResources:
+		case wire.ResponseResources:
 			var r readableAny
 			var value []byte
 			v.each(func(n protowire.Number, v cursor) {
 				switch n {
-				case anyTypeURL:
+				case wire.AnyTypeURL:
 					r.Type, _ = v.text()
-				case anyValue:
+				case wire.AnyValue:
 					value = v.read(v.left)
 				}
 			})
@@ -65,7 +67,7 @@ func readable(b []byte) readableResponse {
 // names calls fn for the resource names of a request of the state of the world.
 func (c cursor) names(fn func(string)) {
 	c.each(func(n protowire.Number, v cursor) {
-		if n == sotwNames {
+		if n == wire.RequestNames {
 			name, _ := v.text()
 			fn(name)
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // When a response that could be used in part only is rewritten again.
@@ -138,19 +140,19 @@ func splitDelta(frame []byte) (head []byte, items []deltaItem, removed []string)
 		body := v.read(v.left)
 		raw := protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), body)
 		switch n {
-		case responseResources:
+		case wire.ResponseResources:
 			item := deltaItem{raw: raw}
 			v.each(func(n protowire.Number, v cursor) {
-				if n == resourceName {
+				if n == wire.ResourceName {
 					item.name, _ = v.text()
 				}
 			})
 			items = append(items, item)
-		case responseRemoved:
+		case wire.ResponseRemoved:
 			removed = append(removed, string(body))
-		case responseRemovedNames:
+		case wire.ResponseRemovedNames:
 			newCursor(mem.BufferSlice{mem.SliceBuffer(body)}).each(func(n protowire.Number, v cursor) {
-				if n == removedName {
+				if n == wire.RemovedName {
 					name, _ := v.text()
 					removed = append(removed, name)
 				}

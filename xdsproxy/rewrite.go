@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 const (
@@ -93,7 +95,7 @@ func (s *stream) rewriteOne(ctx context.Context, rw *rewriting, in *incomplete, 
 		in.keep(b, r.response, out)
 	}
 	if out == nil {
-		rejection := rw.reject(s.wire, r.response, wrong)
+		rejection := rw.reject(s.variant, r.response, wrong)
 		s.record(func(to Recording) { to.Request(frameOf(rejection).data) })
 		s.outbox.put(r.typeURL, rejection)
 		return nil
@@ -116,7 +118,7 @@ func (rw *rewriting) expect(nonce, wrong string) {
 }
 
 // reject is the rejection of a response that Envoy never sees.
-func (rw *rewriting) reject(w wire, r response, wrong string) []byte {
+func (rw *rewriting) reject(w variant, r response, wrong string) []byte {
 	if wrong == "" {
 		wrong = "nothing of it can be used"
 	}
@@ -133,7 +135,7 @@ func (rw *rewriting) reject(w wire, r response, wrong string) []byte {
 // note keeps what a rejection needs from Envoy's request, and adds to Envoy's
 // acknowledgement what was wrong with the response before it was rewritten. It
 // gives that, too.
-func (rw *rewriting) note(f *frame, r request, w wire) (wrong string) {
+func (rw *rewriting) note(f *frame, r request, w variant) (wrong string) {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	wrong = rw.wrong[r.nonce]
@@ -159,5 +161,5 @@ func (rw *rewriting) note(f *frame, r request, w wire) (wrong string) {
 
 // version is the field for the version that was accepted last, be it none.
 func (rw *rewriting) version() []byte {
-	return protowire.AppendString(protowire.AppendTag(nil, sotwVersion, protowire.BytesType), rw.accepted)
+	return protowire.AppendString(protowire.AppendTag(nil, wire.RequestVersion, protowire.BytesType), rw.accepted)
 }

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // The shallow reader takes a few top level fields from a message and steps
@@ -134,40 +136,6 @@ func (c cursor) text() (string, bool) {
 	return string(c.read(maxText)), c.left <= maxText
 }
 
-// Field numbers of envoy.service.discovery.v3 and google.rpc.Status. Those of
-// the two requests differ, those of the two responses hardly do.
-const (
-	sotwVersion     protowire.Number = 1
-	sotwNames       protowire.Number = 3
-	sotwTypeURL     protowire.Number = 4
-	sotwNonce       protowire.Number = 5
-	sotwErrorDetail protowire.Number = 6
-
-	deltaTypeURL     protowire.Number = 2
-	deltaSubscribe   protowire.Number = 3
-	deltaUnsubscribe protowire.Number = 4
-	deltaNonce       protowire.Number = 6
-	deltaErrorDetail protowire.Number = 7
-
-	responseVersion   protowire.Number = 1 // system_version_info in delta
-	responseResources protowire.Number = 2
-	responseTypeURL   protowire.Number = 4
-	responseNonce     protowire.Number = 5
-	responseRemoved   protowire.Number = 6 // delta
-
-	responseRemovedNames protowire.Number = 8 // delta, with more than the name
-	removedName          protowire.Number = 1
-
-	resourceAny  protowire.Number = 2 // of a delta's Resource
-	resourceName protowire.Number = 3
-
-	anyTypeURL protowire.Number = 1
-	anyValue   protowire.Number = 2
-
-	statusCode    protowire.Number = 1
-	statusMessage protowire.Number = 2
-)
-
 // request is what is taken from a DiscoveryRequest or a DeltaDiscoveryRequest.
 type request struct {
 	typeURL string
@@ -181,9 +149,9 @@ type request struct {
 // readRequest reads a request. Bytes that are no message give what was read
 // before them: the control plane judges, not the relay.
 func readRequest(data mem.BufferSlice, delta bool) request {
-	version, typeURL, nonce, errorDetail := sotwVersion, sotwTypeURL, sotwNonce, sotwErrorDetail
+	version, typeURL, nonce, errorDetail := wire.RequestVersion, wire.RequestTypeURL, wire.RequestNonce, wire.RequestError
 	if delta {
-		version, typeURL, nonce, errorDetail = 0, deltaTypeURL, deltaNonce, deltaErrorDetail
+		version, typeURL, nonce, errorDetail = 0, wire.DeltaRequestTypeURL, wire.DeltaRequestNonce, wire.DeltaRequestError
 	}
 	var r request
 	newCursor(data).each(func(n protowire.Number, v cursor) {
@@ -205,7 +173,7 @@ func readRequest(data mem.BufferSlice, delta bool) request {
 func reason(v cursor) string {
 	words := ""
 	v.each(func(n protowire.Number, v cursor) {
-		if n == statusMessage {
+		if n == wire.StatusMessage {
 			words = strings.ToValidUTF8(string(v.read(maxReason)), "?")
 		}
 	})
@@ -234,11 +202,11 @@ func readResponse(data mem.BufferSlice) (r response, ok bool) {
 	ok = newCursor(data).each(func(n protowire.Number, v cursor) {
 		var is *string
 		switch n {
-		case responseVersion:
+		case wire.ResponseVersion:
 			is = &r.version
-		case responseTypeURL:
+		case wire.ResponseTypeURL:
 			is = &r.typeURL
-		case responseNonce:
+		case wire.ResponseNonce:
 			is = &r.nonce
 		default:
 			return

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // pieces cuts bytes into buffers of a size, as gRPC may hand them over.
@@ -98,7 +100,7 @@ func FuzzReadResponse(f *testing.F) {
 		f.Add(seed, true, 1)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, delta bool, size int) {
-		w := wire{delta: delta}
+		w := variant{delta: delta}
 		fr := &frame{data: pieces(b, size)}
 		got, ok := readResponse(fr.data)
 		values, removed, err := w.resources(fr, got.typeURL)
@@ -152,7 +154,7 @@ func TestOwnMessages(t *testing.T) {
 	const typeURL = "type.googleapis.com/example.Table"
 	r := response{typeURL: typeURL, version: "v2", nonce: "n"}
 	unhealthy := health{message: "no answer"}
-	for _, w := range []wire{{delta: false}, {delta: true}} {
+	for _, w := range []variant{{delta: false}, {delta: true}} {
 		for _, tc := range []struct {
 			name  string
 			bytes []byte
@@ -215,7 +217,7 @@ func TestLongFields(t *testing.T) {
 // it would.
 func TestTypeURLBecomesALabel(t *testing.T) {
 	t.Parallel()
-	b := protowire.AppendTag(nil, sotwTypeURL, protowire.BytesType)
+	b := protowire.AppendTag(nil, wire.RequestTypeURL, protowire.BytesType)
 	b = protowire.AppendBytes(b, []byte("type\xff"))
 	r := readRequest(frameOf(b).data, false)
 	newMetrics(nil).rejected.WithLabelValues(r.typeURL).Inc()
@@ -229,9 +231,9 @@ func TestTypeURLBecomesALabel(t *testing.T) {
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	group := protowire.AppendTag(nil, 100, protowire.StartGroupType)
-	group = appendText(group, responseTypeURL, "inner")
+	group = appendText(group, wire.ResponseTypeURL, "inner")
 	group = protowire.AppendTag(group, 100, protowire.EndGroupType)
-	b := appendText(nil, responseTypeURL, "outer")
+	b := appendText(nil, wire.ResponseTypeURL, "outer")
 	b = append(b, bytes.Repeat(group, 1<<20)...)
 	done := make(chan struct{})
 	go func() {

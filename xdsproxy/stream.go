@@ -24,7 +24,7 @@ type source interface {
 
 // stream is one joined pair.
 type stream struct {
-	wire
+	variant
 	proxy  *Proxy
 	down   grpc.ServerStream
 	end    context.CancelCauseFunc
@@ -63,7 +63,7 @@ type stream struct {
 
 func newStream(p *Proxy, down grpc.ServerStream, method string, end context.CancelCauseFunc) *stream {
 	s := &stream{
-		wire: wire{delta: method == methodDelta}, proxy: p, down: down, end: end, pid: peerID(down.Context()), method: method,
+		variant: variant{delta: method == methodDelta}, proxy: p, down: down, end: end, pid: peerID(down.Context()), method: method,
 		outbox: newOutbox(), questions: newQuestions(),
 		rewrites: map[string]*rewriting{}, accepted: map[string]string{},
 	}
@@ -161,7 +161,7 @@ func (s *stream) look(f *frame) (r request, pass bool) {
 		s.settled(r)
 	}
 	if rw := s.rewrites[r.typeURL]; rw != nil {
-		if wrong := rw.note(f, r, s.wire); wrong != "" {
+		if wrong := rw.note(f, r, s.variant); wrong != "" {
 			s.proxy.state.settled(r.typeURL, wrong) // Envoy took what was left of it
 		}
 	}

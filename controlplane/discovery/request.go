@@ -46,27 +46,6 @@ type request struct {
 	free func()
 }
 
-// Field numbers of the requests. Those of the delta request differ.
-const (
-	sotwVersion     = 1
-	sotwNode        = 2
-	sotwNames       = 3
-	sotwTypeURL     = 4
-	sotwNonce       = 5
-	sotwErrorDetail = 6
-
-	deltaNode        = 1
-	deltaTypeURL     = 2
-	deltaSubscribe   = 3
-	deltaUnsubscribe = 4
-	deltaVersions    = 5
-	deltaNonce       = 6
-	deltaErrorDetail = 7
-
-	mapKey   = 1
-	mapValue = 2
-)
-
 var errMalformed = errors.New("the request is no protobuf message")
 
 // eachField calls fn for every length-delimited field of a message.
@@ -79,20 +58,20 @@ func readSotW(b []byte) (*request, error) {
 	q := &request{body: b, size: len(b)}
 	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
-		case sotwVersion:
+		case wire.RequestVersion:
 			err = word(&q.version, "version_info", v)
-		case sotwNode:
+		case wire.RequestNode:
 			err = q.readNode(v)
-		case sotwNames:
+		case wire.RequestNames:
 			q.named++
 			q.asked += xxhash.Sum64(v)
 			q.wanted += len(v) + perName
 			err = q.count(v)
-		case sotwTypeURL:
+		case wire.RequestTypeURL:
 			err = word(&q.typeURL, "type_url", v)
-		case sotwNonce:
+		case wire.RequestNonce:
 			err = word(&q.nonce, "response_nonce", v)
-		case sotwErrorDetail:
+		case wire.RequestError:
 			err = q.readRejection(v)
 		}
 		return err
@@ -105,7 +84,7 @@ func (q *request) names() []string {
 	names := make([]string, 0, q.named)
 	// The body was read once without an error.
 	_ = eachField(q.body, func(n protowire.Number, v []byte) error {
-		if n == sotwNames {
+		if n == wire.RequestNames {
 			names = append(names, string(v))
 		}
 		return nil
@@ -118,20 +97,20 @@ func readDelta(b []byte) (*request, error) {
 	q := &request{size: len(b)}
 	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
-		case deltaNode:
+		case wire.DeltaRequestNode:
 			err = q.readNode(v)
-		case deltaTypeURL:
+		case wire.DeltaRequestTypeURL:
 			err = word(&q.typeURL, "type_url", v)
-		case deltaSubscribe:
+		case wire.DeltaRequestSubscribe:
 			q.wanted += len(v) + perName
 			q.subscribe, err = append(q.subscribe, string(v)), q.count(v)
-		case deltaUnsubscribe:
+		case wire.DeltaRequestUnsubscribe:
 			q.unsubscribe, err = append(q.unsubscribe, string(v)), q.count(v)
-		case deltaVersions:
+		case wire.DeltaRequestVersions:
 			err = q.readVersion(v)
-		case deltaNonce:
+		case wire.DeltaRequestNonce:
 			err = word(&q.nonce, "response_nonce", v)
-		case deltaErrorDetail:
+		case wire.DeltaRequestError:
 			err = q.readRejection(v)
 		}
 		return err
@@ -165,10 +144,10 @@ func (q *request) readVersion(b []byte) error {
 	var name, version string
 	err := eachField(b, func(n protowire.Number, v []byte) error {
 		switch n {
-		case mapKey:
+		case wire.EntryKey:
 			name = string(v)
 			return q.count(v)
-		case mapValue:
+		case wire.EntryValue:
 			return word(&version, "a version", v)
 		}
 		return nil

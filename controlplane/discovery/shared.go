@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // shared is what streams share, because hundreds of them ask for the same
@@ -324,7 +325,7 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 	var heads []byte
 	for _, res := range resources {
 		start := len(heads)
-		heads = protowire.AppendTag(heads, fieldResources, protowire.BytesType)
+		heads = protowire.AppendTag(heads, wire.ResponseResources, protowire.BytesType)
 		if delta {
 			heads = appendDeltaHead(heads, res)
 		}
@@ -338,13 +339,13 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 // of a delta response.
 func appendDeltaHead(b []byte, res *xds.Resource) []byte {
 	version := versionOf(res.Hash)
-	size := protowire.SizeTag(fieldVersion) + protowire.SizeBytes(len(version)) +
-		protowire.SizeTag(fieldName) + protowire.SizeBytes(len(res.Name)) +
-		protowire.SizeTag(fieldAny) + protowire.SizeBytes(len(res.Any))
+	size := protowire.SizeTag(wire.ResponseVersion) + protowire.SizeBytes(len(version)) +
+		protowire.SizeTag(wire.ResourceName) + protowire.SizeBytes(len(res.Name)) +
+		protowire.SizeTag(wire.ResourceAny) + protowire.SizeBytes(len(res.Any))
 	b = protowire.AppendVarint(b, uint64(size))
-	b = protowire.AppendTag(b, fieldVersion, protowire.BytesType)
+	b = protowire.AppendTag(b, wire.ResponseVersion, protowire.BytesType)
 	b = protowire.AppendString(b, version)
-	b = protowire.AppendTag(b, fieldName, protowire.BytesType)
+	b = protowire.AppendTag(b, wire.ResourceName, protowire.BytesType)
 	b = protowire.AppendString(b, res.Name)
-	return protowire.AppendTag(b, fieldAny, protowire.BytesType)
+	return protowire.AppendTag(b, wire.ResourceAny, protowire.BytesType)
 }

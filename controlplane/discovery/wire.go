@@ -10,6 +10,8 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is no frame
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // frame is a message as bytes.
@@ -52,17 +54,6 @@ type response struct {
 	removed []string // delta only
 }
 
-// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and Resource.
-const (
-	fieldVersion   = 1 // the same in all three
-	fieldResources = 2 // the same in both responses
-	fieldAny       = 2 // Resource.resource
-	fieldName      = 3 // Resource.name
-	fieldTypeURL   = 4
-	fieldNonce     = 5
-	fieldRemoved   = 6 // delta only
-)
-
 // frame encodes the response. The bytes of the resources are not copied.
 func (r *response) frame() *frame {
 	size := len(r.version) + len(r.typeURL) + len(r.nonce) + 16
@@ -70,14 +61,14 @@ func (r *response) frame() *frame {
 		size += len(name) + 4
 	}
 	tail := make([]byte, 0, size)
-	tail = protowire.AppendTag(tail, fieldVersion, protowire.BytesType)
+	tail = protowire.AppendTag(tail, wire.ResponseVersion, protowire.BytesType)
 	tail = protowire.AppendString(tail, r.version)
-	tail = protowire.AppendTag(tail, fieldTypeURL, protowire.BytesType)
+	tail = protowire.AppendTag(tail, wire.ResponseTypeURL, protowire.BytesType)
 	tail = protowire.AppendString(tail, r.typeURL)
-	tail = protowire.AppendTag(tail, fieldNonce, protowire.BytesType)
+	tail = protowire.AppendTag(tail, wire.ResponseNonce, protowire.BytesType)
 	tail = protowire.AppendString(tail, r.nonce)
 	for _, name := range r.removed {
-		tail = protowire.AppendTag(tail, fieldRemoved, protowire.BytesType)
+		tail = protowire.AppendTag(tail, wire.ResponseRemoved, protowire.BytesType)
 		tail = protowire.AppendString(tail, name)
 	}
 	return &frame{data: append(r.body, mem.SliceBuffer(tail))}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // chunk is the size at which a response that may have a part of what is asked
@@ -94,7 +96,7 @@ func (v *server) aliased(l loc, name string) (found bool) {
 		return false // it is told when it is to be sent
 	}
 	_ = eachField(p.body, func(n protowire.Number, _, alias []byte) error { // as far as it can be read
-		found = found || n == resourceAliases && string(alias) == name
+		found = found || n == wire.ResourceAliases && string(alias) == name
 		return nil
 	})
 	return found
@@ -197,7 +199,7 @@ func (v *server) convert(found []*put, missing []string) (rest []*put, _ []strin
 	anys := make([][]byte, len(found))
 	for i, p := range found {
 		_ = eachField(p.body, func(n protowire.Number, _, value []byte) error { // it was read before it was written
-			if n == resourceAny {
+			if n == wire.ResourceAny {
 				anys[i] = value
 			}
 			return nil
@@ -208,7 +210,7 @@ func (v *server) convert(found []*put, missing []string) (rest []*put, _ []strin
 			missing = append(missing, found[i].name)
 			continue
 		}
-		found[i].body = appendField(nil, resourceAny, b)
+		found[i].body = appendField(nil, wire.ResourceAny, b)
 		rest = append(rest, found[i])
 	}
 	return rest, missing
@@ -223,16 +225,16 @@ const unknown = "not in the last good configuration"
 func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
 	content := appendField(nil, firstName, unknown)
 	if typeURL == extensionType {
-		content = appendField(content, extensionConfig, appendField(nil, anyTypeURL, rbacType)) // there has to be one
+		content = appendField(content, wire.ExtensionConfig, appendField(nil, wire.AnyTypeURL, rbacType)) // there has to be one
 	}
-	wrapper := appendField(nil, resourceAny, appendField(appendField(nil, anyTypeURL, typeURL), anyValue, content))
+	wrapper := appendField(nil, wire.ResourceAny, appendField(appendField(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, content))
 	p := &put{typeURL: typeURL, name: name, body: wrapper}
 	if v.delta {
 		return v.appendResource(b, p)
 	}
-	wrapper = appendField(appendField(nil, resourceName, name), resourceVersion, servedVersion)
+	wrapper = appendField(appendField(nil, wire.ResourceName, name), wire.ResourceVersion, servedVersion)
 	wrapper = append(wrapper, p.body...)
-	return appendField(b, respResources, appendField(appendField(nil, anyTypeURL, wrapperType), anyValue, wrapper))
+	return appendField(b, wire.ResponseResources, appendField(appendField(nil, wire.AnyTypeURL, wrapperType), wire.AnyValue, wrapper))
 }
 
 // placeholder is what is sent in place of a resource that is not there, if
@@ -242,10 +244,10 @@ func placeholder(typeURL, name string, delta bool) *put {
 	p := &put{typeURL: typeURL, name: name}
 	switch {
 	case typeURL == virtualHostType && strings.Contains(name, "/"):
-		p.body = appendField(nil, resourceAliases, name)
+		p.body = appendField(nil, wire.ResourceAliases, name)
 	case typeURL == routeType, typeURL == endpointType && !delta:
 		content := appendField(nil, firstName, name)
-		p.body = appendField(nil, resourceAny, appendField(appendField(nil, anyTypeURL, typeURL), anyValue, content))
+		p.body = appendField(nil, wire.ResourceAny, appendField(appendField(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, content))
 	default:
 		return nil
 	}
@@ -256,7 +258,7 @@ func placeholder(typeURL, name string, delta bool) *put {
 func (v *server) appendResource(b []byte, p *put) []byte {
 	if !v.delta {
 		_ = eachField(p.body, func(n protowire.Number, raw, _ []byte) error { // it was read before it was written
-			if n == resourceAny {
+			if n == wire.ResourceAny {
 				b = append(b, raw...) // the field has the same number in both
 			}
 			return nil
@@ -264,18 +266,18 @@ func (v *server) appendResource(b []byte, p *put) []byte {
 		return b
 	}
 	size := protowire.SizeBytes(len(p.name)) + protowire.SizeBytes(len(servedVersion)) + 2 + len(p.body)
-	b = protowire.AppendVarint(protowire.AppendTag(b, respResources, protowire.BytesType), uint64(size))
-	b = appendField(appendField(b, resourceVersion, servedVersion), resourceName, p.name)
+	b = protowire.AppendVarint(protowire.AppendTag(b, wire.ResponseResources, protowire.BytesType), uint64(size))
+	b = appendField(appendField(b, wire.ResourceVersion, servedVersion), wire.ResourceName, p.name)
 	return append(b, p.body...)
 }
 
 // end appends the rest of a response.
 func (v *server) end(b []byte, t *served, removed []string) []byte {
-	b = appendField(b, respVersion, servedVersion)
-	b = appendField(appendField(b, respTypeURL, t.typeURL), respNonce, v.nextNonce(t))
+	b = appendField(b, wire.ResponseVersion, servedVersion)
+	b = appendField(appendField(b, wire.ResponseTypeURL, t.typeURL), wire.ResponseNonce, v.nextNonce(t))
 	if v.delta {
 		for _, name := range removed {
-			b = appendField(b, respRemoved, name)
+			b = appendField(b, wire.ResponseRemoved, name)
 		}
 	}
 	return b

@@ -36,40 +36,6 @@ const (
 
 // Field numbers of envoy.service.discovery.v3.
 const (
-	sotwVersion     = 1 // DiscoveryRequest
-	sotwNames       = 3
-	sotwTypeURL     = 4
-	sotwNonce       = 5
-	sotwErrorDetail = 6
-
-	deltaTypeURL     = 2 // DeltaDiscoveryRequest
-	deltaSubscribe   = 3
-	deltaUnsubscribe = 4
-	deltaVersions    = 5
-	deltaNonce       = 6
-	deltaErrorDetail = 7
-
-	statusMessage = 2 // google.rpc.Status
-	mapKey        = 1 // any map entry
-	mapValue      = 2
-
-	respVersion   = 1 // DiscoveryResponse, DeltaDiscoveryResponse
-	respResources = 2
-	respTypeURL   = 4
-	respNonce     = 5
-	respRemoved   = 6 // delta only
-
-	resourceVersion = 1 // Resource
-	resourceAny     = 2
-	resourceName    = 3
-	resourceAliases = 4
-	resourceTTL     = 6
-
-	anyTypeURL = 1 // google.protobuf.Any
-	anyValue   = 2
-
-	extensionConfig = 2 // TypedExtensionConfig
-
 	firstName = 1 // the name of each resource that namedFirst names
 )
 
@@ -169,13 +135,13 @@ type head struct {
 func readHead(frame mem.BufferSlice, delta bool) (h head, err error) {
 	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) error {
 		switch n {
-		case respVersion:
+		case wire.ResponseVersion:
 			h.version = text(r, size)
-		case respTypeURL:
+		case wire.ResponseTypeURL:
 			h.typeURL = text(r, size)
-		case respNonce:
+		case wire.ResponseNonce:
 			h.nonce = text(r, size)
-		case respRemoved:
+		case wire.ResponseRemoved:
 			if delta {
 				h.removed = append(h.removed, text(r, size))
 			}
@@ -190,7 +156,7 @@ func readHead(frame mem.BufferSlice, delta bool) (h head, err error) {
 func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*resource) error) error {
 	var buf, body []byte
 	return eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) error {
-		if n != respResources {
+		if n != wire.ResponseResources {
 			return nil
 		}
 		if buf = grow(buf, size); cap(buf) > maxKept {
@@ -227,14 +193,14 @@ type resource struct {
 func (r *resource) readWrapper(b []byte) error {
 	return eachField(b, func(n protowire.Number, raw, v []byte) error {
 		switch n {
-		case resourceVersion:
+		case wire.ResourceVersion:
 			r.version = string(v)
-		case resourceName:
+		case wire.ResourceName:
 			r.name = string(v)
-		case resourceTTL:
+		case wire.ResourceTTL:
 			// What is kept has nobody who prolongs its life.
 		default:
-			r.there = r.there || n == resourceAny
+			r.there = r.there || n == wire.ResourceAny
 			r.body = append(r.body, raw...)
 		}
 		return nil
@@ -247,9 +213,9 @@ func (r *resource) readAny(b []byte, typeURL string) error {
 	var value []byte
 	err := eachField(b, func(n protowire.Number, _, v []byte) error {
 		switch n {
-		case anyTypeURL:
+		case wire.AnyTypeURL:
 			isType = string(v)
-		case anyValue:
+		case wire.AnyValue:
 			value = v
 		}
 		return nil
@@ -261,7 +227,7 @@ func (r *resource) readAny(b []byte, typeURL string) error {
 		return r.readWrapper(value)
 	}
 	r.there = true
-	r.body = appendField(r.body, resourceAny, b)
+	r.body = appendField(r.body, wire.ResourceAny, b)
 	if !namedFirst(typeURL) {
 		return nil
 	}
@@ -300,15 +266,15 @@ func readRequest(frame mem.BufferSlice, delta bool) (q request, err error) {
 	}
 	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
 		switch n {
-		case sotwVersion:
+		case wire.RequestVersion:
 			q.version = text(r, size)
-		case sotwNames:
+		case wire.RequestNames:
 			q.names = append(q.names, text(r, size))
-		case sotwTypeURL:
+		case wire.RequestTypeURL:
 			q.typeURL = text(r, size)
-		case sotwNonce:
+		case wire.RequestNonce:
 			q.nonce = text(r, size)
-		case sotwErrorDetail:
+		case wire.RequestError:
 			q.rejected, err = rejection([]byte(text(r, size)))
 		}
 		return err
@@ -319,16 +285,16 @@ func readRequest(frame mem.BufferSlice, delta bool) (q request, err error) {
 func readDelta(frame mem.BufferSlice) (q request, err error) {
 	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
 		switch n {
-		case deltaTypeURL:
+		case wire.DeltaRequestTypeURL:
 			q.typeURL = text(r, size)
-		case deltaSubscribe:
+		case wire.DeltaRequestSubscribe:
 			q.names = append(q.names, text(r, size))
-		case deltaUnsubscribe:
+		case wire.DeltaRequestUnsubscribe:
 			q.unsubscribe = append(q.unsubscribe, text(r, size))
-		case deltaVersions:
+		case wire.DeltaRequestVersions:
 			var entry [3]string
 			err = eachField([]byte(text(r, size)), func(n protowire.Number, _, v []byte) error {
-				if n == mapKey || n == mapValue {
+				if n == wire.EntryKey || n == wire.EntryValue {
 					entry[n] = string(v)
 				}
 				return nil
@@ -336,10 +302,10 @@ func readDelta(frame mem.BufferSlice) (q request, err error) {
 			if q.claims == nil {
 				q.claims = map[string]string{}
 			}
-			q.claims[entry[mapKey]] = entry[mapValue]
-		case deltaNonce:
+			q.claims[entry[wire.EntryKey]] = entry[wire.EntryValue]
+		case wire.DeltaRequestNonce:
 			q.nonce = text(r, size)
-		case deltaErrorDetail:
+		case wire.DeltaRequestError:
 			q.rejected, err = rejection([]byte(text(r, size)))
 		}
 		return err
@@ -351,7 +317,7 @@ func readDelta(frame mem.BufferSlice) (q request, err error) {
 func rejection(status []byte) (string, error) {
 	reason := "no reason given"
 	err := eachField(status, func(n protowire.Number, _, v []byte) error {
-		if n == statusMessage && len(v) > 0 {
+		if n == wire.StatusMessage && len(v) > 0 {
 			reason = string(v)
 		}
 		return nil

@@ -62,12 +62,6 @@ func (native) duration(v value) (time.Duration, error) {
 	return time.Duration(seconds)*time.Second + time.Duration(nanos), err
 }
 
-// Fields of a map's entry.
-const (
-	entryKey   = 1
-	entryValue = 2
-)
-
 func (native) pairs(b []byte, m member, prefix string) (rest []byte, taken map[string]string, left int, err error) {
 	taken = map[string]string{}
 	err = eachField(b, func(f wire.Field) error {
@@ -76,7 +70,7 @@ func (native) pairs(b []byte, m member, prefix string) (rest []byte, taken map[s
 			rest = append(rest, f.Raw...)
 			return nil
 		}
-		key, err := text(f.Data, entryKey)
+		key, err := text(f.Data, wire.EntryKey)
 		if err != nil {
 			return err
 		}
@@ -85,7 +79,7 @@ func (native) pairs(b []byte, m member, prefix string) (rest []byte, taken map[s
 			rest = append(rest, f.Raw...)
 			return nil
 		}
-		data, _, err := message(f.Data, entryValue)
+		data, _, err := message(f.Data, wire.EntryValue)
 		if err != nil || !utf8.Valid(data) {
 			return errMalformed
 		}

@@ -14,16 +14,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// Fields of the two discovery responses, and of a delta's Resource.
-const (
-	responseResources = 2
-	deltaRemoved      = 6 // removed_resources
-	deltaRemovedNames = 8 // removed_resource_names
-	deltaResource     = 2
-	// fieldVersion is that of a response, and of a delta's Resource.
-	fieldVersion = 1
-)
-
 // incomplete is added to the version of what holds a fallback. An Envoy that
 // comes back says by it that it has not got what the control plane sent, and
 // gets that again.
@@ -61,13 +51,13 @@ func (r Response) Reason() string {
 func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) Response {
 	var items, anys [][]byte
 	err := eachField(frame, func(f wire.Field) error {
-		if f.Number != responseResources || f.Type != protowire.BytesType {
+		if f.Number != wire.ResponseResources || f.Type != protowire.BytesType {
 			return nil
 		}
 		b := f.Data
 		if delta {
 			var err error
-			if b, _, err = message(f.Data, deltaResource); err != nil {
+			if b, _, err = message(f.Data, wire.ResourceAny); err != nil {
 				return err
 			}
 		}
@@ -104,8 +94,8 @@ func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out
 	out = make([]byte, 0, len(frame))
 	next := 0
 	err = eachField(frame, func(f wire.Field) error {
-		if f.Number != responseResources || f.Type != protowire.BytesType {
-			if delta && (f.Number == deltaRemoved || f.Number == deltaRemovedNames) {
+		if f.Number != wire.ResponseResources || f.Type != protowire.BytesType {
+			if delta && (f.Number == wire.ResponseRemoved || f.Number == wire.ResponseRemovedNames) {
 				left++
 			}
 			out = append(out, f.Raw...)
@@ -118,14 +108,14 @@ func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out
 		}
 		left++
 		if !delta {
-			out = appendMessage(out, responseResources, o.Resource)
+			out = appendMessage(out, wire.ResponseResources, o.Resource)
 			return nil
 		}
-		item, err := replace(item, deltaResource, o.Resource)
+		item, err := replace(item, wire.ResourceAny, o.Resource)
 		if err == nil && o.Err != nil {
 			item, err = markIncomplete(item)
 		}
-		out = appendMessage(out, responseResources, item)
+		out = appendMessage(out, wire.ResponseResources, item)
 		return err
 	})
 	return out, left, err
@@ -133,9 +123,9 @@ func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out
 
 // markIncomplete marks the version of a response, or of a delta's Resource.
 func markIncomplete(b []byte) ([]byte, error) {
-	v, err := text(b, fieldVersion)
+	v, err := text(b, wire.ResponseVersion)
 	if err != nil {
 		return nil, err
 	}
-	return replace(b, fieldVersion, []byte(v+incomplete))
+	return replace(b, wire.ResponseVersion, []byte(v+incomplete))
 }

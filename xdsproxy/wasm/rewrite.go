@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // Names of the messages that are looked into.
@@ -24,13 +26,8 @@ const (
 
 // Fields of TypedExtensionConfig, of both TypedStructs and of Resource.
 const (
-	extensionName   = 1
-	extensionConfig = 2
-
 	structTypeURL = 1
 	structValue   = 2
-
-	resourceAny = 2
 )
 
 // Fallback is what takes the place of a resource that could not be converted.
@@ -117,8 +114,8 @@ var noRules = []byte{1<<3 | 2, 0}
 
 // rbacFilter is an HTTP filter that lets everything pass, or nothing.
 func rbacFilter(name string, config []byte) []byte {
-	b := appendText(nil, extensionName, name)
-	return newAny(extensionType, appendMessage(b, extensionConfig, newAny(rbacType, config)))
+	b := appendText(nil, wire.ExtensionName, name)
+	return newAny(extensionType, appendMessage(b, wire.ExtensionConfig, newAny(rbacType, config)))
 }
 
 // extension is one resource on its way.
@@ -135,7 +132,7 @@ func (e *extension) wrap(b []byte) []byte {
 	if e.wrapper == nil {
 		return b
 	}
-	w, err := replace(e.wrapper, resourceAny, b)
+	w, err := replace(e.wrapper, wire.ResourceAny, b)
 	if err != nil {
 		return b // not possible: the wrapper was read before
 	}
@@ -150,7 +147,7 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 	if err == nil && typeName == wrapperType {
 		e.wrapper = body
 		var inner []byte
-		if inner, _, err = message(body, resourceAny); err == nil {
+		if inner, _, err = message(body, wire.ResourceAny); err == nil {
 			typeName, body, err = openAny(inner)
 		}
 	}
@@ -160,10 +157,10 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 	if typeName != extensionType {
 		return e, unmarshalFailure, fmt.Errorf("the resource is a %s, not a %s", typeName, extensionType)
 	}
-	if e.name, err = text(body, extensionName); err != nil {
+	if e.name, err = text(body, wire.ExtensionName); err != nil {
 		return e, unmarshalFailure, err
 	}
-	config, _, err := message(body, extensionConfig)
+	config, _, err := message(body, wire.ExtensionConfig)
 	if err != nil {
 		return e, unmarshalFailure, err
 	}
@@ -274,5 +271,5 @@ func (f filterConfig) write(extension []byte, filename string) ([]byte, error) {
 		}
 		config = newAny(f.outer, v)
 	}
-	return replace(extension, extensionConfig, config)
+	return replace(extension, wire.ExtensionConfig, config)
 }

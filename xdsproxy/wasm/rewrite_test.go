@@ -27,6 +27,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // hints are what a control plane tells the agent, with a variable that is the
@@ -275,15 +277,15 @@ func TestRewriteFailures(t *testing.T) {
 func TestRepeatedMessages(t *testing.T) {
 	t.Parallel()
 	const pieces = 300_000
-	body := appendText(nil, extensionName, "p")
+	body := appendText(nil, wire.ExtensionName, "p")
 	var config []byte
 	for range pieces {
 		config = appendMessage(config, 1, appendText(nil, 1, "x")) // Wasm.config
 	}
 	for range pieces {
-		body = appendMessage(body, extensionConfig, appendText(nil, anyTypeURL, "type.googleapis.com/"+wasmType))
+		body = appendMessage(body, wire.ExtensionConfig, appendText(nil, wire.AnyTypeURL, "type.googleapis.com/"+wasmType))
 	}
-	body = appendMessage(body, extensionConfig, appendMessage(nil, anyValue, config))
+	body = appendMessage(body, wire.ExtensionConfig, appendMessage(nil, wire.AnyValue, config))
 	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{newAny(extensionType, body)})[0]
 	if !errors.Is(o.Err, errNoCode) {
 		t.Errorf("error %v", o.Err)
@@ -374,13 +376,13 @@ func TestRewriteResponseWithNothingLeft(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})
 	bad := marshalAny(t, &routerv3.Router{})
-	frame := appendMessage(appendText(nil, 1, "v"), responseResources, bad)
+	frame := appendMessage(appendText(nil, 1, "v"), wire.ResponseResources, bad)
 	if r := c.RewriteResponse(t.Context(), frame, false); r.Frame != nil || len(r.Failures) != 1 {
 		t.Errorf("response %+v", r)
 	}
 	var many []byte
 	for range maxReasons + 2 {
-		many = appendMessage(many, responseResources, bad)
+		many = appendMessage(many, wire.ResponseResources, bad)
 	}
 	if s := c.RewriteResponse(t.Context(), many, false).Reason(); !strings.HasSuffix(s, "; and 2 more") || strings.Count(s, "not a envoy") != maxReasons {
 		t.Errorf("reason %s", s)

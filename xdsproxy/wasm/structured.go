@@ -46,11 +46,11 @@ func eachEntry(b []byte, fn func(structEntry) error, other func(raw []byte)) err
 			other(f.Raw)
 			return nil
 		}
-		key, err := text(f.Data, entryKey)
+		key, err := text(f.Data, wire.EntryKey)
 		if err != nil {
 			return err
 		}
-		data, _, err := message(f.Data, entryValue)
+		data, _, err := message(f.Data, wire.EntryValue)
 		if err != nil {
 			return err
 		}
@@ -123,8 +123,8 @@ func (structured) set(b []byte, m member, data []byte, text bool) ([]byte, error
 	if text {
 		kind = valueString
 	}
-	entry := appendText(nil, entryKey, key)
-	entry = appendMessage(entry, entryValue, appendMessage(nil, kind, data))
+	entry := appendText(nil, wire.EntryKey, key)
+	entry = appendMessage(entry, wire.EntryValue, appendMessage(nil, kind, data))
 	return appendMessage(out, structFields, entry), nil
 }
 

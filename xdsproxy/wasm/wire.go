@@ -97,20 +97,14 @@ func appendText(b []byte, num protowire.Number, s string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
 }
 
-// Fields of google.protobuf.Any.
-const (
-	anyTypeURL = 1
-	anyValue   = 2
-)
-
 // openAny returns the name of an Any's type, without the part before the
 // slash, and its value.
 func openAny(b []byte) (typeName string, value []byte, err error) {
-	url, err := text(b, anyTypeURL)
+	url, err := text(b, wire.AnyTypeURL)
 	if err != nil {
 		return "", nil, err
 	}
-	value, _, err = message(b, anyValue)
+	value, _, err = message(b, wire.AnyValue)
 	return messageName(url), value, err
 }
 
@@ -119,9 +113,9 @@ func messageName(url string) string { return url[strings.LastIndexByte(url, '/')
 
 // newAny makes an Any of a type and a value.
 func newAny(typeName string, value []byte) []byte {
-	b := appendText(nil, anyTypeURL, "type.googleapis.com/"+typeName)
+	b := appendText(nil, wire.AnyTypeURL, "type.googleapis.com/"+typeName)
 	if len(value) > 0 {
-		b = appendMessage(b, anyValue, value)
+		b = appendMessage(b, wire.AnyValue, value)
 	}
 	return b
 }

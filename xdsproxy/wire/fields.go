@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wire
+
+import "google.golang.org/protobuf/encoding/protowire"
+
+// The field numbers of the messages of xDS that are read and written without being
+// decoded as a whole. A test compares them with the definitions of the messages.
+const (
+	// DiscoveryRequest.
+	RequestVersion protowire.Number = 1
+	RequestNode    protowire.Number = 2
+	RequestNames   protowire.Number = 3
+	RequestTypeURL protowire.Number = 4
+	RequestNonce   protowire.Number = 5
+	RequestError   protowire.Number = 6
+
+	// DeltaDiscoveryRequest.
+	DeltaRequestNode        protowire.Number = 1
+	DeltaRequestTypeURL     protowire.Number = 2
+	DeltaRequestSubscribe   protowire.Number = 3
+	DeltaRequestUnsubscribe protowire.Number = 4
+	DeltaRequestVersions    protowire.Number = 5
+	DeltaRequestNonce       protowire.Number = 6
+	DeltaRequestError       protowire.Number = 7
+
+	// DiscoveryResponse and DeltaDiscoveryResponse; only the latter has what was
+	// removed.
+	ResponseVersion      protowire.Number = 1
+	ResponseResources    protowire.Number = 2
+	ResponseTypeURL      protowire.Number = 4
+	ResponseNonce        protowire.Number = 5
+	ResponseRemoved      protowire.Number = 6
+	ResponseRemovedNames protowire.Number = 8
+
+	// ResourceName as a message, an entry of ResponseRemovedNames.
+	RemovedName protowire.Number = 1
+
+	// Resource.
+	ResourceVersion protowire.Number = 1
+	ResourceAny     protowire.Number = 2
+	ResourceName    protowire.Number = 3
+	ResourceAliases protowire.Number = 4
+	ResourceTTL     protowire.Number = 6
+
+	// TypedExtensionConfig.
+	ExtensionName   protowire.Number = 1
+	ExtensionConfig protowire.Number = 2
+
+	// google.protobuf.Any, google.rpc.Status, and the entries of maps.
+	AnyTypeURL    protowire.Number = 1
+	AnyValue      protowire.Number = 2
+	StatusCode    protowire.Number = 1
+	StatusMessage protowire.Number = 2
+	EntryKey      protowire.Number = 1
+	EntryValue    protowire.Number = 2
+)

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package wire
+
+import (
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// The numbers are those of the definitions.
+func TestFieldNumbers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		message proto.Message
+		fields  map[protoreflect.Name]protowire.Number
+	}{
+		{&discoveryv3.DiscoveryRequest{}, map[protoreflect.Name]protowire.Number{
+			"version_info": RequestVersion, "node": RequestNode, "resource_names": RequestNames, "type_url": RequestTypeURL, "response_nonce": RequestNonce, "error_detail": RequestError,
+		}},
+		{&discoveryv3.DeltaDiscoveryRequest{}, map[protoreflect.Name]protowire.Number{
+			"node": DeltaRequestNode, "type_url": DeltaRequestTypeURL, "resource_names_subscribe": DeltaRequestSubscribe, "resource_names_unsubscribe": DeltaRequestUnsubscribe,
+			"initial_resource_versions": DeltaRequestVersions, "response_nonce": DeltaRequestNonce, "error_detail": DeltaRequestError,
+		}},
+		{&discoveryv3.DiscoveryResponse{}, map[protoreflect.Name]protowire.Number{
+			"version_info": ResponseVersion, "resources": ResponseResources, "type_url": ResponseTypeURL, "nonce": ResponseNonce,
+		}},
+		{&discoveryv3.DeltaDiscoveryResponse{}, map[protoreflect.Name]protowire.Number{
+			"system_version_info": ResponseVersion, "resources": ResponseResources, "type_url": ResponseTypeURL, "nonce": ResponseNonce,
+			"removed_resources": ResponseRemoved, "removed_resource_names": ResponseRemovedNames,
+		}},
+		{&discoveryv3.ResourceName{}, map[protoreflect.Name]protowire.Number{"name": RemovedName}},
+		{&discoveryv3.Resource{}, map[protoreflect.Name]protowire.Number{
+			"version": ResourceVersion, "resource": ResourceAny, "name": ResourceName, "aliases": ResourceAliases, "ttl": ResourceTTL,
+		}},
+		{&corev3.TypedExtensionConfig{}, map[protoreflect.Name]protowire.Number{"name": ExtensionName, "typed_config": ExtensionConfig}},
+		{&anypb.Any{}, map[protoreflect.Name]protowire.Number{"type_url": AnyTypeURL, "value": AnyValue}},
+		{&status.Status{}, map[protoreflect.Name]protowire.Number{"code": StatusCode, "message": StatusMessage}},
+	} {
+		d := c.message.ProtoReflect().Descriptor()
+		for name, number := range c.fields {
+			if f := d.Fields().ByName(name); f == nil || f.Number() != number {
+				t.Errorf("%s of %s is %v, the table has %d", name, d.FullName(), f, number)
+			}
+		}
+	}
+}
