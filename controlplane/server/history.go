@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// newDebug has the questions of people answered, on streams and over HTTP.
+// newDebug answers debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.people = newPeople(s.objects.exists, cfg.Version, reg)
 	s.debugHTTP = cfg.DebugHTTP
@@ -196,7 +196,7 @@ func (p *people) run(ctx context.Context, ofStores func() []model.Problem) error
 	}
 }
 
-// changed gives the snapshot that brought the last change of an object, and
+// changed returns the snapshot that brought the last change of an object, and
 // whether there was none since the start.
 func (p *people) changed(key model.Key) (sequence uint64, at time.Time, first bool) {
 	p.mu.Lock()
@@ -208,7 +208,7 @@ func (p *people) changed(key model.Key) (sequence uint64, at time.Time, first bo
 	return c.sequence, c.at, !ok
 }
 
-// problems gives those of the stores and of the newest snapshot. What is gone is
+// problems returns those of the stores and of the newest snapshot. What is gone is
 // forgotten: should it come back, it is news.
 func (p *people) problems(ofStores []model.Problem) []debug.KnownProblem {
 	now := time.Now()

@@ -52,7 +52,7 @@ type Server struct {
 	discovery    *discovery.Server    // snapshots to proxies
 	status       *objectstatus.Writer // what became of objects
 	skipped      *prometheus.CounterVec
-	people       *people            // what is remembered for people
+	people       *people            // what debug answers need
 	identity     identity           // certificates, and who is calling
 	replicas     *replicas.Balancer // nil if no others are known
 	validator    *http.ServeMux     // answers the API server; nil without a cluster
@@ -200,12 +200,12 @@ func (s *Server) Run(until context.Context) error {
 	if s.registers {
 		g.Go(func() error { return s.registration.Run(ctx) }) // reads who is connected, groups and entries, feeds the store
 	}
-	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // gives the system what the start needed
-	g.Go(func() error { return s.people.run(ctx, s.objects.store.Problems) })    // reads problems of the stores, feeds answers to people
+	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // frees what the start needed
+	g.Go(func() error { return s.people.run(ctx, s.objects.store.Problems) })    // reads problems of the stores, feeds debug answers
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}
-	g.Go(func() error { return s.ports.run(ctx) }) // reads calls, feeds discovery, signing and answers to people
+	g.Go(func() error { return s.ports.run(ctx) }) // reads calls, feeds discovery, signing and debug answers
 	s.log.Info("serving", "component", "control", "address", s.ports.listeners.String())
 	return g.Wait()
 }

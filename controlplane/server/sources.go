@@ -81,7 +81,7 @@ func (o *objects) readiness() string {
 	return "ready"
 }
 
-// sources gives the URLs of the config stores.
+// sources returns the URLs of the config stores.
 func (s *Server) sources(cfg Config) ([]string, error) {
 	var addresses []string
 	for _, source := range s.snapshots.mesh.GetConfigSources() {
@@ -106,7 +106,7 @@ func (s *Server) sources(cfg Config) ([]string, error) {
 	return nil, errors.New("no configuration: name a directory with --configDir, a cluster with --kubeconfig, or sources with configSources in the mesh config")
 }
 
-// sourceAddress gives the URL of a source. Its TLS settings become parameters,
+// sourceAddress returns the URL of a source. Its TLS settings become parameters,
 // as a person writes them where there is only the URL.
 func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
 	tls := source.GetTlsSettings()

@@ -26,7 +26,7 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "describe (KIND | KIND NAME... | KIND/NAME...)",
 		Short:   "Print what is known about objects",
-		Long:    "Print objects for people: their spec, their status, and what is wrong with them.",
+		Long:    "Print objects in readable form: their spec, their status, and what is wrong with them.",
 		Example: "  outrigger describe vs catalog -n shop\n  outrigger describe dr -A",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

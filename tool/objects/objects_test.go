@@ -416,6 +416,6 @@ func TestKindNames(t *testing.T) {
 		}
 	}
 	if list, err := kinds("all"); err != nil || len(list) != len(schema.All()) {
-		t.Errorf("all gives %d kinds, %v", len(list), err)
+		t.Errorf("all returns %d kinds, %v", len(list), err)
 	}
 }

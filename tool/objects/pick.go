@@ -30,7 +30,7 @@ func (p *picker) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "only objects with these labels: key=value, key!=value, \"key in (a,b)\", key, !key; with commas between")
 }
 
-// kinds gives the kinds of the first argument: one, several with commas
+// kinds returns the kinds of the first argument: one, several with commas
 // between, or all.
 func kinds(text string) ([]schema.Schema, error) {
 	if text == "all" {
@@ -47,7 +47,7 @@ func kinds(text string) ([]schema.Schema, error) {
 	return list, nil
 }
 
-// kindsOf gives the kinds that arguments name, before the store is there.
+// kindsOf returns the kinds that arguments name, before the store is there.
 func kindsOf(args []string) ([]model.Kind, error) {
 	var list []model.Kind
 	for i, arg := range args {
@@ -69,7 +69,7 @@ func kindsOf(args []string) ([]model.Kind, error) {
 	return list, nil
 }
 
-// kindsIn gives the kinds of objects.
+// kindsIn returns the kinds of objects.
 func kindsIn(objects []*model.Config) []model.Kind {
 	seen := map[model.Kind]bool{}
 	for _, c := range objects {
@@ -93,7 +93,7 @@ func kindsForPeople() string {
 	return strings.Join(names, ", ")
 }
 
-// find gives the objects that KIND NAME..., KIND, or KIND/NAME... name.
+// find returns the objects that KIND NAME..., KIND, or KIND/NAME... name.
 func (p *picker) find(s config.Reader, args []string) (found []*model.Config, missing []model.Key, err error) {
 	selector, err := labels.Parse(p.selector)
 	if err != nil {
@@ -177,7 +177,7 @@ func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Confi
 	return list
 }
 
-// where gives the namespace that is looked at; empty means all.
+// where returns the namespace that is looked at; empty means all.
 func (p *picker) where(sch schema.Schema) string {
 	switch {
 	case sch.Cluster, p.all:
