@@ -20,13 +20,13 @@ import (
 
 // newDebug answers debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
-	s.people = newPeople(s.objects.exists, cfg.Version, reg)
+	s.history = newHistory(s.objects.exists, cfg.Version, reg)
 	s.debugHTTP = cfg.DebugHTTP
 	s.discovery.Debug(debug.Config{
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
-		Objects: s.objects.store, Changed: s.people.changed,
-		Problems: func() []debug.KnownProblem { return s.people.problems(s.objects.store.Problems()) },
+		Objects: s.objects.store, Changed: s.history.changed,
+		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {
 			if err := s.denyList.Err(); err != nil {
 				return err.Error()
@@ -60,9 +60,9 @@ func (s *Server) serveDebug(servers ...*http.ServeMux) {
 // lookEvery is how often the stores are asked what is wrong.
 const lookEvery = 2 * time.Second
 
-// people is what is remembered for people: when objects changed, and since when
+// history is what is remembered for questions: when objects changed, and since when
 // there are problems. Its size is bounded by the number of objects that exist.
-type people struct {
+type history struct {
 	exists func(model.Key) bool
 
 	mu sync.Mutex // guards what follows
@@ -91,8 +91,8 @@ type change struct {
 // minSweep is how many changes are remembered without a look at what is gone.
 const minSweep = 1024
 
-func newPeople(exists func(model.Key) bool, version string, reg prometheus.Registerer) *people {
-	p := &people{
+func newHistory(exists func(model.Key) bool, version string, reg prometheus.Registerer) *history {
+	p := &history{
 		exists: exists, sweepAt: minSweep,
 		changes: map[model.Key]change{}, since: map[model.Problem]time.Time{},
 		triggers: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -115,7 +115,7 @@ func newPeople(exists func(model.Key) bool, version string, reg prometheus.Regis
 }
 
 // built notes a snapshot that was built, what had changed, and how long it took.
-func (p *people) built(next *snapshot.Mesh, what model.Change, took time.Duration) {
+func (p *history) built(next *snapshot.Mesh, what model.Change, took time.Duration) {
 	p.builds.Observe(took.Seconds())
 	p.count(what)
 	now := change{next.Sequence, time.Now()}
@@ -139,7 +139,7 @@ func (p *people) built(next *snapshot.Mesh, what model.Change, took time.Duratio
 
 // sweep forgets the changes of what is gone: names that are used once, as of
 // machines that register, would add up. The caller holds mu.
-func (p *people) sweep() {
+func (p *history) sweep() {
 	if len(p.changes) < p.sweepAt {
 		return
 	}
@@ -148,7 +148,7 @@ func (p *people) sweep() {
 }
 
 // count counts a push by what made it.
-func (p *people) count(what model.Change) {
+func (p *history) count(what model.Change) {
 	if what.All {
 		p.triggers.WithLabelValues("global").Inc()
 		return
@@ -173,7 +173,7 @@ func (p *people) count(what model.Change) {
 }
 
 // note remembers when a problem was seen first. The caller holds mu.
-func (p *people) note(problem model.Problem, now time.Time) time.Time {
+func (p *history) note(problem model.Problem, now time.Time) time.Time {
 	problem.Source = ""
 	if _, known := p.since[problem]; !known {
 		p.since[problem] = now
@@ -183,7 +183,7 @@ func (p *people) note(problem model.Problem, now time.Time) time.Time {
 
 // run looks at the problems of the stores, so that it is known since when there
 // are some that make no snapshot.
-func (p *people) run(ctx context.Context, ofStores func() []model.Problem) error {
+func (p *history) run(ctx context.Context, ofStores func() []model.Problem) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -198,7 +198,7 @@ func (p *people) run(ctx context.Context, ofStores func() []model.Problem) error
 
 // changed returns the snapshot that brought the last change of an object, and
 // whether there was none since the start.
-func (p *people) changed(key model.Key) (sequence uint64, at time.Time, first bool) {
+func (p *history) changed(key model.Key) (sequence uint64, at time.Time, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, ok := p.changes[key]
@@ -210,7 +210,7 @@ func (p *people) changed(key model.Key) (sequence uint64, at time.Time, first bo
 
 // problems returns those of the stores and of the newest snapshot. What is gone is
 // forgotten: should it come back, it is news.
-func (p *people) problems(ofStores []model.Problem) []debug.KnownProblem {
+func (p *history) problems(ofStores []model.Problem) []debug.KnownProblem {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()

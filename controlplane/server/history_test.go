@@ -126,9 +126,9 @@ func TestDebugOff(t *testing.T) {
 }
 
 // What changed when, since when there is a problem, and what made pushes.
-func TestPeople(t *testing.T) {
+func TestHistory(t *testing.T) {
 	t.Parallel()
-	p := newPeople(func(model.Key) bool { return true }, "test", prometheus.NewRegistry())
+	p := newHistory(func(model.Key) bool { return true }, "test", prometheus.NewRegistry())
 	web, api := model.Key{Kind: model.VirtualService, Name: "web"}, model.Key{Kind: model.KubernetesService, Name: "api"}
 	problem := model.Problem{Object: web, Source: "a.yaml:1", Reason: "no"}
 	p.built(&snapshot.Mesh{Sequence: 1}, model.Change{All: true}, time.Millisecond)
@@ -153,13 +153,13 @@ func TestPeople(t *testing.T) {
 	}
 }
 
-// TestPeopleForgetWhatIsGone lets machines and pods come and go under new names
+// TestHistoryForgetWhatIsGone lets machines and pods come and go under new names
 // all the time: what is remembered does not grow with them, and what is still
 // there is known.
-func TestPeopleForgetWhatIsGone(t *testing.T) {
+func TestHistoryForgetWhatIsGone(t *testing.T) {
 	t.Parallel()
 	there := map[model.Key]bool{}
-	p := newPeople(func(key model.Key) bool { return there[key] }, "test", prometheus.NewRegistry())
+	p := newHistory(func(key model.Key) bool { return there[key] }, "test", prometheus.NewRegistry())
 	stays := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "stays"}
 	there[stays] = true
 	mesh := &snapshot.Mesh{Sequence: 1}

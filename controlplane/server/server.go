@@ -52,7 +52,7 @@ type Server struct {
 	discovery    *discovery.Server    // snapshots to proxies
 	status       *objectstatus.Writer // what became of objects
 	skipped      *prometheus.CounterVec
-	people       *people            // what debug answers need
+	history      *history           // what debug answers need
 	identity     identity           // certificates, and who is calling
 	replicas     *replicas.Balancer // nil if no others are known
 	validator    *http.ServeMux     // answers the API server; nil without a cluster
@@ -132,7 +132,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: cfg.DebounceAfter, Max: cfg.DebounceMax, Build: s.build, Waited: func(d time.Duration) { s.people.gathered.Observe(d.Seconds()) }})
+	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: cfg.DebounceAfter, Max: cfg.DebounceMax, Build: s.build, Waited: func(d time.Duration) { s.history.gathered.Observe(d.Seconds()) }})
 	s.health, err = health.New(health.Config{
 		OnChange: s.debounce.Add, OnVerdict: func(keys []model.Key) { s.status.Mark(keys) }, Logger: log.With("component", "health"), Registerer: reg,
 	})
@@ -201,7 +201,7 @@ func (s *Server) Run(until context.Context) error {
 		g.Go(func() error { return s.registration.Run(ctx) }) // reads who is connected, groups and entries, feeds the store
 	}
 	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // frees what the start needed
-	g.Go(func() error { return s.people.run(ctx, s.objects.store.Problems) })    // reads problems of the stores, feeds debug answers
+	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) })   // reads problems of the stores, feeds debug answers
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}
@@ -246,7 +246,7 @@ func (s *Server) build(change model.Change) {
 		in.Platform = s.objects.platform
 	}
 	next := snapshot.Build(s.snapshots.built, in, change)
-	s.people.built(next, change, time.Since(start))
+	s.history.built(next, change, time.Since(start))
 	s.objects.conclude(next)
 	s.logProblems(next)
 	s.snapshots.built = next
