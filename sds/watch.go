@@ -5,54 +5,12 @@ package sds
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/outrigger-mesh/outrigger/internal/filewatch"
 )
-
-// maxLinks bounds the links of a path, as the kernel does.
-const maxLinks = 40
-
-// watchPoints returns what has to be looked at to see each change of what a
-// path leads to: the file, and every link on the way to it. Kubernetes replaces
-// a link in the middle. Where something is missing, it is the first missing
-// name.
-func watchPoints(path string) []string {
-	var points []string
-	dir, rest, links := "/", strings.Split(path, "/"), 0
-	for len(rest) > 0 {
-		name := rest[0]
-		rest = rest[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			dir = filepath.Dir(dir)
-			continue
-		}
-		at := filepath.Join(dir, name)
-		if target, err := os.Readlink(at); err == nil {
-			points = append(points, at)
-			if links++; links > maxLinks {
-				break
-			}
-			if filepath.IsAbs(target) {
-				dir = "/"
-			}
-			rest = append(strings.Split(target, "/"), rest...)
-			continue
-		}
-		if _, err := os.Lstat(at); err != nil || len(rest) == 0 {
-			points = append(points, at)
-			break
-		}
-		dir = at
-	}
-	return points
-}
 
 // watch knows which event is about which group. It belongs to Files.Run.
 type watch struct {
@@ -97,7 +55,7 @@ func (w *watch) set(g *group) (err error) {
 	}
 	var points []string
 	for _, p := range g.paths {
-		points = append(points, watchPoints(p)...)
+		points = append(points, filewatch.Points(p)...)
 	}
 	w.points[g] = points
 	for _, p := range points {

@@ -79,19 +79,27 @@ func (p *plugin) load(m Material) (*signer, error) {
 	return nil, nil
 }
 
-// files reads the names that some layout knows. A directory that is not there
-// is an empty one.
-func (p *plugin) files() (Material, error) {
-	m := Material{}
+// paths returns the files of every layout.
+func (p *plugin) paths() []string {
 	names := []string{crlFile}
 	for _, l := range layouts() {
 		names = append(names, l.key, l.cert, l.chain, l.root)
 	}
+	var paths []string
 	for _, name := range names {
-		if name == "" {
-			continue
+		if name != "" {
+			paths = append(paths, filepath.Join(p.dir, name))
 		}
-		path := filepath.Join(p.dir, name)
+	}
+	return paths
+}
+
+// files reads the names that some layout knows. A directory that is not there
+// is an empty one.
+func (p *plugin) files() (Material, error) {
+	m := Material{}
+	for _, path := range p.paths() {
+		name := filepath.Base(path)
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

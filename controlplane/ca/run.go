@@ -5,10 +5,9 @@ package ca
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/outrigger-mesh/outrigger/internal/filewatch"
 )
 
 const (
@@ -25,7 +24,7 @@ const (
 // Run follows the store, the plugged-in files and the clock until ctx is done.
 func (a *Authority) Run(ctx context.Context) error {
 	w := a.watch()
-	defer w.close()
+	defer w.Close()
 	look := time.NewTimer(a.look(ctx))
 	defer look.Stop()
 	soon := time.NewTimer(time.Hour)
@@ -37,14 +36,16 @@ func (a *Authority) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case event := <-w.events():
-			w.note(event)
+		case event := <-w.Events():
+			if !w.Concerns(event) {
+				continue
+			}
 			if !pending {
 				pending = true
 				soon.Reset(quiet)
 			}
 			continue
-		case err := <-w.errors():
+		case err := <-w.Errors():
 			a.cfg.Logger.Debug("watching the plugged-in certificate authority has trouble; looking at it", "err", err)
 			if !pending {
 				pending = true
@@ -56,7 +57,7 @@ func (a *Authority) Run(ctx context.Context) error {
 		case <-a.poke:
 		case <-look.C:
 		}
-		w.add()
+		w.Aim() // first, so that nothing falls between
 		look.Reset(a.look(ctx))
 	}
 }
@@ -111,60 +112,17 @@ func (a *Authority) readPlugin() (again bool) {
 	return false
 }
 
-// watcher follows the directory of a plugged-in authority. Where that is not
-// possible, the authority looks from time to time, as it does anyway.
-type watcher struct {
-	dir   string
-	fs    *fsnotify.Watcher // nil if there is nothing to watch
-	added bool
-}
-
-func (a *Authority) watch() *watcher {
-	w := &watcher{}
+// watch follows the files of a plugged-in authority. Where that is not possible,
+// the authority looks from time to time, as it does anyway.
+func (a *Authority) watch() *filewatch.Watch {
 	if a.plugin == nil || a.unwatched {
-		return w
+		return &filewatch.Watch{}
 	}
-	fs, err := fsnotify.NewWatcher()
+	w, err := filewatch.New(a.plugin.paths()...)
 	if err != nil {
 		a.cfg.Logger.Warn("the directory of the plugged-in certificate authority cannot be watched; it is looked at from time to time",
 			"path", a.cfg.PluginDir, "duration", a.cfg.Poll, "err", err)
-		return w
 	}
-	w.dir, w.fs = a.plugin.dir, fs
-	w.add()
+	w.Aim()
 	return w
-}
-
-// add begins to watch a directory, which may have come into being.
-func (w *watcher) add() {
-	if w.fs != nil && !w.added {
-		w.added = w.fs.Add(w.dir) == nil
-	}
-}
-
-// note remembers that the directory itself is gone.
-func (w *watcher) note(e fsnotify.Event) {
-	if filepath.Clean(e.Name) == filepath.Clean(w.dir) && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
-		w.added = false
-	}
-}
-
-func (w *watcher) events() <-chan fsnotify.Event {
-	if w.fs == nil {
-		return nil
-	}
-	return w.fs.Events
-}
-
-func (w *watcher) errors() <-chan error {
-	if w.fs == nil {
-		return nil
-	}
-	return w.fs.Errors
-}
-
-func (w *watcher) close() {
-	if w.fs != nil {
-		_ = w.fs.Close() // nothing is left to do with it
-	}
 }

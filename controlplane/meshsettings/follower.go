@@ -22,6 +22,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/internal/filewatch"
 )
 
 const (
@@ -261,8 +262,11 @@ func parseNetworks(to *Settings, docs [][]byte) (err error) {
 
 // follow follows the files and ConfigMaps until ctx is done.
 func (m *Follower) follow(ctx context.Context, apply func(next, before *Settings) error, done func()) error {
-	w := newFileWatch(m.log, m.cfg.File, m.cfg.NetworksFile)
-	defer w.close()
+	w, err := filewatch.New(m.cfg.File, m.cfg.NetworksFile)
+	if err != nil {
+		m.log.Warn("the mesh config cannot be watched; it is looked at now and then", "duration", rescanEvery, "err", err)
+	}
+	defer w.Close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	since := time.Time{}
@@ -272,15 +276,15 @@ func (m *Follower) follow(ctx context.Context, apply func(next, before *Settings
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-w.events():
-			if !w.concerns(e) {
+		case e := <-w.Events():
+			if !w.Concerns(e) {
 				continue
 			}
-		case err := <-w.faults(): // looking at all is what helps
+		case err := <-w.Errors(): // looking at all is what helps
 			m.log.Debug("an event of the mesh config may be lost; it is read again", "component", "control", "err", err)
 		case <-m.changed:
 		case <-timer.C:
-			w.aim() // first, so that nothing falls between
+			w.Aim() // first, so that nothing falls between
 			m.look(apply, done)
 			since = time.Time{}
 			timer.Reset(rescanEvery)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package meshsettings
+package filewatch
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 )
 
 // What has to be watched is each link, and where something is missing its name.
-func TestWatchPoints(t *testing.T) {
+func TestPoints(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -28,7 +28,7 @@ func TestWatchPoints(t *testing.T) {
 		"a/f": "[a/f a/..data a/..1/f]", "b/f": "[b a/f a/..data a/..1/f]", "a/none": "[a/none]", "none/at/all": "[none]",
 	} {
 		var got []string
-		for _, p := range watchPoints(filepath.Join(dir, path)) {
+		for _, p := range Points(filepath.Join(dir, path)) {
 			relative, err := filepath.Rel(dir, p)
 			if err != nil {
 				t.Fatal(err)
@@ -39,7 +39,7 @@ func TestWatchPoints(t *testing.T) {
 			t.Errorf("%s: %v, want %s", path, got, want)
 		}
 	}
-	if got := watchPoints(filepath.Join(dir, "loop")); len(got) > maxLinks+1 {
+	if got := Points(filepath.Join(dir, "loop")); len(got) > maxLinks+1 {
 		t.Errorf("a loop has %d points", len(got))
 	}
 }

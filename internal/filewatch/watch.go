@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package meshsettings
+package filewatch
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,35 +14,36 @@ import (
 // maxLinks bounds the links of a path, as the kernel does.
 const maxLinks = 40
 
-// fileWatch tells of changes of what some paths lead to, through any links.
-// Where nothing can be watched it tells of nothing, and who uses it has to look
-// now and then, as it should anyway.
-type fileWatch struct {
+// Watch reports changes of what some paths lead to, through any links. Where
+// nothing can be watched it reports nothing, and its user has to look now and then,
+// as it should anyway. The zero Watch watches nothing.
+type Watch struct {
 	fs     *fsnotify.Watcher // nil if nothing can be watched
 	paths  []string
 	points map[string]bool // names whose change matters
 	dirs   map[string]bool // where they are
 }
 
-func newFileWatch(log *slog.Logger, paths ...string) *fileWatch {
-	w := &fileWatch{paths: paths}
+// New returns a Watch of some paths that watches nothing before [Watch.Aim]. The
+// error says why it will never watch anything; the Watch can be used all the same.
+func New(paths ...string) (*Watch, error) {
+	w := &Watch{paths: paths}
 	fs, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("the mesh config cannot be watched; it is looked at now and then", "duration", rescanEvery, "err", err)
-		return w
+		return w, err
 	}
 	w.fs = fs
-	return w
+	return w, nil
 }
 
-// aim follows the paths anew: what they lead to may be elsewhere now.
-func (w *fileWatch) aim() {
+// Aim follows the paths anew: what they lead to may be elsewhere now.
+func (w *Watch) Aim() {
 	if w.fs == nil {
 		return
 	}
 	w.points, w.dirs = map[string]bool{}, map[string]bool{}
 	for _, path := range w.paths {
-		for _, point := range watchPoints(path) {
+		for _, point := range Points(path) {
 			w.points[point] = true
 			w.dirs[filepath.Dir(point)] = true
 		}
@@ -58,33 +58,36 @@ func (w *fileWatch) aim() {
 	}
 }
 
-// concerns tells whether an event may be one of the paths.
-func (w *fileWatch) concerns(e fsnotify.Event) bool { return w.points[e.Name] || w.dirs[e.Name] }
+// Concerns reports whether an event may be one of the paths.
+func (w *Watch) Concerns(e fsnotify.Event) bool { return w.points[e.Name] || w.dirs[e.Name] }
 
-func (w *fileWatch) events() chan fsnotify.Event {
+// Events returns the channel of events; nil if nothing can be watched.
+func (w *Watch) Events() <-chan fsnotify.Event {
 	if w.fs == nil {
 		return nil
 	}
 	return w.fs.Events
 }
 
-func (w *fileWatch) faults() chan error {
+// Errors returns the channel of errors; after one, events may be lost.
+func (w *Watch) Errors() <-chan error {
 	if w.fs == nil {
 		return nil
 	}
 	return w.fs.Errors
 }
 
-func (w *fileWatch) close() {
+// Close ends the watch.
+func (w *Watch) Close() {
 	if w.fs != nil {
 		_ = w.fs.Close() // nothing is left to do with it
 	}
 }
 
-// watchPoints returns the names whose change can change what a path leads to: the
+// Points returns the names whose change can change what a path leads to: the
 // file, and every link on the way to it, since Kubernetes replaces a link in the
 // middle. Where something is missing it is the first missing name.
-func watchPoints(path string) (points []string) {
+func Points(path string) (points []string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil
