@@ -57,7 +57,7 @@ func BenchmarkChurn(b *testing.B) {
 			if err := st.send(sub, set, st.diff(sub, set)); err != nil {
 				b.Fatal(err)
 			}
-			sub.waiting = false
+			st.acks.answered(sub.ack, "", nil)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func BenchmarkExplain(b *testing.B) {
 			ID: fmt.Sprintf("p%d.default", i), Role: "sidecar", IPs: []string{fmt.Sprintf("127.77.%d.%d", i/250, i%250+1)}, Namespace: "default",
 			Domain: "default.svc.cluster.local", Interception: model.InterceptionNone, VHDS: true,
 		}}
-		st.standing.follow(xds.TypeCluster)
+		st.acks.track(&acknowledgement{typeURL: xds.TypeCluster})
 		s.streams[st] = struct{}{}
 	}
 	var got report.Object

@@ -67,7 +67,7 @@ func TestExplainGateway(t *testing.T) {
 	st := &stream{server: s, proxy: &model.Proxy{
 		ID: "edge.default", Role: "router", IPs: []string{"127.77.65.2"}, Namespace: "default", Labels: map[string]string{"istio": "edge"},
 	}}
-	st.standing.follow(xds.TypeCluster)
+	st.acks.track(&acknowledgement{typeURL: xds.TypeCluster})
 	s.streams[st] = struct{}{}
 	if o := about(model.Gateway, "edge"); o.Nobody != "" || len(o.Proxies) != 1 || len(o.Resources) != 6 || len(o.Lacking) != 0 {
 		t.Errorf("before Secrets were read: %+v", o)

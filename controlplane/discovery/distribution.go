@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -123,7 +121,7 @@ func (s *Server) Distribution() *Distribution {
 	defer s.mu.Unlock()
 	proxies := make([]ProxyStanding, 0, len(s.streams))
 	for st := range s.streams {
-		if p, follows := st.standing.get(); follows {
+		if p, follows := st.acks.standing(); follows {
 			p.ID, p.Identity = st.proxy.ID, st.identity()
 			p.Rejections = append(p.Rejections, st.withheld()...)
 			proxies = append(proxies, p)
@@ -132,106 +130,18 @@ func (s *Server) Distribution() *Distribution {
 	return NewDistribution(proxies)
 }
 
-// standing is how far the proxy of a stream is. The stream's loop writes it.
-type standing struct {
-	mu sync.Mutex // guards what follows
-	// follows is true once the proxy asked for a type of configTypes.
-	follows bool
-	settled uint64
-	types   []typeStanding // in the order of configTypes; nil before the first response
-	// gives is what the proxy was given in the last round; nil before the first.
-	gives atomic.Pointer[quarantine.Sets]
-}
-
-// typeStanding is the last response of a type: the snapshot that it came from,
-// and the one up to which the proxy had everything before. Rejected is nil when
-// the last answer was good.
-type typeStanding struct {
-	sent, before uint64
-	rejected     *Rejection
-}
-
-func (s *standing) get() (p ProxyStanding, follows bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.Settled = s.settled
-	for _, t := range s.types {
-		if t.rejected != nil {
-			p.Rejections = append(p.Rejections, *t.rejected)
-		}
-	}
-	return p, s.follows
-}
-
-func (s *standing) follow(typeURL string) {
-	if !slices.Contains(configTypes, typeURL) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.follows = true
-}
-
-// sent notes that a response of a type went out.
-func (s *standing) sent(typeURL string, sequence uint64) {
-	i := slices.Index(configTypes, typeURL)
-	if i < 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.types == nil {
-		s.types = make([]typeStanding, len(configTypes))
-	}
-	t := &s.types[i]
-	if t.sent = sequence; t.rejected == nil {
-		t.before = s.settled
-	}
-}
-
-// answered notes the answer to the last response of a type, and reports whether
-// it was a rejection. Names are the resources that were rejected, if that is known.
-func (s *standing) answered(typeURL, reason string, names []string) bool {
-	i := slices.Index(configTypes, typeURL)
-	if i < 0 {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.types == nil {
-		return false
-	}
-	t := &s.types[i]
-	if reason == "" {
-		t.rejected = nil
-		return false
-	}
-	t.rejected = &Rejection{Type: shortType(typeURL), After: t.before, UpTo: t.sent, Reason: clipped(reason), Names: names}
-	return true
-}
-
-// settle notes that nothing of a snapshot is on its way, and reports whether
-// that is new.
-func (s *standing) settle(sequence uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	isNew := s.settled != sequence
-	s.settled = sequence
-	return isNew
-}
-
 // noteProgress is called when the stream has sent what it can: it tells those
 // who follow the distribution when the proxy has answered all of it.
 func (s *stream) noteProgress() {
-	if g := s.standing.gives.Load(); s.given.Sets != (quarantine.Sets{}) && (g == nil || *g != s.given.Sets) {
+	if g := s.acks.gives.Load(); s.given.Sets != (quarantine.Sets{}) && (g == nil || *g != s.given.Sets) {
 		gives := s.given.Sets
-		s.standing.gives.Store(&gives)
+		s.acks.gives.Store(&gives)
 	}
 	if s.given.Open {
 		return
 	}
 	for _, typeURL := range configTypes {
-		if sub := s.subs[typeURL]; sub != nil && (sub.waiting || sub.owed) {
+		if sub := s.subs[typeURL]; sub != nil && (sub.ack.waiting() || sub.owed) {
 			return
 		}
 	}
@@ -241,7 +151,7 @@ func (s *stream) noteProgress() {
 	if s.subs[xds.TypeCluster] != nil && s.subs[xds.TypeListener] == nil && len(s.generate(xds.TypeListener).Resources) > 0 {
 		return
 	}
-	if s.standing.settle(s.mesh.Sequence) {
+	if s.acks.settle(s.mesh.Sequence) {
 		s.server.progressed()
 	}
 }
@@ -249,14 +159,14 @@ func (s *stream) noteProgress() {
 // forgivePlugins notes that a proxy has rejected nothing any more because what it
 // rejected is gone: it receives no response to which it could answer.
 func (s *stream) forgivePlugins() {
-	if !s.progress.of(xds.TypeExtension).failing() {
+	sub := s.subs[xds.TypeExtension]
+	if sub == nil || !sub.ack.failing() {
 		return
 	}
 	if rejected, _ := s.plugins.Rejected(); len(rejected) > 0 {
 		return
 	}
-	s.progress.answered(xds.TypeExtension, "")
-	s.standing.answered(xds.TypeExtension, "", nil)
+	s.acks.answered(sub.ack, "", nil)
 	s.server.progressed()
 }
 

@@ -208,7 +208,7 @@ func (h *pluginHarness) standing() string {
 	h.server.mu.Lock()
 	defer h.server.mu.Unlock()
 	for st := range h.server.streams {
-		p := NewDistribution([]ProxyStanding{first(st.standing.get())}).Of(h.mesh.Sequence)
+		p := NewDistribution([]ProxyStanding{first(st.acks.standing())}).Of(h.mesh.Sequence)
 		return fmt.Sprintf("%d acknowledged, %d behind, %d rejected, %s", p.Acknowledged, p.Behind, p.Rejected, st.typeState(xds.TypeExtension).State())
 	}
 	return "nobody is connected"

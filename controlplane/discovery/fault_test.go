@@ -329,7 +329,7 @@ func TestShedOfSilentProxy(t *testing.T) {
 		s.Push(&snapshot.Mesh{}, model.Change{All: true})
 		st := &stream{
 			server: s, proxy: &model.Proxy{}, wake: make(chan struct{}, 1), sendMsg: func(any) error { return nil }, log: slog.New(slog.DiscardHandler),
-			subs: map[string]*subscription{xds.TypeCluster: {typeURL: xds.TypeCluster, waiting: true}},
+			subs: map[string]*subscription{xds.TypeCluster: {typeURL: xds.TypeCluster, ack: &acknowledgement{sent: 1}}},
 		}
 		st.secrets, st.plugins = s.secrets.NewView(st.client()), s.secrets.NewPlugins(st.client(), s)
 		st.leaving.Store(true)

@@ -155,7 +155,7 @@ func (s *Server) rejecting(typeURL string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		if st.progress.of(typeURL).failing() || slices.ContainsFunc(st.withheld(), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
+		if a := st.acks.of(typeURL); a.failing() || slices.ContainsFunc(st.withheld(), func(r Rejection) bool { return r.Type == shortType(typeURL) }) {
 			n++
 		}
 	}

@@ -5,7 +5,6 @@ package discovery
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,16 +55,16 @@ func (s *stream) answerDebug(q *request) error {
 		return err // not possible: the answer is text
 	}
 	s.nonces++
-	r := &response{typeURL: q.typeURL, nonce: strconv.FormatUint(s.nonces, 36), body: encode(resources, s.delta)}
+	r := &response{typeURL: q.typeURL, nonce: nonceOf(s.nonces), body: encode(resources, s.delta)}
 	return s.sendMsg(r.frame())
 }
 
 // state returns the state of a stream. Any goroutine may call it.
 func (s *stream) state() *debug.Stream {
-	standing, follows := s.standing.get()
+	standing, follows := s.acks.standing()
 	out := &debug.Stream{
 		ID: s.id(), Number: s.number, Proxy: s.proxy, Caller: s.caller, Secure: s.secure, Delta: s.delta, Connected: s.connected,
-		Objects: s.objects != nil, Follows: follows, Settled: standing.Settled, Given: s.standing.gives.Load(), Withheld: s.member.Withheld,
+		Objects: s.objects != nil, Follows: follows, Settled: standing.Settled, Given: s.acks.gives.Load(), Withheld: s.member.Withheld,
 		Types: make([]debug.TypeState, len(order)),
 	}
 	for i, typeURL := range order {
@@ -79,9 +78,9 @@ func (s *stream) state() *debug.Stream {
 
 // typeState returns the state of a type. Any goroutine may call it.
 func (s *stream) typeState(typeURL string) debug.TypeState {
-	p := s.progress.of(typeURL)
+	a := s.acks.of(typeURL)
 	return debug.TypeState{
-		TypeURL: typeURL, Name: shortType(typeURL), Sent: p.sent, Acked: p.acked, Rejected: p.rejected, Reason: p.reason, Since: p.since, Resumed: p.resumed,
+		TypeURL: typeURL, Name: shortType(typeURL), Sent: a.sent, Acked: a.accepted, Rejected: a.rejected, Reason: a.reason, Since: a.since, Resumed: a.resumed,
 	}
 }
 

@@ -57,7 +57,7 @@ func (s *stream) Idle() bool {
 		return false
 	}
 	for _, typeURL := range xds.Types {
-		if sub := s.subs[typeURL]; sub != nil && sub.waiting {
+		if sub := s.subs[typeURL]; sub != nil && sub.ack.waiting() {
 			return false
 		}
 	}
@@ -76,7 +76,7 @@ func (s *stream) Requests(it quarantine.Item, replaceable bool) bool {
 // Accepted implements [quarantine.Stream].
 func (s *stream) Accepted(k quarantine.Key) bool {
 	sub := s.subs[xds.Types[k.Type]]
-	return sub != nil && !sub.waiting && !sub.refused && sub.state(k.Name) == want{hash: k.Hash, has: true}
+	return sub != nil && !sub.ack.waiting() && !sub.refused && sub.state(k.Name) == want{hash: k.Hash, has: true}
 }
 
 // Whole implements [quarantine.State].
@@ -99,7 +99,7 @@ func (s *stream) judge(sub *subscription, q *request) {
 	}
 	if i := slices.Index(xds.Types, sub.typeURL); i >= 0 && s.member != nil {
 		s.member.Accepted(quarantine.Answer{
-			Type: i, Base: sub.base, Sequence: sub.sequence, Changed: sub.last.changed, Spared: len(s.given.Spared) > 0,
+			Type: i, Base: sub.base, Sequence: sub.ack.sequence, Changed: sub.last.changed, Spared: len(s.given.Spared) > 0,
 		}, sub)
 	}
 	sub.last, sub.prior = update{}, prior{}
@@ -134,8 +134,7 @@ func (s *stream) wholeAnswers(sub *subscription) bool {
 func (s *stream) rejectedBy(sub *subscription, q *request) {
 	last := sub.last
 	sub.last = update{}
-	known := s.standing.rejection(sub.typeURL)
-	r := quarantine.Rejection{Type: slices.Index(xds.Types, sub.typeURL), Changed: last.changed, Reason: cmp.Or(q.message, q.rejected), After: known.After, UpTo: known.UpTo}
+	r := quarantine.Rejection{Type: slices.Index(xds.Types, sub.typeURL), Changed: last.changed, Reason: cmp.Or(q.message, q.rejected), After: sub.ack.before, UpTo: sub.ack.sequence}
 	if r.Type < 0 || s.member == nil {
 		return
 	}
@@ -215,16 +214,6 @@ func (s *subscription) unsure(last update) {
 		s.differ(name, want{has: true})
 	}
 	s.at = at
-}
-
-// rejection gives what was noted of the last answer to a type.
-func (s *standing) rejection(typeURL string) Rejection {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.types != nil && s.types[i].rejected != nil {
-		return *s.types[i].rejected
-	}
-	return Rejection{}
 }
 
 // prior is what a subscriber had before the last response.

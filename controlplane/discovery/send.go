@@ -4,8 +4,6 @@
 package discovery
 
 import (
-	"strconv"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -23,7 +21,7 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 		}
 	}
 	r := &response{
-		typeURL: sub.typeURL, nonce: strconv.FormatUint(s.nonces, 36), version: sub.version(set),
+		typeURL: sub.typeURL, nonce: nonceOf(s.nonces), version: sub.version(set),
 		body: sub.body(set, resources, common, s.delta), removed: removed,
 	}
 	out := r.frame()
@@ -36,13 +34,11 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}
-	s.progress.sent(sub.typeURL, s.nonces)
-	s.standing.sent(sub.typeURL, s.mesh.Sequence)
-	sub.sent(set, u, r.nonce)
+	s.acks.sent(sub.ack, s.nonces, s.mesh.Sequence)
+	sub.sent(set, u)
 	if sub.typeURL == xds.TypeExtension {
 		s.plugins.Sent(resources)
 	}
-	sub.sequence = s.mesh.Sequence
 	if sub.typeURL == xds.TypeCluster {
 		s.resendEndpoints(u.changed)
 	}

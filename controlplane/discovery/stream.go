@@ -56,11 +56,8 @@ type stream struct {
 	named atomic.Bool
 	// leaving is true once the proxy is to go to another replica, see Shed.
 	leaving atomic.Bool
-	// progress is for questions of people; questions bounds those of this
-	// stream, and is nil before the first.
-	progress progress
-	// standing is for the distribution of snapshots.
-	standing standing
+	// acks is what the proxy was sent and has answered.
+	acks acknowledgements
 	// member is its place in the quarantine, nil for other control planes; given is
 	// what it sends in this round.
 	member *quarantine.Member
@@ -164,15 +161,15 @@ func (s *stream) handle(q *request) error {
 	}
 	current := true
 	if sub != nil && q.nonce != "" {
-		if current = q.nonce == sub.nonce; current {
-			sub.waiting, sub.refused = false, q.rejected != ""
+		if current = q.nonce == sub.ack.nonce(); current {
+			sub.refused = q.rejected != ""
 			reason, names := q.rejected, []string(nil)
 			if q.typeURL == xds.TypeExtension {
 				s.plugins.Answered(q.rejected, q.message)
 				names, reason = s.plugins.Rejected()
 			}
-			s.progress.answered(q.typeURL, reason)
-			if s.standing.answered(q.typeURL, reason, names) {
+			s.acks.answered(sub.ack, reason, names)
+			if reason != "" && slices.Contains(configTypes, q.typeURL) {
 				s.server.progressed()
 			}
 			s.judge(sub, q)
@@ -226,7 +223,7 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		set := s.generate(q.typeURL)
 		if q.nonce == "" && q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
 			sub.has(set, sub.diff(set)) // it came back with what is current
-			s.progress.resumed(q.typeURL)
+			s.acks.resumed(sub.ack)
 			return nil
 		}
 		return s.answer(sub)
@@ -279,7 +276,7 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 func (s *stream) subscribe(typeURL string) *subscription {
 	sub := newSubscription(typeURL, s.server.shared)
 	s.subs[typeURL] = sub
-	s.standing.follow(typeURL)
+	s.acks.track(sub.ack)
 	switch typeURL {
 	case xds.TypeNameTable:
 		s.named.Store(true)
@@ -296,7 +293,7 @@ func (s *stream) subscribe(typeURL string) *subscription {
 // warming, did not ask for them.
 func (s *stream) rewarms(typeURL string) bool {
 	clusters := s.subs[xds.TypeCluster]
-	return typeURL == xds.TypeEndpoint && (clusters == nil || clusters.nonce != "")
+	return typeURL == xds.TypeEndpoint && (clusters == nil || clusters.ack.sent != 0)
 }
 
 // answer answers a new or wider subscription, even if there is nothing to
@@ -346,7 +343,7 @@ func (s *stream) round() error {
 	settled := s.routesSettled()
 	for _, typeURL := range s.types() {
 		sub := s.subs[typeURL]
-		if sub == nil || sub.waiting || s.waits(typeURL) {
+		if sub == nil || sub.ack.waiting() || s.waits(typeURL) {
 			continue
 		}
 		set := s.generate(typeURL)
@@ -366,8 +363,8 @@ func (s *stream) round() error {
 		if u.empty() && (!sub.owed || s.hasAll(sub)) {
 			sub.owed = false
 			sub.has(set, u)
-			if sub.nonce == "" && sub.hasSome() {
-				s.progress.resumed(typeURL)
+			if sub.ack.sent == 0 && sub.hasSome() {
+				s.acks.resumed(sub.ack)
 			}
 		} else if err := s.send(sub, set, u); err != nil {
 			return err
@@ -399,7 +396,7 @@ func (s *stream) routesSettled() bool {
 			continue // it has no routes that they could belong to
 		}
 		sub, set := s.subs[typeURL], s.generate(typeURL)
-		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.waiting || sub.refused || sub.at != set) {
+		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.ack.waiting() || sub.refused || sub.at != set) {
 			return false
 		}
 	}
@@ -419,7 +416,7 @@ func (s *stream) waits(typeURL string) bool {
 		return false
 	}
 	for _, before := range []string{xds.TypeCluster, xds.TypeEndpoint, xds.TypeExtension} {
-		if sub := s.subs[before]; sub != nil && sub.waiting {
+		if sub := s.subs[before]; sub != nil && sub.ack.waiting() {
 			return true
 		}
 	}
@@ -429,7 +426,7 @@ func (s *stream) waits(typeURL string) bool {
 // waiting reports whether any response is unanswered.
 func (s *stream) waiting() bool {
 	for _, sub := range s.subs {
-		if sub.waiting {
+		if sub.ack.waiting() {
 			return true
 		}
 	}

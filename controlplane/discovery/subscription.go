@@ -41,10 +41,10 @@ type subscription struct {
 	// their hash and number.
 	asked uint64
 	named int
-	// nonce is that of the last response; waiting is true until the proxy
-	// answers it, and refused when it rejected it.
-	nonce            string
-	waiting, refused bool
+	// ack is what was sent and answered. The proxy refused the last response if it
+	// rejected it and still has to be sent something else.
+	ack     *acknowledgement
+	refused bool
 	// last is what the last response told until it is answered, and prior what
 	// the subscriber had before it.
 	last  update
@@ -52,8 +52,6 @@ type subscription struct {
 	// untaken are resources that a wildcard subscriber rejected and of which it
 	// has no version.
 	untaken map[string]bool
-	// sequence is that of the snapshot of the last response.
-	sequence uint64
 	// owed is true until a new or wider subscription is answered: it gets a
 	// response even if there is nothing to tell.
 	owed bool
@@ -99,7 +97,7 @@ func wantOf(res *xds.Resource) want {
 }
 
 func newSubscription(typeURL string, s *shared) *subscription {
-	return &subscription{shared: s, typeURL: typeURL, absent: absenceOf(typeURL), names: noNames, base: noResources}
+	return &subscription{shared: s, typeURL: typeURL, absent: absenceOf(typeURL), names: noNames, base: noResources, ack: &acknowledgement{typeURL: typeURL}}
 }
 
 // state gives what the subscriber has under one name.
@@ -222,8 +220,8 @@ func (s *subscription) compare(set *xds.Set) update {
 func byResourceName(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) }
 
 // sent notes that the subscriber got an update, which brings it to set.
-func (s *subscription) sent(set *xds.Set, u update, nonce string) {
-	s.nonce, s.waiting, s.refused, s.owed = nonce, true, false, false
+func (s *subscription) sent(set *xds.Set, u update) {
+	s.refused, s.owed = false, false
 	if slices.Contains(xds.Types, s.typeURL) {
 		s.last, s.prior = u, prior{base: s.base, over: s.over}
 	}

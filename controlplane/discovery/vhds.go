@@ -37,7 +37,7 @@ func routeOf(name string) string { return name[:max(0, strings.LastIndexByte(nam
 // waitsForRoutes reports whether virtual hosts would come before their routes.
 func (s *stream) waitsForRoutes() bool {
 	routes := s.subs[xds.TypeRoute]
-	return routes == nil || routes.waiting || routes.owed
+	return routes == nil || routes.ack.waiting() || routes.owed
 }
 
 // resumeHosts looks at what a proxy that comes back says it has: virtual hosts
