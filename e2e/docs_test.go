@@ -21,7 +21,7 @@ import (
 //   - ARCHITECTURE.md stays short enough to be read;
 //   - the commands of the pages for users work (docs_run_test.go).
 
-const maxArchitecture = 300 // lines
+const maxArchitecture = 320 // lines
 
 func document(t *testing.T, elem ...string) string {
 	t.Helper()

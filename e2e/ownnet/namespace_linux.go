@@ -63,3 +63,16 @@ func loopbackUp() error {
 	}
 	return nil
 }
+
+// reserve takes an abstract Unix socket, whose name is unique in the network namespace,
+// until the process ends.
+func reserve(name string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
+		_ = unix.Close(fd) // it never had the name
+	}
+	return err
+}

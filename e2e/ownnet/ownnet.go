@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -35,12 +34,15 @@ func Tests(m Runner) Runner { return tests{m} }
 
 // FreePort returns a TCP port of an IP address for a server that listens later, or again
 // and again. It is not one of those that the system chooses for port 0: a listener of
-// another test may get such a one in the meantime. A process gets each port once in
-// 10,000 calls.
+// another test may get such a one in the meantime. Nor is it one that FreePort has
+// returned to a process that still runs.
 func FreePort(address string) (string, error) {
 	var err error
 	for range 100 {
-		port := strconv.FormatUint(20000+(firstPort+portsTaken.Add(1))%10000, 10)
+		port := strconv.Itoa(20000 + rand.N(10000))
+		if err = reserve("@outrigger-tests-port-" + port); err != nil {
+			continue
+		}
 		var l net.Listener
 		if l, err = net.Listen("tcp", net.JoinHostPort(address, port)); err == nil {
 			return port, l.Close()
@@ -48,12 +50,6 @@ func FreePort(address string) (string, error) {
 	}
 	return "", err
 }
-
-// FreePort begins at a random port, so that processes without namespaces differ.
-var (
-	firstPort  = rand.Uint64N(10000)
-	portsTaken atomic.Uint64
-)
 
 // Own reports whether this process has a network namespace of its own.
 func Own() bool { return os.Getenv(variable) != "" }

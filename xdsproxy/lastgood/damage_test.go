@@ -98,9 +98,7 @@ func TestTruncated(t *testing.T) {
 	for size := range len(b) + 1 {
 		for _, rest := range [][]byte{nil, make([]byte, 100), bytes.Repeat([]byte{0xff}, 100)} {
 			damaged := slices.Concat(b[:size], rest)
-			if bytes.HasPrefix(damaged, b) {
-				whole++ // the last bytes may be 0 or 0xff
-			}
+			whole += bytes.Count(damaged, b)
 			st, err := loadBytes(t, store, damaged)
 			if err != nil {
 				if reasonOf(err) != reasonDamaged && size > fixedSize+len(cfg.Version) {
@@ -113,13 +111,12 @@ func TestTruncated(t *testing.T) {
 			_ = st.file.Close() // it was only read from
 		}
 	}
-	if len(seen) != 4 || seen["2"] != whole || whole < 3 {
+	if len(seen) != 4 || seen["2"] != whole {
 		t.Errorf("states seen: %v, want %d of the last one", seen, whole)
 	}
 }
 
-// TestBitFlips flips each bit of a file: what is left is a state that was, or
-// nothing.
+// TestBitFlips flips each bit of a file: what is left is an earlier state, or nothing.
 func TestBitFlips(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
