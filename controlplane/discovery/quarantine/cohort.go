@@ -18,8 +18,10 @@ import (
 type cohort struct {
 	group *group
 	made  Sets
-	// inherited is true if it took over what its proxies were given before.
-	inherited bool
+	// inherited is what was made for the cohort whose state this one took over, and
+	// inheritedAt the sequence of the newest snapshot that its proxy had; zero for none.
+	inherited   Sets
+	inheritedAt uint64
 	// streams is how many there are.
 	streams int
 	// overrides are the places where something else is given than what was made.
@@ -92,7 +94,8 @@ func (g *group) move(m *Member, to *cohort) {
 }
 
 // cohortOf returns the cohort of what was made. The first proxy that comes to it from
-// another one brings along what it was given until then.
+// another one brings along what it was given until then. One that comes from a newer
+// snapshot replaces that: the first one was late, perhaps its connection is dead.
 func (g *group) cohortOf(m *Member, made Sets) *cohort {
 	sc, from := g.cohorts[made], m.cohort
 	switch {
@@ -102,7 +105,7 @@ func (g *group) cohortOf(m *Member, made Sets) *cohort {
 	case sc == nil:
 		sc = &cohort{group: g, made: made}
 		sc.inherit(from, m)
-	case from != nil && !sc.inherited:
+	case from != nil && from.made != sc.inherited && m.sequence > sc.inheritedAt:
 		sc.inherit(from, m)
 		g.decided(true)
 	}
@@ -113,9 +116,13 @@ func (g *group) cohortOf(m *Member, made Sets) *cohort {
 // what is new, unless a proxy that was new took it already.
 func (sc *cohort) inherit(from *cohort, m *Member) {
 	plain := from.view(viewKey{})
-	sc.inherited, sc.before = true, plain.sets
+	late := sc.inherited != Sets{}
+	if late {
+		sc.overrides, sc.views = nil, nil
+	}
+	sc.inherited, sc.inheritedAt, sc.before = from.made, m.sequence, plain.sets
 	for i := range sc.acked {
-		if sc.acked[i] == nil {
+		if sc.acked[i] == nil || sc.ackedAt[i] < from.ackedAt[i] {
 			sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = from.acked[i], from.ackedPart[i], from.ackedAt[i]
 		} else if from.acked[i] != nil {
 			sc.acked[i] = xds.Union(from.acked[i], sc.acked[i])
@@ -146,6 +153,9 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 				continue
 			}
 			old := from.overrides[it]
+			if v := sc.group.variants[Key{it, res.Hash}]; late && v != nil {
+				v.good, v.unknown, v.example = nil, false, nil
+			}
 			sc.try(res, &override{hash: res.Hash, good: plain.sets[i].Get(it.Name), unknown: old != nil && old.unknown}, it, m)
 		}
 	}

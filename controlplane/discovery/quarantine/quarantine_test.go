@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -127,6 +128,52 @@ func TestKnownByHashAlone(t *testing.T) {
 		sc.record(Answer{Type: typeCluster, Base: &xds.Set{Resources: tc.base}}, state{tc.whole})
 		if got := sc.acked[typeCluster]; got == nil || got.Get("gone") != nil || got.Get("there") != there {
 			t.Errorf("%s: the accepted set is %v", name, got)
+		}
+	}
+}
+
+// TestLateProxy has a proxy that missed a snapshot, as one whose connection is dead,
+// come to the next one first: what the others have accepted meanwhile stays the last
+// accepted version.
+func TestLateProxy(t *testing.T) {
+	t.Parallel()
+	for _, canary := range []bool{false, true} {
+		for _, gone := range []bool{false, true} {
+			q := newQuarantine()
+			q.cfg.Canary = canary
+			q.cfg.Patience = func() time.Duration { return 0 }
+			version := func(hash uint64) (made Sets) {
+				for i := range made {
+					made[i] = xds.NewSet(nil, nil, nil)
+				}
+				if hash > 0 {
+					made[typeCluster] = xds.NewSet(nil, []*xds.Resource{{Name: "a", Hash: hash, Any: []byte{byte(hash)}}}, nil)
+				}
+				return made
+			}
+			accept := func(m *Member, made Sets, sequence uint64) {
+				m.Accepted(Answer{Type: typeCluster, Base: made[typeCluster], Sequence: sequence, Changed: made[typeCluster].Resources}, state{true})
+			}
+			first, second, third := version(1), version(2), version(3)
+			if gone {
+				second = version(0)
+			}
+			late, other := q.Join(proxy(1, "envoy"), &stream{}), q.Join(proxy(2, "envoy"), &stream{})
+			for _, m := range []*Member{late, other} {
+				m.Place(first, 1, false)
+				accept(m, first, 1)
+			}
+			other.Place(second, 2, false)
+			other.group.expire() // nothing is tried any more
+			other.Place(second, 2, false)
+			accept(other, second, 2)
+
+			late.Place(third, 3, false)
+			other.Place(third, 3, false)
+			other.Rejected(Rejection{Type: typeCluster, Changed: third[typeCluster].Resources, Reason: "is bad", After: 2, UpTo: 3})
+			if got, want := other.Place(third, 3, false).Sets[typeCluster].Get("a"), second[typeCluster].Get("a"); !xds.Same(got, want) {
+				t.Errorf("canaries %t, removed %t: a proxy receives %v in the place of what is rejected, want %v", canary, gone, got, want)
+			}
 		}
 	}
 }
