@@ -161,7 +161,7 @@ func (t *tree) scan(ctx context.Context, force map[string]bool) {
 	t.watchFailed = t.watcher == nil
 	t.watchLink()
 	if t.watcher != nil && t.status.dir != "" {
-		_ = t.watcher.Add(filepath.Dir(t.status.dir)) // it need not be there
+		_ = os.MkdirAll(t.status.dir, stateMode) // others may write there; if it cannot be made, nobody does
 		_ = t.watcher.Add(t.status.dir)
 	}
 	t.status.all = t.status.dir != ""
