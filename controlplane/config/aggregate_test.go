@@ -43,11 +43,6 @@ func (d *directories) dir(s config.Store) string {
 	return dir.(string)
 }
 
-func (d *directories) reopen(t *testing.T, s config.Store) config.Store {
-	t.Helper()
-	return d.openDir(t, d.dir(s))
-}
-
 func TestAggregateStore(t *testing.T) {
 	t.Parallel()
 	t.Run("WriterLast", func(t *testing.T) {
