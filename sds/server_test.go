@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds the wait for something that has to happen.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 // rig is a server with its workload and authority. Certificates live an hour,
 // unless a test asks for shorter ones.

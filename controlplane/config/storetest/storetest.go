@@ -23,7 +23,7 @@ type Options struct {
 	// Serial means that Open empties the one backing there is: the cases run one
 	// after another.
 	Serial bool
-	// Wait is how long the suite waits for what has to happen; 0 means 30 s.
+	// Wait is how long the suite waits for what has to happen; 0 means 2 minutes.
 	Wait time.Duration
 }
 
@@ -32,7 +32,7 @@ type Options struct {
 func Run(t *testing.T, open func(t *testing.T) config.Store, opts Options) {
 	t.Helper()
 	if opts.Wait == 0 {
-		opts.Wait = 30 * time.Second
+		opts.Wait = 2 * time.Minute
 	}
 	s := &suite{open: open, opts: opts}
 	cases := writeCases
