@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
@@ -93,7 +93,7 @@ func (s *caServer) start(t testing.TB) {
 	leaf := s.leaf(key.Public(), func(c *x509.Certificate) { c.DNSNames = []string{caName} })
 	pool := x509.NewCertPool()
 	pool.AddCert(s.root)
-	l, err := net.Listen("tcp", s.address)
+	l, err := ownnet.Listen(s.address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func (c *controlPlane) start(t *testing.T, l net.Listener) *grpc.Server {
 
 func listen(t *testing.T, address string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
+	l, err := ownnet.Listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +29,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // controlPlane is a fake: it signs what it is asked to, and answers each
@@ -87,7 +87,7 @@ func newControlPlaneAt(t *testing.T, address string) *controlPlane {
 	})))
 	securityv1alpha1.RegisterIstioCertificateServiceServer(c.server, c)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(c.server, c)
-	l, err := net.Listen("tcp", address)
+	l, err := ownnet.Listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
@@ -207,7 +208,7 @@ func (p *goControlPlane) listen(t *testing.T, address string) {
 	}
 	securityv1alpha1.RegisterIstioCertificateServiceServer(p.server, p.controlPlane)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(p.server, serverv3.NewServer(t.Context(), mux, nil))
-	l, err := net.Listen("tcp", address)
+	l, err := ownnet.Listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}

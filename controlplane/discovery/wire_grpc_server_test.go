@@ -33,6 +33,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // wireCA issues certificates of a mesh.
@@ -111,7 +112,7 @@ type wireServer struct {
 // serve runs the application on an address until the test ends.
 func (a wireApp) serve(t *testing.T, w *wireMesh, listen string) *wireServer {
 	t.Helper()
-	l, err := net.Listen("tcp", listen)
+	l, err := ownnet.Listen(listen)
 	if err != nil {
 		t.Fatal(err)
 	}

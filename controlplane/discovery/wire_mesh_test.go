@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // wireMesh is a mesh whose objects a test changes, served from an address
@@ -67,7 +68,7 @@ func (w *wireMesh) start() {
 	}
 	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
 	server.Register(g, nil)
-	l, err := net.Listen("tcp", w.address)
+	l, err := ownnet.Listen(w.address)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -51,6 +51,18 @@ func FreePort(address string) (string, error) {
 	return "", err
 }
 
+// Listen listens on a TCP address on which an earlier listener of this process was
+// closed. A child process that has not yet run its program still holds that one, so
+// that Listen waits while the address is in use, for two minutes at most.
+func Listen(address string) (net.Listener, error) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return l, err
+		}
+	}
+}
+
 // Own reports whether this process has a network namespace of its own.
 func Own() bool { return os.Getenv(variable) != "" }
 

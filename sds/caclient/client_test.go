@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/big"
-	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -118,7 +117,7 @@ func listen(t *testing.T, address string, s *service, cert tls.Certificate) (at 
 
 func serveTLS(t *testing.T, address string, s *service, cfg *tls.Config) (at string, stop func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
+	l, err := ownnet.Listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -75,7 +74,7 @@ func newPlane(t *testing.T, delta bool, opts ...grpc.ServerOption) *plane {
 
 func (p *plane) start() {
 	p.t.Helper()
-	l, err := net.Listen("tcp", p.address)
+	l, err := ownnet.Listen(p.address)
 	if err != nil {
 		p.t.Fatal(err)
 	}
