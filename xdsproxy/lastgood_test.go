@@ -6,6 +6,7 @@ package xdsproxy
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/mem"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
 )
 
@@ -35,11 +37,12 @@ func openStored(t *testing.T, dir string) (*lastgood.Store, *LastGood) {
 // closedAddress is one where nobody listens.
 func closedAddress(t *testing.T) string {
 	t.Helper()
-	l := listen(t, "127.77.51.9:0")
-	if err := l.Close(); err != nil {
+	const host = "127.77.51.9"
+	port, err := ownnet.FreePort(host)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return l.Addr().String()
+	return net.JoinHostPort(host, port)
 }
 
 // remember runs an Envoy that takes what a control plane sends, until it is

@@ -32,6 +32,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 const testHost = "127.77.52.1"
@@ -323,12 +325,11 @@ func get(url, host string) (int, string) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", testHost+":0")
+	port, err := ownnet.FreePort(testHost)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // only its number counts
-	return l.Addr().String()
+	return net.JoinHostPort(testHost, port)
 }
 
 // takesVHDS reports whether the Envoy of the tests takes virtual hosts over ADS.
