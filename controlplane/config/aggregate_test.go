@@ -23,24 +23,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// directories opens file stores on directories of their own.
-type directories struct{ of sync.Map }
-
-func (d *directories) open(t *testing.T) config.Store { return d.openDir(t, t.TempDir()) }
-
-func (d *directories) openDir(t *testing.T, dir string) config.Store {
+// openDir opens a file store.
+func openDir(t *testing.T, dir string) config.Store {
 	t.Helper()
 	s, err := file.New(file.Config{Dir: dir, State: dir + "-state", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.of.Store(s, dir)
 	return s
-}
-
-func (d *directories) dir(s config.Store) string {
-	dir, _ := d.of.Load(s)
-	return dir.(string)
 }
 
 func TestAggregateStore(t *testing.T) {
@@ -49,20 +39,23 @@ func TestAggregateStore(t *testing.T) {
 		t.Parallel()
 		storetest.Run(t, func(t *testing.T) config.Store {
 			writer := memory.New("memory://writer")
-			return config.NewAggregate(writer, (&directories{}).open(t), memory.New("memory://"), writer)
+			return config.NewAggregate(writer, openDir(t, t.TempDir()), memory.New("memory://"), writer)
 		}, storetest.Options{})
 	})
 	t.Run("WriterFirst", func(t *testing.T) {
 		t.Parallel()
-		d := &directories{}
+		var dirs sync.Map
 		aggregate := func(t *testing.T, dir string) config.Store {
-			writer := d.openDir(t, dir)
+			writer := openDir(t, dir)
 			a := config.NewAggregate(writer, writer, memory.New("memory://"))
-			d.of.Store(config.Store(a), dir)
+			dirs.Store(config.Store(a), dir)
 			return a
 		}
 		storetest.Run(t, func(t *testing.T) config.Store { return aggregate(t, t.TempDir()) }, storetest.Options{
-			Reopen: func(t *testing.T, s config.Store) config.Store { return aggregate(t, d.dir(s)) },
+			Reopen: func(t *testing.T, s config.Store) config.Store {
+				dir, _ := dirs.Load(s)
+				return aggregate(t, dir.(string))
+			},
 		})
 	})
 	t.Run("ReadOnly", func(t *testing.T) {

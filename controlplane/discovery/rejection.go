@@ -162,7 +162,7 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 		case !s.given.Spared[quarantine.Key{Item: quarantine.Item{Type: r.Type, Name: res.Name}, Hash: res.Hash}]:
 			sub.differ(res.Name, want{has: true})
 		case s.wholeAnswers(sub):
-			sub.refused = true // it is told again with the next change
+			sub.refused = true // it is sent again with the next change
 		default:
 			sub.keep(res.Name, sub.prior.of(res.Name))
 		}
@@ -204,7 +204,7 @@ func (s *stream) withdraw(sub *subscription, set *xds.Set) {
 }
 
 // unsure notes that it is not known which part of a response that was rejected
-// the subscriber has: it is told again together with the next change.
+// the subscriber has: it is sent again with the next change.
 func (s *subscription) unsure(last update) {
 	at := s.at
 	for _, res := range last.changed {

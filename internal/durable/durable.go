@@ -18,29 +18,26 @@ const Suffix = ".tmp."
 // Replace writes a file, or replaces the one that is there. It is durable when
 // Replace returns nil. Links are replaced, not followed.
 func Replace(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+Suffix+"*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	if err := replace(path, data, mode, true); err != nil {
+		return err
 	}
-	if _, err := f.Write(data); err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, Discard(f)))
-	}
-	return Commit(f, path, mode)
+	return SyncDir(filepath.Dir(path))
 }
 
 // ReplaceFast is Replace for a file that is written anew at each start, and need
 // not outlive a loss of power.
 func ReplaceFast(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+Suffix+"*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	return replace(path, data, mode, false)
+}
+
+func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
+	temp, err := write(filepath.Dir(path), filepath.Base(path)+Suffix+"*", data, mode, sync)
+	if err == nil {
+		if err = os.Rename(temp, path); err != nil {
+			_ = os.Remove(temp) // the error that counts is the first
+		}
 	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the error that counts is the first
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
@@ -50,12 +47,20 @@ func ReplaceFast(path string, data []byte, mode fs.FileMode) error {
 // directory, with a name as os.CreateTemp makes it. Its caller renames it, and
 // calls SyncDir.
 func Temp(dir, pattern string, data []byte, mode fs.FileMode) (path string, err error) {
+	return write(dir, pattern, data, mode, true)
+}
+
+func write(dir, pattern string, data []byte, mode fs.FileMode, sync bool) (path string, err error) {
 	f, err := os.CreateTemp(dir, pattern)
 	if err != nil {
 		return "", err
 	}
 	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+	err = errors.Join(err, f.Chmod(mode))
+	if sync {
+		err = errors.Join(err, f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		_ = os.Remove(f.Name()) // the error that counts is the first
 		return "", err
 	}

@@ -54,7 +54,7 @@ func newConnection(o options) *connection {
 	return &connection{options: o, turn: make(chan struct{}, 1)}
 }
 
-// get returns the client. The first who asks may wait for the check of the
+// get returns the client. The first caller may wait for the check of the
 // password.
 func (c *connection) get(ctx context.Context) (*clientv3.Client, error) {
 	select {

@@ -209,7 +209,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// encodeDocument returns an object as it stands in a file.
+// encodeDocument returns the text of an object in a file.
 func encodeDocument(c *model.Config) ([]byte, error) {
 	bare := *c
 	bare.UID, bare.ResourceVersion, bare.Generation, bare.Status = "", "", 0, nil
@@ -429,8 +429,8 @@ func (s *Store) Patch(ctx context.Context, key model.Key, change func(*model.Con
 	return config.PatchByUpdate(ctx, s, key, change)
 }
 
-// Delete removes the document of an object, and its file when nothing else
-// stands in it; see [config.Store].
+// Delete removes the document of an object, and its file when it holds nothing
+// else; see [config.Store].
 func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion string) error {
 	const verb = "delete"
 	removed := false

@@ -19,7 +19,7 @@ import (
 
 // Config is what questions are answered with, beside what the source knows. Each function may be nil: then nothing is known.
 type Config struct {
-	// Authenticator tells who asks over HTTP; nil leaves loopback peers.
+	// Authenticator identifies callers over HTTP; nil leaves loopback peers.
 	Authenticator authn.Authenticator
 	// Replica names this control plane, Version is that of its program.
 	Replica, Version string
