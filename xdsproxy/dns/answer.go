@@ -6,6 +6,8 @@ package dns
 import (
 	"encoding/binary"
 	"math/rand/v2"
+
+	miekg "github.com/miekg/dns"
 )
 
 // ttl is how long, in seconds, a client may keep what the table says. It is
@@ -37,14 +39,14 @@ func (t *table) answer(dst []byte, q *query) (reply []byte, known bool) {
 	}
 	var v4, v6 []byte
 	switch q.qtype {
-	case typeA:
+	case miekg.TypeA:
 		v4 = h.v4
-	case typeAAAA:
+	case miekg.TypeAAAA:
 		v6 = h.v6
-	case typeANY:
+	case miekg.TypeANY:
 		v4, v6 = h.v4, h.v6
-	case typeHTTPS, typeSVCB:
-	case typeCNAME:
+	case miekg.TypeHTTPS, miekg.TypeSVCB:
+	case miekg.TypeCNAME:
 		if target == nil {
 			return nil, true
 		}
@@ -52,7 +54,7 @@ func (t *table) answer(dst []byte, q *query) (reply []byte, known bool) {
 		return nil, true
 	}
 	w := newWriter(dst, q)
-	if len(v4)+len(v6) == 0 && q.qtype != typeCNAME {
+	if len(v4)+len(v6) == 0 && q.qtype != miekg.TypeCNAME {
 		return w.noData(), true
 	}
 	owner := uint16(question)
@@ -61,8 +63,8 @@ func (t *table) answer(dst []byte, q *query) (reply []byte, known bool) {
 			return w.end(flagAuthority, fine), true
 		}
 	}
-	w.addresses(owner, typeA, v4, 4)
-	w.addresses(owner, typeAAAA, v6, 16)
+	w.addresses(owner, miekg.TypeA, v4, 4)
+	w.addresses(owner, miekg.TypeAAAA, v6, 16)
 	return w.end(flagAuthority, fine), true
 }
 
@@ -96,7 +98,7 @@ func newWriter(dst []byte, q *query) writer {
 func (w *writer) record(owner, kind uint16, length int) {
 	w.b = binary.BigEndian.AppendUint16(w.b, owner)
 	w.b = binary.BigEndian.AppendUint16(w.b, kind)
-	w.b = binary.BigEndian.AppendUint16(w.b, classIN)
+	w.b = binary.BigEndian.AppendUint16(w.b, miekg.ClassINET)
 	w.b = binary.BigEndian.AppendUint32(w.b, ttl)
 	w.b = binary.BigEndian.AppendUint16(w.b, uint16(length))
 }
@@ -108,7 +110,7 @@ func (w *writer) alias(target []byte) (owner uint16) {
 		w.truncated = true
 		return 0
 	}
-	w.record(question, typeCNAME, len(target)+1)
+	w.record(question, miekg.TypeCNAME, len(target)+1)
 	owner = 0xC000 | uint16(len(w.b))
 	w.b = append(append(w.b, target...), 0)
 	w.answers++
@@ -153,7 +155,7 @@ func swap(b []byte, i, j, length int) {
 // kind. Without that, some resolvers take the name for one that does not exist
 // and never use the address that it has.
 func (w *writer) noData() []byte {
-	w.record(question, typeSOA, len(soa))
+	w.record(question, miekg.TypeSOA, len(soa))
 	w.b = append(w.b, soa...)
 	w.authorities++
 	return w.end(flagAuthority, fine)
@@ -167,7 +169,7 @@ func (w *writer) end(flags uint16, code int) []byte {
 	}
 	if w.q.edns {
 		w.b = append(w.b, 0)
-		w.b = binary.BigEndian.AppendUint16(w.b, typeOPT)
+		w.b = binary.BigEndian.AppendUint16(w.b, miekg.TypeOPT)
 		w.b = binary.BigEndian.AppendUint16(w.b, ednsUDP)
 		w.b = append(w.b, byte(code>>4), 0) // the upper part of the code; our version of EDNS
 		do := uint16(0)

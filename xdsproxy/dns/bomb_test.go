@@ -25,7 +25,7 @@ func TestCompressionBomb(t *testing.T) {
 		}
 		records := 0
 		for len(b) < 65500 {
-			b = append(b, 0xC0, headerLen, 0, typeA, 0, classIN, 0, 0, 0, 60, 0, 4, 10, byte(records>>16), byte(records>>8), byte(records))
+			b = append(b, 0xC0, headerLen, 0, byte(miekg.TypeA), 0, miekg.ClassINET, 0, 0, 0, 60, 0, 4, 10, byte(records>>16), byte(records>>8), byte(records))
 			records++
 		}
 		binary.BigEndian.PutUint16(b[6:], uint16(records))

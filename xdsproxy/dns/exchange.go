@@ -41,7 +41,7 @@ func (a *ask) message(id uint16) []byte {
 	if a.edns {
 		b[headerLen-1] = 1
 		b = append(b, 0)
-		b = binary.BigEndian.AppendUint16(b, typeOPT)
+		b = binary.BigEndian.AppendUint16(b, miekg.TypeOPT)
 		b = binary.BigEndian.AppendUint16(b, ednsUDP)
 		do := byte(0)
 		if a.dnssec {
@@ -62,7 +62,7 @@ func (a *ask) matches(msg []byte, id uint16) bool {
 	switch binary.BigEndian.Uint16(msg[4:]) {
 	case 0:
 		code := codeOf(msg)
-		return code != fine && code != nameError
+		return code != fine && code != miekg.RcodeNameError
 	case 1:
 		end := headerLen + len(a.question)
 		return len(msg) >= end && bytes.EqualFold(msg[headerLen:end-4], a.question[:len(a.question)-4]) &&
@@ -79,7 +79,7 @@ func isTruncated(msg []byte) bool { return binary.BigEndian.Uint16(msg[2:])&flag
 // about the server.
 func isAnswer(msg []byte) bool {
 	code := codeOf(msg)
-	return code == fine || code == nameError
+	return code == fine || code == miekg.RcodeNameError
 }
 
 var errMalformed = errors.New("the answer is malformed")
@@ -111,7 +111,7 @@ func recordsOf(msg []byte) (n int) {
 	return n
 }
 
-// newID is a number that nobody can guess.
+// newID returns a number that nobody can guess.
 func newID() uint16 {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never returns an error
@@ -121,93 +121,61 @@ func newID() uint16 {
 // exchange asks one server once.
 func (s *Server) exchange(ctx context.Context, server string, a *ask) ([]byte, error) {
 	if a.tcp {
-		return s.exchangeTCP(ctx, server, a)
+		return s.exchangeOver(ctx, "tcp", server, a)
 	}
-	msg, err := s.exchangeUDP(ctx, server, a)
+	msg, err := s.exchangeOver(ctx, "udp", server, a)
 	if err != nil || !a.whole || !isTruncated(msg) {
 		return msg, err
 	}
-	if all, err := s.exchangeTCP(ctx, server, a); err == nil {
+	if all, err := s.exchangeOver(ctx, "tcp", server, a); err == nil {
 		return all, nil
 	}
 	return msg, nil // a part is better than nothing, and says that it is one
 }
 
-// dial connects, and cuts the connection off when ctx is done. Each request
-// has a connection of its own, and so a source port by chance; the system
-// drops what comes from other addresses.
-func dial(ctx context.Context, network, server string) (conn net.Conn, closed func(), err error) {
-	var d net.Dialer
-	if conn, err = d.DialContext(ctx, network, server); err != nil {
-		return nil, nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	return conn, func() {
-		stop()
-		_ = conn.Close() // there is nothing left to be lost
-	}, nil
-}
-
-func (s *Server) exchangeUDP(ctx context.Context, server string, a *ask) ([]byte, error) {
-	conn, closed, err := dial(ctx, "udp", server)
+// exchangeOver asks one server over one protocol, until ctx is done. Each
+// request has a connection of its own, and so an unpredictable source port; the
+// system drops what comes from other addresses.
+func (s *Server) exchangeOver(ctx context.Context, network, server string, a *ask) ([]byte, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
 		return nil, err
 	}
-	defer closed()
+	defer func() { _ = conn.Close() }() // there is nothing left to be lost
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	id := newID()
 	defer s.sent.add(a, id)()
-	if _, err := conn.Write(a.message(id)); err != nil {
+	if _, err := (&miekg.Conn{Conn: conn}).Write(a.message(id)); err != nil {
 		return nil, err
 	}
 	buffer := make([]byte, maxUDP)
 	for {
-		n, err := conn.Read(buffer)
+		msg, err := receive(conn, network, buffer)
 		if err != nil {
 			return nil, err
 		}
-		msg := buffer[:n]
 		if !a.matches(msg, id) {
 			// Even if a stranger sent it, the answer may still come.
 			s.metrics.ignored.Inc()
 			continue
 		}
-		if n == len(buffer) {
+		if network == "udp" && len(msg) == maxUDP {
 			msg[2] |= flagTruncated >> 8 // it may have been longer
 		}
 		return a.wellFormed(bytes.Clone(msg))
 	}
 }
 
-func (s *Server) exchangeTCP(ctx context.Context, server string, a *ask) ([]byte, error) {
-	conn, closed, err := dial(ctx, "tcp", server)
-	if err != nil {
+// receive reads one message, into the buffer if it is a datagram.
+func receive(conn net.Conn, network string, buffer []byte) ([]byte, error) {
+	if network == "udp" {
+		n, err := conn.Read(buffer)
+		return buffer[:n], err
+	}
+	if _, err := io.ReadFull(conn, buffer[:2]); err != nil {
 		return nil, err
 	}
-	defer closed()
-	id := newID()
-	defer s.sent.add(a, id)()
-	if err := writeTCP(conn, a.message(id)); err != nil {
-		return nil, err
-	}
-	for {
-		var length [2]byte
-		if _, err := io.ReadFull(conn, length[:]); err != nil {
-			return nil, err
-		}
-		msg := make([]byte, binary.BigEndian.Uint16(length[:]))
-		if _, err := io.ReadFull(conn, msg); err != nil {
-			return nil, err
-		}
-		if !a.matches(msg, id) {
-			s.metrics.ignored.Inc()
-			continue
-		}
-		return a.wellFormed(msg)
-	}
-}
-
-// writeTCP writes a message and its length at once.
-func writeTCP(w io.Writer, msg []byte) error {
-	_, err := w.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...))
-	return err
+	msg := make([]byte, binary.BigEndian.Uint16(buffer))
+	_, err := io.ReadFull(conn, msg)
+	return msg, err
 }

@@ -168,7 +168,7 @@ func (s *Server) serve(ctx context.Context, f *forward) []byte {
 			s.log.Error("a request that this server sent to upstream came back to it: exclude the agent's user from capture, " +
 				"or name another server in resolv.conf")
 		})
-		return f.fail(refused)
+		return f.fail(miekg.RcodeRefused)
 	}
 	now := time.Now()
 	last := s.stale.get(f.staleKey(), now)
@@ -206,7 +206,7 @@ func (s *Server) serve(ctx context.Context, f *forward) []byte {
 // lastAnswer is what a request gets when upstream did not answer it.
 func (s *Server) lastAnswer(f *forward, last []byte) []byte {
 	if last == nil {
-		return f.fail(serverFailure)
+		return f.fail(miekg.RcodeServerFailure)
 	}
 	s.metrics.stale.Inc()
 	s.log.Debug("answered with upstream's last answer", "name", f.presentation())
@@ -236,22 +236,22 @@ func (f *forward) fail(code int) []byte {
 func (f *forward) reply(raw []byte, stale bool) []byte {
 	var m miekg.Msg
 	if err := m.Unpack(raw); err != nil {
-		return f.fail(serverFailure)
+		return f.fail(miekg.RcodeServerFailure)
 	}
 	name, _, err := miekg.UnpackDomainName(f.question, 0)
 	if err != nil {
-		return f.fail(serverFailure)
+		return f.fail(miekg.RcodeServerFailure)
 	}
 	m.Id, m.RecursionDesired, m.CheckingDisabled = f.id, f.rawFlags&flagRecurse != 0, f.rawFlags&flagUnchecked != 0
 	m.RecursionAvailable = true
-	m.Question = []miekg.Question{{Name: name, Qtype: f.qtype, Qclass: classIN}}
+	m.Question = []miekg.Question{{Name: name, Qtype: f.qtype, Qclass: miekg.ClassINET}}
 	if m.Rcode == miekg.RcodeNameError && f.known {
 		// Upstream does not know the name. The mesh does, but has no record of this kind.
 		m.Rcode = miekg.RcodeSuccess
 	}
 	extra := m.Extra[:0]
 	for _, rr := range m.Extra {
-		if rr.Header().Rrtype != typeOPT {
+		if rr.Header().Rrtype != miekg.TypeOPT {
 			extra = append(extra, rr)
 		}
 	}
@@ -274,7 +274,7 @@ func (f *forward) reply(raw []byte, stale bool) []byte {
 	// What can be read may still give something that cannot: records without
 	// data, for example.
 	if err != nil || len(b) > f.limit || new(miekg.Msg).Unpack(b) != nil {
-		return f.fail(serverFailure)
+		return f.fail(miekg.RcodeServerFailure)
 	}
 	return b
 }

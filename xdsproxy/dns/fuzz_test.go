@@ -63,7 +63,7 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal("the request was changed")
 		}
 		if forward != nil {
-			reply = forward.fail(serverFailure)
+			reply = forward.fail(miekg.RcodeServerFailure)
 			if sent := forward.message(7); new(miekg.Msg).Unpack(sent) != nil {
 				t.Fatalf("what upstream gets is malformed: %x", sent)
 			}
@@ -121,7 +121,7 @@ func FuzzUpstream(f *testing.F) {
 		if code := q.parse(b, false); code != fine {
 			t.Fatal(code)
 		}
-		q.edns, q.limit = edns, max(int(limit), minUDP)
+		q.edns, q.limit = edns, max(int(limit), miekg.MinMsgSize)
 		fw := newForward(q, false, limit%2 == 0)
 		if !fw.matches(msg, fw.id) {
 			if len(msg) < headerLen {

@@ -3,36 +3,25 @@
 
 package dns
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	miekg "github.com/miekg/dns"
+)
 
 // Limits of DNS messages, in octets.
 const (
 	headerLen  = 12
 	maxName    = 254 // of a name in wire form, without the root's octet
 	maxLabels  = 127
-	optLen     = 11 // of an OPT record without options
-	minUDP     = 512
+	optLen     = 11   // of an OPT record without options
 	ednsUDP    = 1232 // what we ask for and say that we take: it is not cut into fragments on any usual network
 	maxUDP     = 4096 // what we send at most, whatever a client says that it takes
-	maxTCP     = 65535
 	maxRequest = 4096
 )
 
-// Types, classes and codes that a request is judged by.
+// Flags of the header, as the two octets after the number.
 const (
-	typeA     = 1
-	typeCNAME = 5
-	typeSOA   = 6
-	typeAAAA  = 28
-	typeOPT   = 41
-	typeSVCB  = 64
-	typeHTTPS = 65
-	typeIXFR  = 251
-	typeAXFR  = 252
-	typeANY   = 255
-
-	classIN = 1
-
 	flagResponse  = 0x8000
 	flagOpcode    = 0x7800
 	flagAuthority = 0x0400
@@ -45,16 +34,10 @@ const (
 	doBit = 0x8000 // in the lower half of an OPT record's TTL
 )
 
-// What is said of a request. A positive one is the code of an answer.
+// What parse returns of a request beside the code of the answer that refuses it.
 const (
-	dropped        = -1
-	fine           = 0
-	formatError    = 1
-	serverFailure  = 2
-	nameError      = 3
-	notImplemented = 4
-	refused        = 5
-	badVersion     = 16
+	dropped = -1
+	fine    = miekg.RcodeSuccess
 )
 
 // query is a request as far as it must be understood. One is used again for
@@ -87,9 +70,9 @@ func (q *query) id() uint16 { return binary.BigEndian.Uint16(q.msg) }
 // answer that refuses it.
 func (q *query) parse(msg []byte, tcp bool) int {
 	q.msg, q.end, q.edns, q.dnssec = msg, 0, false, false
-	q.limit = minUDP
+	q.limit = miekg.MinMsgSize
 	if tcp {
-		q.limit = maxTCP
+		q.limit = miekg.MaxMsgSize
 	}
 	if len(msg) < headerLen {
 		return dropped
@@ -99,23 +82,23 @@ func (q *query) parse(msg []byte, tcp bool) int {
 		return dropped // an answer to an answer never ends
 	}
 	if q.flags&flagOpcode != 0 {
-		return notImplemented
+		return miekg.RcodeNotImplemented
 	}
 	additional := int(binary.BigEndian.Uint16(msg[10:]))
 	if binary.BigEndian.Uint16(msg[4:]) != 1 || binary.BigEndian.Uint32(msg[6:]) != 0 {
-		return formatError // one question, no answers, no authorities
+		return miekg.RcodeFormatError // one question, no answers, no authorities
 	}
 	if !q.parseQuestion() {
-		return formatError
+		return miekg.RcodeFormatError
 	}
 	version, ok := q.parseAdditional(additional, tcp)
 	switch {
 	case !ok:
-		return formatError
+		return miekg.RcodeFormatError
 	case version != 0:
-		return badVersion
-	case q.class != classIN, q.qtype == typeAXFR, q.qtype == typeIXFR, q.qtype == typeOPT:
-		return refused
+		return miekg.RcodeBadVers
+	case q.class != miekg.ClassINET, q.qtype == miekg.TypeAXFR, q.qtype == miekg.TypeIXFR, q.qtype == miekg.TypeOPT:
+		return miekg.RcodeRefused
 	}
 	return fine
 }
@@ -173,7 +156,7 @@ func (q *query) parseAdditional(records int, tcp bool) (version uint8, ok bool) 
 		}
 		kind := binary.BigEndian.Uint16(q.msg[at:])
 		size := int(binary.BigEndian.Uint16(q.msg[at+2:]))
-		if kind == typeOPT {
+		if kind == miekg.TypeOPT {
 			if !root || q.edns {
 				return 0, false
 			}
@@ -181,7 +164,7 @@ func (q *query) parseAdditional(records int, tcp bool) (version uint8, ok bool) 
 			q.dnssec = binary.BigEndian.Uint16(q.msg[at+6:])&doBit != 0
 			version = q.msg[at+5]
 			if !tcp {
-				q.limit = min(max(size, minUDP), maxUDP)
+				q.limit = min(max(size, miekg.MinMsgSize), maxUDP)
 			}
 		}
 		if at += 10 + int(binary.BigEndian.Uint16(q.msg[at+8:])); at > len(q.msg) {

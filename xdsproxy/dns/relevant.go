@@ -30,7 +30,7 @@ func keepRelevant(m *miekg.Msg, name string, known bool) {
 // hasAddress reports whether a record leads to an address.
 func hasAddress(rr miekg.RR) bool {
 	switch rr.Header().Rrtype {
-	case typeA, typeAAAA, typeHTTPS, typeSVCB:
+	case miekg.TypeA, miekg.TypeAAAA, miekg.TypeHTTPS, miekg.TypeSVCB:
 		return true
 	}
 	return false

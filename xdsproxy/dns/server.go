@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	miekg "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -171,7 +172,7 @@ func (s *Server) respond(dst []byte, q *query, msg []byte, tcp bool) (reply []by
 	case dropped:
 		s.metrics.refused.WithLabelValues(reasonMalformed).Inc()
 		return nil, nil
-	case formatError:
+	case miekg.RcodeFormatError:
 		s.metrics.refused.WithLabelValues(reasonMalformed).Inc()
 		return refuse(dst, q, code), nil
 	default:

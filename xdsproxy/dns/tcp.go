@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	miekg "github.com/miekg/dns"
+
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
@@ -83,7 +85,7 @@ func (c *tcpConn) send(reply []byte) {
 	if err := c.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
 		return
 	}
-	if err := writeTCP(c, reply); err != nil {
+	if _, err := (&miekg.Conn{Conn: c}).Write(reply); err != nil {
 		_ = c.Close() // the reader ends with it
 	}
 }
