@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // The documents say what the code does:
@@ -18,10 +19,13 @@ import (
 //   - make targets that a document names exist, and CONTRIBUTING.md names all;
 //   - docs/reference/mesh-file.md names every field of the mesh file, and
 //     those of MeshConfig that have an effect;
-//   - ARCHITECTURE.md stays short enough to be read;
+//   - ARCHITECTURE.md and the pages for users stay short enough to be read;
 //   - the commands of the pages for users work (docs_run_test.go).
 
-const maxArchitecture = 320 // lines
+const (
+	maxArchitecture = 320    // lines
+	maxWords        = 12_000 // of the README and docs, written by hand
+)
 
 func document(t *testing.T, elem ...string) string {
 	t.Helper()
@@ -89,5 +93,25 @@ func TestArchitectureIsShort(t *testing.T) {
 	t.Parallel()
 	if n := strings.Count(document(t, "ARCHITECTURE.md"), "\n"); n > maxArchitecture {
 		t.Errorf("ARCHITECTURE.md has %d lines, more than %d", n, maxArchitecture)
+	}
+}
+
+// TestDocumentWords counts the words of the pages for users: what has a letter,
+// outside of code blocks and of what is generated.
+func TestDocumentWords(t *testing.T) {
+	t.Parallel()
+	words := 0
+	for _, file := range walk(t, ".md") {
+		if file != "README.md" && !below(file, "docs") {
+			continue
+		}
+		for word := range strings.FieldsSeq(fencedBlock.ReplaceAllString(byHand(document(t, file)), "")) {
+			if strings.ContainsFunc(word, unicode.IsLetter) {
+				words++
+			}
+		}
+	}
+	if words < maxWords/2 || words > maxWords {
+		t.Errorf("README.md and docs have %d words written by hand, at most %d are allowed", words, maxWords)
 	}
 }
