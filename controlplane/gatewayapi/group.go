@@ -126,6 +126,7 @@ func (c *converter) writeGroups() {
 		c.add(model.VirtualService, of, &model.Config{
 			Key:         model.Key{Namespace: of.Namespace, Name: fmt.Sprintf("%s%s-%d-%s", of.Name, middle, n, suffix)},
 			Annotations: map[string]string{semanticsAnnotation: "gateway", parentsAnnotation: strings.Join(g.parents, ",")},
+			From:        sourceKeys(g.routes),
 			Spec:        g.virtualService(),
 		})
 	}

@@ -50,17 +50,19 @@ func (c *converter) ingresses() {
 		paths := hosts[host]
 		slices.SortStableFunc(paths, func(a, b ingressPath) int { return ingressPrecedence(a.weight, b.weight) })
 		oldest := slices.MinFunc(paths, func(a, b ingressPath) int { return older(a.from, b.from) }).from
+		var from []*model.Config
 		spec := &networkingv1alpha3.VirtualService{Hosts: []string{host}}
 		for _, p := range paths {
 			if of := c.in.IngressNamespace + "/" + ingressGatewayName(p.from); !slices.Contains(spec.Gateways, of) {
 				spec.Gateways = append(spec.Gateways, of)
 			}
 			spec.Http = append(spec.Http, p.route)
+			from = append(from, p.from)
 		}
 		slices.Sort(spec.Gateways)
 		c.add(model.VirtualService, oldest, &model.Config{
 			Key:         model.Key{Namespace: oldest.Namespace, Name: strings.ReplaceAll(host, ".", "-") + "-" + oldest.Name + "-" + ingressSuffix},
-			Annotations: map[string]string{semanticsAnnotation: "ingress"}, Spec: spec,
+			Annotations: map[string]string{semanticsAnnotation: "ingress"}, From: sourceKeys(from), Spec: spec,
 		})
 	}
 }

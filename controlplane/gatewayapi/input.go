@@ -172,7 +172,17 @@ func older(a, b *model.Config) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// add adds a converted object.
+// sourceKeys returns the keys of objects, sorted, each once.
+func sourceKeys(objects []*model.Config) []model.Key {
+	out := make([]model.Key, 0, len(objects))
+	for _, o := range objects {
+		out = append(out, o.Key)
+	}
+	slices.SortFunc(out, model.Key.Compare)
+	return slices.Compact(out)
+}
+
+// add adds a converted object, which comes from one object unless it says more.
 func (c *converter) add(kind model.Kind, from *model.Config, made *model.Config) {
 	made.Kind = kind
 	made.Created, made.Source, made.Generation = from.Created, from.Source, from.Generation
@@ -182,6 +192,9 @@ func (c *converter) add(kind model.Kind, from *model.Config, made *model.Config)
 		}
 	}
 	c.result.Origin[made.Key] = from.Key
+	if made.From == nil {
+		made.From = []model.Key{from.Key}
+	}
 	c.result.Objects[kind] = append(c.result.Objects[kind], made)
 }
 

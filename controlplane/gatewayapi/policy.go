@@ -88,6 +88,7 @@ func (c *converter) writePolicies() {
 	for _, n := range names {
 		list := c.secured[n]
 		policy := &networkingv1alpha3.TrafficPolicy{}
+		var from []*model.Config
 		for _, p := range list {
 			if status[p.Key] == nil {
 				status[p.Key] = &gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
@@ -97,6 +98,7 @@ func (c *converter) writePolicies() {
 			if p.refused.is() {
 				continue
 			}
+			from = append(from, p.Config)
 			tls := p.settings()
 			if p.section == "" {
 				policy.Tls = tls
@@ -116,6 +118,7 @@ func (c *converter) writePolicies() {
 		c.add(model.DestinationRule, list[0].Config, &model.Config{
 			Key:         model.Key{Namespace: n.namespace, Name: list[0].Name + "-" + n.name + "-" + suffix},
 			Annotations: map[string]string{semanticsAnnotation: "gateway", parentsAnnotation: fmt.Sprintf("BackendTLSPolicy/%s.%s", list[0].Name, n.namespace)},
+			From:        sourceKeys(from),
 			Spec:        &networkingv1alpha3.DestinationRule{Host: list[0].service.Hostname, TrafficPolicy: policy, ExportTo: []string{"*"}},
 		})
 	}

@@ -5,6 +5,7 @@ package gatewayapi
 
 import (
 	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -47,7 +48,7 @@ func (v *View) Update(in Input, change model.Change) model.Change {
 		for i, o := range list {
 			old := v.byKey[o.Key]
 			if old != nil && old.Source == o.Source && old.Created.Equal(o.Created) && maps.Equal(old.Annotations, o.Annotations) &&
-				maps.Equal(old.Labels, o.Labels) && model.SameSpec(old.Spec, o.Spec) {
+				maps.Equal(old.Labels, o.Labels) && slices.Equal(old.From, o.From) && model.SameSpec(old.Spec, o.Spec) {
 				list[i] = old
 			} else {
 				changed[o.Key] = struct{}{}

@@ -56,7 +56,7 @@ func (p *planner) add(l *outboundListener, chain streamChain) {
 		if !c.prefixes[0].IsValid() {
 			c.prefixes = nil
 		}
-		l.chains = append(l.chains, c)
+		l.chains, l.sources = append(l.chains, c), append(l.sources, c.sources...)
 	}
 }
 

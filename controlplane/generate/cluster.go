@@ -20,7 +20,8 @@ import (
 // clusterSource is everything that an outbound cluster is built from.
 type clusterSource struct {
 	cluster.Source
-	// The others are of no value unless Envoy resolves the endpoints.
+	// The others are of no value unless Envoy resolves the endpoints, or what they
+	// speak decides what the cluster does.
 	endpoints *snapshot.EndpointSet
 	peers     *snapshot.PeerAuthentications
 	locality  cluster.Locality
@@ -33,12 +34,24 @@ func (src clusterSource) named() bool {
 	return r == model.ResolutionDNS || r == model.ResolutionDNSRoundRobin
 }
 
+// list are the endpoints that show in the cluster.
+func (src clusterSource) list() []*model.Endpoint {
+	return endpointsOf(src.endpoints, src.Rule, src.Subset, src.Port.Number)
+}
+
+// sources are the objects behind the cluster.
+func (src clusterSource) sources() xds.Sources {
+	from := src.Sources()
+	addEndpoints(&from, src.list(), src.peers)
+	return from
+}
+
 // assignment are the endpoints that Envoy resolves; nil for others.
 func (src clusterSource) assignment(name string) *endpointv3.ClusterLoadAssignment {
 	if !src.named() {
 		return nil
 	}
-	list := endpointsOf(src.endpoints, src.Rule, src.Subset, src.Port.Number)
+	list := src.list()
 	cla := loadAssignment(name, src.Port.Number, list, src.peers)
 	prefer(cla, list, src.Port.Number, src.locality)
 	if src.Service.Resolution == model.ResolutionDNSRoundRobin {
@@ -66,7 +79,8 @@ func (s *scope) source(ref clusterRef) clusterSource {
 		src.endpoints, src.peers = endpointSetOf(s.mesh, ref.service), s.mesh.PeerAuthentications
 		src.locality = ref.locality(s)
 	case src.Resolution() == model.ResolutionPassthrough:
-		src.Secured = allSecured(endpointsOf(endpointSetOf(s.mesh, ref.service), ref.rule, ref.subset, ref.port.Number), s.mesh.PeerAuthentications, ref.port.Number)
+		src.endpoints, src.peers = endpointSetOf(s.mesh, ref.service), s.mesh.PeerAuthentications
+		src.Secured = allSecured(src.list(), src.peers, ref.port.Number)
 	}
 	return src
 }
@@ -90,10 +104,10 @@ func (g *Generator) clusters(s *scope) *xds.Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
 	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
-	return g.sets.get(key, s.mesh.Sequence, sources{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
+	return g.sets.get(key, s.mesh.Sequence, inputs{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
 		all, problems := out.resources, out.problems
 		for _, c := range ingress.clusters(s.mesh.Config) {
-			r, err := g.table.Put(xds.TypeCluster, c.GetName(), c)
+			r, err := g.table.Put(xds.TypeCluster, c.message.GetName(), c.message, c.from)
 			if err != nil {
 				problems = append(problems, envoyconf.Left(s.author(model.Key{}), err))
 				continue
@@ -107,7 +121,7 @@ func (g *Generator) clusters(s *scope) *xds.Set {
 // outboundClusters returns the clusters of all services that a scope sees.
 func (g *Generator) outboundClusters(s *scope) *part {
 	v := g.view(s)
-	from := sources{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config, s.mesh.Denied}
+	from := inputs{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config, s.mesh.Denied}
 	if v.passthrough {
 		from[6] = s.mesh.Endpoints // whether they are secured
 	}
@@ -115,15 +129,17 @@ func (g *Generator) outboundClusters(s *scope) *part {
 		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters)+1)}
 		for _, ref := range v.clusters {
 			src := s.source(ref)
-			if ref.subset == "" && src.named() && len(endpointsOf(src.endpoints, src.Rule, src.Subset, ref.port.Number)) == 0 {
+			if ref.subset == "" && src.named() && len(src.list()) == 0 {
 				p.problems = append(p.problems, withoutNames(ref))
 			}
 			p.add(ref, func() (*xds.Resource, error) {
-				return g.table.Get(src, xds.TypeCluster, ref.name, func() proto.Message { return cluster.Outbound(ref.name, src.Source, src.assignment(ref.name)) })
+				return g.table.Get(src, xds.TypeCluster, ref.name, func() (proto.Message, xds.Sources) {
+					return cluster.Outbound(ref.name, src.Source, src.assignment(ref.name)), src.sources()
+				})
 			})
 		}
 		p.add(clusterRef{}, func() (*xds.Resource, error) {
-			return g.table.Put(xds.TypeCluster, envoyconf.BlackHoleCluster, cluster.BlackHole())
+			return g.table.Put(xds.TypeCluster, envoyconf.BlackHoleCluster, cluster.BlackHole(), nil)
 		})
 		if prev != nil && slices.Equal(prev.resources, p.resources) && slices.Equal(prev.problems, p.problems) {
 			return prev // so that the sets that hold it stay too

@@ -23,6 +23,7 @@ import (
 // endpointSource is everything that the endpoints of a cluster are built from.
 type endpointSource struct {
 	name      string
+	service   model.Key // the object that defines the service
 	port      uint32
 	subset    string
 	rule      *snapshot.DestinationRule
@@ -30,6 +31,26 @@ type endpointSource struct {
 	peers     *snapshot.PeerAuthentications
 	from      viewpoint
 	locality  cluster.Locality
+}
+
+// sources are the objects behind the endpoints.
+func (src endpointSource) sources() xds.Sources {
+	var from xds.Sources
+	from.Add(src.service)
+	from.AddConfigs(src.rule.Objects()...)
+	addEndpoints(&from, src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port)), src.peers)
+	return from
+}
+
+// addEndpoints adds the objects that endpoints come from, and those that take mutual
+// TLS from some of them. Nil peers take it from none.
+func addEndpoints(from *xds.Sources, list []*model.Endpoint, peers *snapshot.PeerAuthentications) {
+	for _, ep := range list {
+		from.Add(ep.EntryKey())
+		if ep.MutualTLS && !secured(ep, peers) {
+			from.AddConfigs(peers.Of(ep.Namespace, ep.Labels)...)
+		}
+	}
 }
 
 // list returns the endpoints as they are sent: with peers, which say whether they
@@ -49,7 +70,7 @@ func (g *Generator) endpoints(s *scope) *xds.Set {
 	at := viewpointOf(s)
 	key := setKey{typeURL: xds.TypeEndpoint, outbound: s.outbound}
 	key.outbound.rules += at.String()
-	from := sources{v, s.mesh.Endpoints, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Networks, s.mesh.Config}
+	from := inputs{v, s.mesh.Endpoints, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Networks, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters))}
 		for _, ref := range v.clusters {
@@ -57,17 +78,17 @@ func (g *Generator) endpoints(s *scope) *xds.Set {
 				continue
 			}
 			src := endpointSource{
-				name: ref.name, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
+				name: ref.name, service: ref.service.Source, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
 				endpoints: endpointSetOf(s.mesh, ref.service), peers: s.mesh.PeerAuthentications,
 				locality: ref.locality(s),
 			}
 			src.from = at.of(s, ref, src.endpoints)
 			p.add(ref, func() (*xds.Resource, error) {
-				return g.table.Get(src, xds.TypeEndpoint, ref.name, func() proto.Message {
+				return g.table.Get(src, xds.TypeEndpoint, ref.name, func() (proto.Message, xds.Sources) {
 					list, peers := src.list()
 					cla := loadAssignment(ref.name, src.port, list, peers)
 					prefer(cla, list, src.port, src.locality)
-					return cla
+					return cla, src.sources()
 				})
 			})
 		}

@@ -30,12 +30,16 @@ func (g *Generator) extensions(s *scope) *xds.Set {
 	if old {
 		key.plugins += "old"
 	}
-	return g.sets.get(key, s.mesh.Sequence, sources{s.mesh.WasmPlugins}, func(prev *xds.Set) *xds.Set {
+	return g.sets.get(key, s.mesh.Sequence, inputs{s.mesh.WasmPlugins}, func(prev *xds.Set) *xds.Set {
 		p := &part{}
 		for _, plugin := range s.plugins.List {
 			config, problems := extension.Config(plugin, old)
 			p.problems = append(p.problems, problems...)
-			r, err := g.table.Get(extensionSource{plugin, old}, xds.TypeExtension, plugin.Name, func() proto.Message { return config })
+			r, err := g.table.Get(extensionSource{plugin, old}, xds.TypeExtension, plugin.Name, func() (proto.Message, xds.Sources) {
+				var from xds.Sources
+				from.AddConfigs(plugin.Config)
+				return config, from
+			})
 			if err != nil {
 				left := envoyconf.Left(plugin.Config.Key, err)
 				left.Source = plugin.Config.Source

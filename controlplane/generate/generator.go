@@ -56,8 +56,9 @@ type setKey struct {
 	route     routeKey
 	inbound   inboundKey
 	router    routerKey
-	plugins   string // which WasmPlugins, and where they stand
-	settings  string // of the proxy alone
+	unknown   model.Key // see [scope.unknownBy]
+	plugins   string    // which WasmPlugins, and where they stand
+	settings  string    // of the proxy alone
 }
 
 // New makes a Generator that remembers nothing yet.
@@ -107,14 +108,14 @@ func (g *Generator) deniedIn(mesh *snapshot.Mesh) *envoyconf.Denied {
 	if mesh.Denied.Len() == 0 {
 		return nil
 	}
-	return g.denied.get(struct{}{}, mesh.Sequence, sources{mesh.Denied, mesh.Config}, func(*envoyconf.Denied) *envoyconf.Denied {
+	return g.denied.get(struct{}{}, mesh.Sequence, inputs{mesh.Denied, mesh.Config}, func(*envoyconf.Denied) *envoyconf.Denied {
 		return envoyconf.NewDenied(mesh.Denied, mesh.Config)
 	})
 }
 
 // view returns what the proxies of the scope see.
 func (g *Generator) view(s *scope) *view {
-	return g.views.get(s.outbound, s.mesh.Sequence, sources{s.mesh.Services, s.mesh.DestinationRules}, func(*view) *view {
+	return g.views.get(s.outbound, s.mesh.Sequence, inputs{s.mesh.Services, s.mesh.DestinationRules}, func(*view) *view {
 		return newView(s)
 	})
 }

@@ -18,19 +18,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // transparentMark is the mark of packets to the application whose sender is the
 // caller: the rules of TPROXY lead the answers back by it.
 const transparentMark = 1337
 
-// inboundListener takes the connections to one port of the workload.
-func inboundListener(s *scope, e ingressEntry) *listenerv3.Listener {
+// listener takes the connections to one port of the workload.
+func (in *ingress) listener(e ingressEntry) ownListener {
+	s, from := in.scope, slices.Concat(e.from, in.peers)
 	l := &listenerv3.Listener{
 		Name:             e.bind + "_" + envoyconf.Number(e.port),
 		Address:          envoyconf.SocketAddress(e.bind, e.port),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
-		FilterChains:     inboundChains(s, e),
+		FilterChains:     inboundChains(s, e, &from),
 	}
 	if path, ok := envoyconf.UnixPath(e.bind); ok {
 		l.Name, l.Address = path, envoyconf.PipeAddress(path)
@@ -44,19 +46,22 @@ func inboundListener(s *scope, e ingressEntry) *listenerv3.Listener {
 	if len(l.ListenerFilters) > 0 {
 		s.detection(l)
 	}
-	return l
+	return ownListener{l, from}
 }
 
 // virtual takes all that is sent to the workload: to ports that are known, and
 // to others, which are handed on as they were dialled.
-func (in *ingress) virtual() *listenerv3.Listener {
-	s := in.scope
+func (in *ingress) virtual() ownListener {
+	s, from := in.scope, slices.Clone(in.peers)
 	port := cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort)
 	l := &listenerv3.Listener{Name: "virtualInbound", TrafficDirection: corev3.TrafficDirection_INBOUND}
 	s.wildcard(l, port)
 	l.FilterChains = append(l.FilterChains, blackHoleChain("virtualInbound-blackhole", port, s))
 	for _, f := range in.fallback {
-		l.FilterChains = append(l.FilterChains, in.passthrough(f)...)
+		l.FilterChains = append(l.FilterChains, in.passthrough(f, &from)...)
+	}
+	if len(in.refused) > 0 {
+		from.AddConfigs(in.sidecar().Config)
 	}
 	for _, port := range in.refused {
 		l.FilterChains = append(l.FilterChains, blackHoleChain(listenerName(familiesOf(s.proxy).wildcards()[0], port), port, s))
@@ -69,7 +74,8 @@ func (in *ingress) virtual() *listenerv3.Listener {
 		if !e.protocol.Sniffed() {
 			declared = append(declared, e.port)
 		}
-		for _, chain := range inboundChains(s, e) {
+		from = append(from, e.from...)
+		for _, chain := range inboundChains(s, e, &from) {
 			atPort(chain, e.port)
 			chain.Name = listenerName(familiesOf(s.proxy).wildcards()[0], e.port)
 			l.FilterChains = append(l.FilterChains, chain)
@@ -84,7 +90,7 @@ func (in *ingress) virtual() *listenerv3.Listener {
 	http.FilterDisabled = toPorts(declared)
 	l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector(), http)
 	s.detection(l)
-	return l
+	return ownListener{l, from}
 }
 
 // toPorts matches connections to some ports; nil matches none.
@@ -115,11 +121,11 @@ func atPort(chain *listenerv3.FilterChain, port uint32) {
 }
 
 // passthrough are the chains for ports that no entry has.
-func (in *ingress) passthrough(f portMode) []*listenerv3.FilterChain {
+func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.FilterChain {
 	s := in.scope
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
-		to := inboundTarget{port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
+		to := inboundTarget{from: from, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
 		if wildcard == "::" {
 			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
 		}
@@ -157,12 +163,14 @@ type inboundTarget struct {
 	servicePort uint32
 	// grpcWeb is true if browsers call the application by gRPC-Web.
 	grpcWeb bool
+	// from receives the objects that the chains come from.
+	from *xds.Sources
 }
 
 // inboundChains are the filter chains of a port, by mutual TLS mode.
-func inboundChains(s *scope, e ingressEntry) []*listenerv3.FilterChain {
+func inboundChains(s *scope, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
+		from: from, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
 		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
@@ -253,7 +261,7 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 // filters lead the connections to the application.
 func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
 	if http {
-		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port), GRPCWeb: to.grpcWeb})
+		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}

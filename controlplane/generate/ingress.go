@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // ingress is how traffic reaches the workload of a proxy.
@@ -35,6 +36,8 @@ type ingress struct {
 	// refused are ports to which nothing is let through.
 	refused  []uint32
 	problems []model.Problem
+	// peers are the objects that say which connections the workload takes.
+	peers xds.Sources
 }
 
 // portMode is the mutual TLS mode of a port.
@@ -67,6 +70,8 @@ type ingressEntry struct {
 	pool *networkingv1alpha3.ConnectionPoolSettings
 	// service is the one that is reached here; nil for ports that a Sidecar names.
 	service *model.Service
+	// from are the objects that say so: the Sidecar, or services.
+	from xds.Sources
 }
 
 // statName is a part of the names of counters.
@@ -82,6 +87,7 @@ func (e ingressEntry) statName(s *scope) string {
 // traffic is redirected.
 func ingressOf(s *scope) *ingress {
 	in := &ingress{scope: s}
+	in.peers.AddConfigs(s.mesh.PeerAuthentications.Of(s.proxy.Namespace, s.proxy.OwnLabels())...)
 	if len(s.sidecar.Ingress()) > 0 {
 		in.named()
 	} else if s.intercepts() {
@@ -165,8 +171,10 @@ func (in *ingress) named() {
 		if _, unix := envoyconf.UnixPath(bind); !unix && !envoyconf.IsIP(bind) {
 			continue
 		}
+		var from xds.Sources
+		from.AddConfigs(s.sidecar.Config)
 		in.entries = append(in.entries, ingressEntry{
-			bind: bind, port: port, target: target, bound: bound,
+			from: from, bind: bind, port: port, target: target, bound: bound,
 			protocol: model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName())),
 			mode:     in.mode(port),
 			tls:      tls, pool: l.GetConnectionPool(),
@@ -198,12 +206,14 @@ func (in *ingress) served() {
 			port: port, protocol: i.Service.Ports[at].Protocol, mode: in.mode(port),
 			host: i.Service.Hostname, servicePort: i.Endpoint.ServicePort, service: i.Service,
 		}
+		e.from.Add(i.Service.Source)
 		same := slices.IndexFunc(in.entries, func(o ingressEntry) bool { return o.port == port })
 		if same < 0 {
 			in.entries = append(in.entries, e)
 			continue
 		}
 		first := &in.entries[same]
+		first.from.Add(i.Service.Source)
 		switch {
 		case first.protocol == e.protocol:
 		case first.protocol.IsHTTP() && e.protocol.IsHTTP():
@@ -264,7 +274,7 @@ func (in *ingress) clusterKey() inboundKey {
 		key.address = in.scope.proxy.IPs[0]
 	}
 	for _, e := range in.entries {
-		key.modes += fmt.Sprintf(";%d/%s/%t/%d/%q", e.port, e.protocol, e.mixed, e.servicePort, e.host)
+		key.modes += fmt.Sprintf(";%d/%s/%t/%d/%q/%s", e.port, e.protocol, e.mixed, e.servicePort, e.host, e.from)
 	}
 	return key
 }
@@ -296,9 +306,9 @@ func (in *ingress) listenerKey() inboundKey {
 		if e.bound {
 			key.address += "," + s.proxy.IPs[0]
 		}
-		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q", e.mode, e.port, e.servicePort, e.protocol, e.host)
+		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from)
 	}
-	key.modes += fmt.Sprint(in.refused)
+	key.modes += fmt.Sprint(in.refused, in.peers)
 	for _, f := range in.fallback {
 		key.modes += fmt.Sprintf(";%d/%d", f.mode, f.port)
 	}
@@ -309,41 +319,59 @@ func (in *ingress) listenerKey() inboundKey {
 }
 
 // policy is what holds for connections to the application: what the Sidecar says
-// of the port, then of all, then the rule of the service.
-func (in *ingress) policy(e ingressEntry) cluster.Policy {
+// of the port, then of all, then the rule of the service. The object is added to
+// from.
+func (in *ingress) policy(e ingressEntry, from *xds.Sources) cluster.Policy {
 	s := in.scope
 	pool := cmp.Or(e.pool, s.sidecar.InboundPool())
-	if e.service == nil {
+	if pool != nil {
+		from.AddConfigs(s.sidecar.Config)
+	}
+	if pool != nil || e.service == nil {
 		return cluster.InboundPolicy(pool, nil, e.port)
 	}
-	return cluster.InboundPolicy(pool, s.mesh.DestinationRules.For(e.service.ServiceKey, s.proxy.Namespace, s.proxy.Labels), e.servicePort)
+	rule := s.mesh.DestinationRules.For(e.service.ServiceKey, s.proxy.Namespace, s.proxy.Labels)
+	policy := cluster.InboundPolicy(nil, rule, e.servicePort)
+	if policy.Pool != nil {
+		from.AddConfigs(rule.Objects()...)
+	}
+	return policy
+}
+
+// inboundCluster is a cluster, and the objects that it comes from.
+type inboundCluster struct {
+	message *clusterv3.Cluster
+	from    xds.Sources
 }
 
 // clusters lead from the inbound listeners to the application, and to wherever
 // redirected traffic was going.
-func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []*clusterv3.Cluster {
-	out := make([]*clusterv3.Cluster, 0, len(in.entries)+3)
+func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
+	out := make([]inboundCluster, 0, len(in.entries)+3)
+	add := func(c *clusterv3.Cluster, from xds.Sources) { out = append(out, inboundCluster{c, from}) }
 	family := familiesOf(in.scope.proxy)
 	for _, e := range in.entries {
 		name, protocol := envoyconf.InboundName(e.port), e.protocol
 		if e.mixed {
 			protocol = model.ProtocolUnsupported
 		}
-		own := in.policy(e)
+		from := slices.Clone(e.from)
+		own := in.policy(e, &from)
 		if e.target == nil {
-			out = append(out, cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh, own))
+			add(cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh, own), from)
 		} else {
-			out = append(out, cluster.Inbound(name, e.target, protocol, mesh, own))
+			add(cluster.Inbound(name, e.target, protocol, mesh, own), from)
 		}
 	}
 	if !in.scope.intercepts() {
 		return out
 	}
 	if family.four || !family.six {
-		out = append(out, cluster.InboundPassthrough(false, mesh))
+		add(cluster.InboundPassthrough(false, mesh), nil)
 	}
 	if family.six {
-		out = append(out, cluster.InboundPassthrough(true, mesh))
+		add(cluster.InboundPassthrough(true, mesh), nil)
 	}
-	return append(out, cluster.Passthrough(mesh))
+	add(cluster.Passthrough(mesh), nil)
+	return out
 }

@@ -19,12 +19,12 @@ import (
 // listeners gives the LDS resources of a proxy.
 func (g *Generator) listeners(s *scope) *xds.Set {
 	in, out := ingressOf(s), g.planOf(s)
-	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), plugins: s.plugins.Key, settings: s.settings.String()}
+	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), unknown: s.unknownBy(), plugins: s.plugins.Key, settings: s.settings.String()}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
 		key.inbound.own = out.own
 	}
-	return g.sets.get(key, s.mesh.Sequence, sources{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
+	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
 		own := in.listeners()
 		if s.intercepts() {
 			own = append(own, s.virtualOutbound())
@@ -34,16 +34,22 @@ func (g *Generator) listeners(s *scope) *xds.Set {
 	})
 }
 
+// ownListener is a listener of one proxy, and the objects that it comes from.
+type ownListener struct {
+	message *listenerv3.Listener
+	from    xds.Sources
+}
+
 // listeners are those through which the workload is reached, and the HTTP proxy.
-func (in *ingress) listeners() []*listenerv3.Listener {
+func (in *ingress) listeners() []ownListener {
 	s := in.scope
-	var out []*listenerv3.Listener
+	var out []ownListener
 	if port := httpProxyPort(s); port != 0 {
 		out = append(out, httpProxyListener(s, port))
 	}
 	for _, e := range in.entries {
 		if e.bound {
-			out = append(out, inboundListener(s, e))
+			out = append(out, in.listener(e))
 		}
 	}
 	if s.intercepts() {
@@ -69,15 +75,16 @@ func httpProxyAddress(s *scope) string {
 	return "127.0.0.1"
 }
 
-func httpProxyListener(s *scope, port uint32) *listenerv3.Listener {
+func httpProxyListener(s *scope, port uint32) ownListener {
+	var from xds.Sources
 	address := httpProxyAddress(s)
 	name := address + "_" + envoyconf.Number(port)
-	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port)})
+	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port, &from)})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
-	return &listenerv3.Listener{
+	return ownListener{from: from, message: &listenerv3.Listener{
 		Name:             name,
 		Address:          envoyconf.SocketAddress(address, port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}}},
-	}
+	}}
 }

@@ -18,11 +18,11 @@ const (
 	maxScopes = 20_000
 )
 
-// sources are the parts of a snapshot that a result was made of, compared by
+// inputs are the parts of a snapshot that a result was made of, compared by
 // pointer.
-type sources [7]any
+type inputs [7]any
 
-// memo remembers one result for each key and rebuilds it when its sources
+// memo remembers one result for each key and rebuilds it when its inputs
 // changed. It is safe for concurrent use; concurrent callers of one key wait
 // for one build.
 type memo[K comparable, V any] struct {
@@ -35,14 +35,14 @@ type memo[K comparable, V any] struct {
 type memoEntry[V any] struct {
 	mu    sync.Mutex // guards value, from and at; held while building
 	value V
-	from  sources
+	from  inputs
 	at    uint64 // sequence of the snapshot of value; 0 means not built yet
 	used  uint64 // guarded by memo.mu
 }
 
 // get returns the result of a key for the snapshot with this sequence. The build
 // receives the result that it replaces.
-func (m *memo[K, V]) get(key K, sequence uint64, from sources, build func(prev V) V) V {
+func (m *memo[K, V]) get(key K, sequence uint64, from inputs, build func(prev V) V) V {
 	e := m.entry(key, sequence)
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -19,7 +19,7 @@ func TestFullMemoDropsTheOldest(t *testing.T) {
 	t.Parallel()
 	var m memo[int, int]
 	builds := 0
-	get := func(key int) { m.get(key, 1, sources{}, func(int) int { builds++; return key }) }
+	get := func(key int) { m.get(key, 1, inputs{}, func(int) int { builds++; return key }) }
 	for key := range maxScopes {
 		get(key)
 	}
@@ -45,7 +45,7 @@ func TestFullMemoDropsTheOldest(t *testing.T) {
 func TestMemoDropsWhatNobodyRequests(t *testing.T) {
 	t.Parallel()
 	var m memo[string, int]
-	get := func(key string, sequence uint64) { m.get(key, sequence, sources{}, func(int) int { return 0 }) }
+	get := func(key string, sequence uint64) { m.get(key, sequence, inputs{}, func(int) int { return 0 }) }
 	get("unused", 1)
 	for sequence := uint64(1); sequence <= keepSnapshots+1; sequence++ {
 		get("used", sequence)

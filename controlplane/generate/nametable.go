@@ -30,7 +30,7 @@ const nameTableName = "name-table"
 // answers for. Names without an address are left out, and are asked elsewhere.
 func (g *Generator) nameTable(s *scope) *xds.Set {
 	v := g.view(s)
-	from := sources{v}
+	from := inputs{v}
 	if v.headless {
 		from[1] = s.mesh.Endpoints // changes often, and matters to nobody else
 	}

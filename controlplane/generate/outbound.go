@@ -18,6 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // The ports that redirected traffic arrives at unless the mesh says otherwise.
@@ -48,6 +50,15 @@ func (s *scope) unknownTraffic() string {
 	return cluster.PassthroughName
 }
 
+// unknownBy names the Sidecar that says what becomes of unknown traffic; empty if
+// the mesh says so, or nobody does.
+func (s *scope) unknownBy() model.Key {
+	if !s.intercepts() || s.sidecar.OutboundPolicy() == nil {
+		return model.Key{}
+	}
+	return s.sidecar.Config.Key
+}
+
 // unknownKey is equal for proxies that treat unknown traffic in the same way.
 func (s *scope) unknownKey() string {
 	if !s.intercepts() {
@@ -73,7 +84,9 @@ func listenerName(address string, port uint32) string {
 	return address + "_" + envoyconf.Number(port)
 }
 
-func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
+// outboundListener makes a listener of the plan; its objects are added to from.
+func (s *scope) outboundListener(in *outboundListener, from *xds.Sources) *listenerv3.Listener {
+	*from = append(*from, in.sources...)
 	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
 	path, unix := envoyconf.UnixPath(in.bind)
 	switch {
@@ -101,7 +114,7 @@ func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 		l.FilterChains = append(l.FilterChains, chain)
 	}
 	if in.routes != "" {
-		http := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{s.outboundHTTP(in, l.Name)}}
+		http := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{s.outboundHTTP(in, l.Name, from)}}
 		if in.bound && len(in.chains) == 0 {
 			l.FilterChains = append(l.FilterChains, http) // nothing else can come here
 			return l
@@ -119,6 +132,7 @@ func (s *scope) outboundListener(in *outboundListener) *listenerv3.Listener {
 		}
 	}
 	if whole == nil && !in.bound {
+		from.Add(s.unknownBy())
 		whole = &listenerv3.FilterChain{
 			Name:    "PassthroughFilterChain",
 			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: s.unknownTraffic(), Targets: []envoyconf.Target{{Cluster: s.unknownTraffic(), Weight: 1}}})},
@@ -159,9 +173,9 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 }
 
 // outboundHTTP is the filter for the requests of a listener.
-func (s *scope) outboundHTTP(in *outboundListener, name string) *listenerv3.Filter {
+func (s *scope) outboundHTTP(in *outboundListener, name string, from *xds.Sources) *listenerv3.Filter {
 	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{
-		Plugins: s.plugins.HTTP(extension.Client, in.port), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
+		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: s.routesName(in)}}
 	return envoyconf.HTTPFilter(hcm)
@@ -169,7 +183,9 @@ func (s *scope) outboundHTTP(in *outboundListener, name string) *listenerv3.Filt
 
 // virtualOutbound takes what the application sends anywhere, and gives it to
 // the listener for where it was going.
-func (s *scope) virtualOutbound() *listenerv3.Listener {
+func (s *scope) virtualOutbound() ownListener {
+	var from xds.Sources
+	from.Add(s.unknownBy())
 	port := cmpPort(s.mesh.Config.GetProxyListenPort(), outboundPort)
 	to := s.unknownTraffic()
 	l := &listenerv3.Listener{
@@ -183,7 +199,7 @@ func (s *scope) virtualOutbound() *listenerv3.Listener {
 		},
 	}
 	s.wildcard(l, port)
-	return l
+	return ownListener{l, from}
 }
 
 // blackHoleChain ends connections to the proxy's own port: handed on they would

@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // plan are the outbound listeners of a scope before they are messages: the
@@ -67,6 +68,8 @@ type outboundListener struct {
 	taken  map[streamMatch]int // chains by what they match
 	// from is the object that the listener is for, the first one of several.
 	from model.Key
+	// sources are all objects that show in it, but for plugins.
+	sources xds.Sources
 }
 
 // anyAddress stands for all addresses.
@@ -82,6 +85,8 @@ type streamChain struct {
 	// detect is true if requests to these addresses are looked for.
 	detect bool
 	from   model.Key
+	// sources are the objects that it comes from, beside the service.
+	sources xds.Sources
 }
 
 // planner makes the plan of a scope.
@@ -107,7 +112,7 @@ func (g *Generator) planOf(s *scope) *plan {
 	if !s.intercepts() && !explicit {
 		return &noPlan
 	}
-	from := sources{v, s.mesh.VirtualServices, nil, s.mesh.DestinationRules}
+	from := inputs{v, s.mesh.VirtualServices, nil, s.mesh.DestinationRules}
 	if explicit {
 		// Of others only what they import counts, which the scope holds: two of
 		// equal imports share a plan.
@@ -217,6 +222,7 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	}
 	l := p.at(bind, number, svc)
 	l.bound, l.locked = bound, true
+	l.sources.AddConfigs(p.sidecar.Config)
 	protocol := model.ParseProtocol(cmp.Or(e.spec.GetPort().GetProtocol(), e.spec.GetPort().GetName()))
 	routes := envoyconf.Number(number)
 	if unix {
@@ -265,6 +271,9 @@ func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
 	for _, address := range single {
 		p.stream4(address, svc, port, nil)
 	}
+	if svc.Headless {
+		p.endpointsOf(svc, port)
+	}
 	if len(ranges) > 0 || len(single) == 0 {
 		p.stream4(anyAddress, svc, port, ranges)
 	}
@@ -309,12 +318,23 @@ func (p *planner) headless(svc *model.Service, port model.Port, own string) []st
 	return out
 }
 
+// endpointsOf adds the objects behind the endpoints of a headless service to the
+// listeners of their addresses.
+func (p *planner) endpointsOf(svc *model.Service, port model.Port) {
+	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
+		if l := p.byKey[listenerKey{ep.Address, port.Number}]; l != nil && !l.locked {
+			l.sources.Add(ep.EntryKey())
+		}
+	}
+}
+
 // at returns the listener of an address and port, a new one if there is none.
 func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundListener {
 	key := listenerKey{bind, port}
 	if p.byKey[key] == nil {
 		p.byKey[key] = &outboundListener{bind: bind, port: port, from: svc.Source, taken: make(map[streamMatch]int)}
 	}
+	p.byKey[key].sources.Add(svc.Source)
 	return p.byKey[key]
 }
 

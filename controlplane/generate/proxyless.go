@@ -34,22 +34,22 @@ func (g *Generator) proxyless(s *scope, typeURL string) *xds.Set {
 	case xds.TypeListener:
 		servers := serversOf(s)
 		key.route, key.inbound = s.routeKey(), serversKey(servers)
-		return g.sets.get(key, mesh.Sequence, sources{v, mesh.VirtualServices, mesh.Config, mesh.Denied}, func(prev *xds.Set) *xds.Set {
+		return g.sets.get(key, mesh.Sequence, inputs{v, mesh.VirtualServices, mesh.Config, mesh.Denied}, func(prev *xds.Set) *xds.Set {
 			p := g.proxylessListeners(s)
 			g.serverListeners(p, s, servers)
 			return xds.NewSet(prev, p.resources, p.problems)
 		})
 	case xds.TypeRoute:
 		key.route = s.routeKey()
-		from := sources{v, mesh.VirtualServices, mesh.DestinationRules, mesh.Config}
+		from := inputs{v, mesh.VirtualServices, mesh.DestinationRules, mesh.Config}
 		return g.sets.get(key, mesh.Sequence, from, func(prev *xds.Set) *xds.Set { return g.proxylessRoutes(s, prev) })
 	case xds.TypeCluster:
-		from := sources{v, mesh.Accounts, mesh.NamedEndpoints, mesh.Config, mesh.Denied}
+		from := inputs{v, mesh.Accounts, mesh.NamedEndpoints, mesh.Config, mesh.Denied}
 		return g.sets.get(key, mesh.Sequence, from, func(prev *xds.Set) *xds.Set { return g.proxylessClusters(s, prev) })
 	case xds.TypeEndpoint:
 		at := viewpointOf(s)
 		key.outbound.rules += at.String()
-		from := sources{v, mesh.Endpoints, mesh.NamedEndpoints, mesh.Networks, mesh.Config}
+		from := inputs{v, mesh.Endpoints, mesh.NamedEndpoints, mesh.Networks, mesh.Config}
 		return g.sets.get(key, mesh.Sequence, from, func(prev *xds.Set) *xds.Set { return g.proxylessEndpoints(s, at, prev) })
 	}
 	return g.empty
@@ -77,11 +77,22 @@ func (g *Generator) proxylessListeners(s *scope) *part {
 	p := &part{}
 	for _, h := range hosts {
 		for _, name := range h.domains {
-			r, err := g.table.Put(xds.TypeListener, name, apiListener(name, envoyconf.OutboundName(h.Port, "", h.Name)))
+			r, err := g.table.Put(xds.TypeListener, name, apiListener(name, envoyconf.OutboundName(h.Port, "", h.Name)), h.named())
 			p.take(h, r, err)
 		}
 	}
 	return p
+}
+
+// named is the object because of which the host is known.
+func (h *virtualHost) named() xds.Sources {
+	var from xds.Sources
+	if h.Service != nil {
+		from.Add(h.Service.Source)
+	} else {
+		from.AddConfigs(h.Rules.Config)
+	}
+	return from
 }
 
 // take appends a resource, or the problem of the object behind a host.

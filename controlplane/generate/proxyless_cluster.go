@@ -51,7 +51,7 @@ func (g *Generator) proxylessClusters(s *scope, prev *xds.Set) *xds.Set {
 		}
 		for _, c := range src.members(ref.name) {
 			p.add(ref, func() (*xds.Resource, error) {
-				return g.table.Get(memberKey{src, c.GetName()}, xds.TypeCluster, c.GetName(), func() proto.Message { return src.build(c) })
+				return g.table.Get(memberKey{src, c.GetName()}, xds.TypeCluster, c.GetName(), func() (proto.Message, xds.Sources) { return src.build(c), src.sources() })
 			})
 		}
 	}
@@ -215,7 +215,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *xds.Set) *x
 			continue
 		}
 		src := proxylessEndpointSource{endpointSource{
-			name: ref.name, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
+			name: ref.name, service: ref.service.Source, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
 			endpoints: endpointSetOf(s.mesh, ref.service), locality: ref.locality(s),
 		}}
 		if ref.found.ByName() {
@@ -229,7 +229,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *xds.Set) *x
 		// gRPC does not send: what is behind one is out of reach.
 		src.from.secure = false
 		p.add(ref, func() (*xds.Resource, error) {
-			return g.table.Get(src, xds.TypeEndpoint, ref.name, func() proto.Message {
+			return g.table.Get(src, xds.TypeEndpoint, ref.name, func() (proto.Message, xds.Sources) {
 				list := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port))
 				if src.from.networks != nil {
 					list = src.from.route(list, src.port, nil)
@@ -237,7 +237,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *xds.Set) *x
 				list = dialed(onlyIP(list), src.port)
 				cla := loadAssignment(ref.name, src.port, list, nil)
 				prefer(cla, list, src.port, src.locality)
-				return cla
+				return cla, src.sources()
 			})
 		})
 	}

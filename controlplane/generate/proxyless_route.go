@@ -24,7 +24,7 @@ func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
 	for _, h := range proxylessHosts(b) {
 		h.domains = []string{"*"} // whoever asks for these routes has dialed the host
 		vh := b.build(h)
-		if vh == nil {
+		if vh.VirtualHost == nil {
 			continue
 		}
 		var routes []*routev3.Route
@@ -33,7 +33,7 @@ func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
 		}
 		vh.Routes = routes
 		name := envoyconf.OutboundName(h.Port, "", h.Name)
-		r, err := g.table.Put(xds.TypeRoute, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}})
+		r, err := g.table.Put(xds.TypeRoute, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh.VirtualHost}}, vh.from)
 		p.take(h, r, err)
 	}
 	return xds.NewSet(prev, p.resources, slices.Concat(b.Problems, p.problems))

@@ -39,6 +39,7 @@ type server struct {
 	port uint32
 	// secure is true if callers need mutual TLS of the mesh.
 	secure bool
+	peers  xds.Sources // the objects that say so
 }
 
 // serversOf are the addresses at which the application of a proxyless workload
@@ -46,6 +47,8 @@ type server struct {
 // of. What is no address gets no listener.
 func serversOf(s *scope) []server {
 	var out []server
+	var peers xds.Sources
+	peers.AddConfigs(s.mesh.PeerAuthentications.Of(s.proxy.Namespace, s.proxy.OwnLabels())...)
 	for _, address := range s.proxy.Listens {
 		host, number, err := net.SplitHostPort(address)
 		if err != nil || host == "" || !utf8.ValidString(host) {
@@ -55,7 +58,7 @@ func serversOf(s *scope) []server {
 		if err != nil || port == 0 || envoyconf.HostPort(host, uint32(port)) != address {
 			continue
 		}
-		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port))})
+		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port)), peers: peers})
 	}
 	return out
 }
@@ -79,7 +82,7 @@ func (s *scope) servesSecurely(port uint32) bool {
 func serversKey(servers []server) inboundKey {
 	var key inboundKey
 	for _, at := range servers {
-		key.modes += fmt.Sprintf(";%q/%d/%t", at.host, at.port, at.secure)
+		key.modes += fmt.Sprintf(";%q/%d/%t/%s", at.host, at.port, at.secure, at.peers)
 	}
 	return key
 }
@@ -88,7 +91,7 @@ func serversKey(servers []server) inboundKey {
 func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
 	for _, at := range servers {
 		l := serverListener(at, g.deniedIn(s.mesh))
-		r, err := g.table.Put(xds.TypeListener, l.GetName(), l)
+		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, at.peers)
 		if err != nil {
 			p.problems = append(p.problems, envoyconf.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
 			continue

@@ -20,7 +20,8 @@ import (
 // TestSharedGeneratorEqualsFresh follows random changes with one Generator for
 // many random proxies and with snapshots that keep what did not change. Each
 // proxy gets what a new Generator makes for it alone of a snapshot built anew:
-// nobody receives what belongs to another, or what is of yesterday.
+// nobody receives what belongs to another, or what is of yesterday, and its sources
+// are those of now.
 func TestSharedGeneratorEqualsFresh(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(24) {
@@ -68,8 +69,12 @@ func sharedEqualsFresh(t *testing.T, seed uint64, steps int) {
 func differs(t *testing.T, where string, want, got *xds.Set) {
 	t.Helper()
 	for _, r := range want.Resources {
-		if other := got.Get(r.Name); other == nil || !bytes.Equal(other.Any, r.Any) {
+		other := got.Get(r.Name)
+		switch {
+		case other == nil || !bytes.Equal(other.Any, r.Any):
 			t.Errorf("%s: %s is another:\n%v", where, r.Name, diffText(t, r, other))
+		case !slices.Equal(other.Sources, r.Sources):
+			t.Errorf("%s: %s comes from %v, want %v", where, r.Name, other.Sources, r.Sources)
 		}
 	}
 	for _, r := range got.Resources {

@@ -38,25 +38,28 @@ func (g *Generator) routes(s *scope) *xds.Set {
 	if httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
-	key := setKey{typeURL: xds.TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
-	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
+	key := setKey{typeURL: xds.TypeRoute, vhds: s.proxy.VHDS, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, unknown: s.unknownBy(), settings: s.settings.RouteKey()}
+	from := inputs{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	if s.proxy.VHDS {
 		key.outbound, key.route, key.settings = outboundKey{}, routeKey{}, ""
 		if p != &noPlan {
 			key.outbound, key.route = s.outbound, s.routeKey()
 		}
-		from = sources{p}
+		from = inputs{p}
 	}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		b := g.newRouteBuilder(s, g.view(s))
 		out := &part{}
 		for _, c := range b.configurations(p) {
-			config := c.message(s.proxy.VHDS)
+			config, from := c.message(s.proxy.VHDS), c.services()
 			if !s.proxy.VHDS {
-				config.VirtualHosts = c.hosts()
+				from = nil
+				for _, h := range c.hosts() {
+					config.VirtualHosts, from = append(config.VirtualHosts, h.VirtualHost), append(from, h.from...)
+				}
 				envoyconf.ApplyHosts(config.VirtualHosts, s.settings)
 			}
-			r, err := g.table.Put(xds.TypeRoute, config.GetName(), config)
+			r, err := g.table.Put(xds.TypeRoute, config.GetName(), config, from)
 			if err != nil {
 				out.problems = append(out.problems, envoyconf.Left(model.Key{}, err))
 				if prev != nil {
@@ -78,7 +81,26 @@ type configuration struct {
 	// withPorts is true if the port is a part of the host of requests, and
 	// decides.
 	withPorts bool
-	hosts     func() []*routev3.VirtualHost
+	hosts     func() []madeHost
+	// listener is the one that names the routes; nil for the HTTP proxy.
+	listener *outboundListener
+}
+
+// services are the objects because of which there are the routes.
+func (c configuration) services() xds.Sources {
+	var from xds.Sources
+	if c.listener != nil {
+		for _, svc := range c.listener.services {
+			from.Add(svc.Source)
+		}
+	}
+	return from
+}
+
+// madeHost is a virtual host, and the objects that it comes from.
+type madeHost struct {
+	*routev3.VirtualHost
+	from xds.Sources
 }
 
 // configurations are those of the outbound listeners and of the HTTP proxy.
@@ -94,7 +116,7 @@ func (b *routeBuilder) configurations(p *plan) []configuration {
 			continue
 		}
 		seen[l.routes] = true
-		out = append(out, configuration{name: l.routes, hosts: func() []*routev3.VirtualHost { return b.port(l) }})
+		out = append(out, configuration{name: l.routes, listener: l, hosts: func() []madeHost { return b.port(l) }})
 	}
 	return out
 }
@@ -130,7 +152,7 @@ func (s *scope) routesName(l *outboundListener) string {
 
 // port makes the virtual hosts of an outbound listener: one for each service,
 // and an answer for everything else.
-func (b *routeBuilder) port(l *outboundListener) []*routev3.VirtualHost {
+func (b *routeBuilder) port(l *outboundListener) []madeHost {
 	served := make(map[*model.Service]bool, len(l.services))
 	for _, svc := range l.services {
 		served[svc] = true
@@ -171,12 +193,14 @@ func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
 
 // unknown answers for hosts that nobody knows: it sends the requests to where
 // they were going, or refuses them.
-func (b *routeBuilder) unknown() *routev3.VirtualHost {
+func (b *routeBuilder) unknown() madeHost {
+	var from xds.Sources
+	from.Add(b.scope.unknownBy())
 	to := b.scope.unknownTraffic()
 	if to == envoyconf.BlackHoleCluster {
-		return blockAll()
+		return madeHost{blockAll(), from}
 	}
-	return &routev3.VirtualHost{
+	return madeHost{from: from, VirtualHost: &routev3.VirtualHost{
 		Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
 		Routes: []*routev3.Route{{
 			Name:  "allow_any",
@@ -187,7 +211,7 @@ func (b *routeBuilder) unknown() *routev3.VirtualHost {
 				MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: durationpb.New(0)},
 			}},
 		}},
-	}
+	}}
 }
 
 // routeBuilder makes the routes of one scope.
@@ -213,27 +237,27 @@ type virtualHost struct {
 // httpProxy makes the routes of the HTTP proxy: one virtual host for each
 // service and port, and an answer for everything else; sorted by name, but for
 // that answer.
-func (b *routeBuilder) httpProxy() []*routev3.VirtualHost {
+func (b *routeBuilder) httpProxy() []madeHost {
 	hosts := b.hostsOf(0)
 	claimDomains(hosts, b.scope, true)
-	return b.virtualHosts(hosts, blockAll())
+	return b.virtualHosts(hosts, madeHost{VirtualHost: blockAll()})
 }
 
 // virtualHosts makes the virtual hosts that have a domain, sorted by name, and
 // last the one for everything else.
-func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest *routev3.VirtualHost) []*routev3.VirtualHost {
-	var out []*routev3.VirtualHost
+func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest madeHost) []madeHost {
+	var out []madeHost
 	all := false
 	for _, h := range hosts {
 		if len(h.domains) == 0 {
 			continue
 		}
-		if vh := b.build(h); vh != nil {
+		if vh := b.build(h); vh.VirtualHost != nil {
 			out = append(out, vh)
 			all = all || slices.Contains(h.domains, "*")
 		}
 	}
-	slices.SortFunc(out, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(out, func(x, y madeHost) int { return strings.Compare(x.GetName(), y.GetName()) })
 	if !all {
 		out = append(out, rest)
 	}
@@ -285,8 +309,9 @@ func (b *routeBuilder) servedBy(host string) bool {
 	return slices.ContainsFunc(b.view.services, func(s *model.Service) bool { return strings.HasSuffix(s.Hostname, suffix) })
 }
 
-// build makes a virtual host; nil when no valid one can be made.
-func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
+// build makes a virtual host; one without a message when no valid one can be made.
+func (b *routeBuilder) build(h *virtualHost) madeHost {
+	b.TakeSources() // what was made before
 	vh := &routev3.VirtualHost{Name: envoyconf.HostPort(h.Name, h.Port), Domains: h.domains, IncludeRequestAttemptCount: true}
 	if h.Rules != nil {
 		vh.Routes = b.Routes(&h.Host)
@@ -294,7 +319,7 @@ func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
 	check := route.CheckHost
 	if len(vh.Routes) == 0 {
 		if h.Service == nil {
-			return nil
+			return madeHost{}
 		}
 		vh.Routes = []*routev3.Route{b.Default(&h.Host)}
 		check = (*routev3.VirtualHost).Validate
@@ -312,9 +337,13 @@ func (b *routeBuilder) build(h *virtualHost) *routev3.VirtualHost {
 			object = h.Rules.Config.Key
 		}
 		b.Problems = append(b.Problems, envoyconf.Left(object, err))
-		return nil
+		return madeHost{}
 	}
-	return vh
+	from := b.TakeSources()
+	if h.Service != nil {
+		from.Add(h.Service.Source)
+	}
+	return madeHost{vh, from}
 }
 
 // blockAll answers for hosts that nobody knows.

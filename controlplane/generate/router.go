@@ -76,17 +76,19 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	}
 	targets := r.targets()
 	for _, t := range targets {
-		r.key.targets += fmt.Sprintf("%d=%d,", t.service, t.proxy)
+		r.key.targets += fmt.Sprintf("%d=%d %s,", t.service, t.proxy, t.from)
 	}
 	r.view = g.view(r.scope)
-	r.merged = g.gateways.get(r.key, mesh.Sequence, sources{mesh.Gateways, mesh.Config}, func(*gateway.Merged) *gateway.Merged {
-		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Namespace, proxy.Labels, g.cfg.ScopeGateways), r.key.wildcard, func(port uint32) uint32 {
+	r.merged = g.gateways.get(r.key, mesh.Sequence, inputs{mesh.Gateways, mesh.Config}, func(*gateway.Merged) *gateway.Merged {
+		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Namespace, proxy.Labels, g.cfg.ScopeGateways), r.key.wildcard, func(port uint32) (uint32, xds.Sources) {
 			for _, t := range targets {
 				if t.service == port {
-					return t.proxy
+					var from xds.Sources
+					from.Add(t.from)
+					return t.proxy, from
 				}
 			}
-			return port
+			return port, nil
 		})
 	})
 	return r
@@ -94,7 +96,10 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 
 // targetPort is a port of a service of the gateway, and where the gateway takes
 // what comes for it.
-type targetPort struct{ service, proxy uint32 }
+type targetPort struct {
+	service, proxy uint32
+	from           model.Key // the service
+}
 
 // targets returns the ports that the services of the gateway, those of its own
 // namespace, translate.
@@ -105,7 +110,7 @@ func (r *router) targets() []targetPort {
 		if off || i.Service.Namespace != r.proxy.Namespace || i.Endpoint.Port == 0 || i.Endpoint.Port == i.Endpoint.ServicePort {
 			continue
 		}
-		out = append(out, targetPort{service: i.Endpoint.ServicePort, proxy: i.Endpoint.Port})
+		out = append(out, targetPort{service: i.Endpoint.ServicePort, proxy: i.Endpoint.Port, from: i.Service.Source})
 	}
 	return out
 }
@@ -118,7 +123,9 @@ func (r *router) source() *gateway.Source {
 		Timeout:  r.timeout,
 		Topology: r.settings.GatewayTopology(),
 	}
-	in.Plugins = func(port uint32) envoyconf.Plugins { return r.plugins.HTTP(extension.Client, port) }
+	in.Plugins = func(port uint32, from *xds.Sources) envoyconf.Plugins {
+		return r.plugins.HTTP(extension.Client, port, from)
+	}
 	if r.proxy.VHDS {
 		in.RouteName = func(name string) string { return name + vhdsSuffix }
 	}
@@ -133,7 +140,7 @@ func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Se
 		key.plugins = r.plugins.Key
 		key.settings = r.settings.String()
 	}
-	from := sources{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
+	from := inputs{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	if typeURL == xds.TypeListener {
 		from[5] = r.mesh.Denied
 	}
@@ -145,12 +152,12 @@ func (g *Generator) routerListeners(r *router) *xds.Set {
 		listeners, problems := r.merged.Listeners(r.source())
 		out := &part{problems: slices.Concat(r.merged.Problems, problems)}
 		for _, l := range listeners {
-			if err := envoyconf.ApplyListener(l, r.settings, true); err != nil {
+			if err := envoyconf.ApplyListener(l.Listener, r.settings, true); err != nil {
 				out.problems = append(out.problems, envoyconf.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))
 				continue
 			}
-			g.deniedIn(r.mesh).Guard(l)
-			g.putOrKeep(out, prev, xds.TypeListener, l.GetName(), l)
+			g.deniedIn(r.mesh).Guard(l.Listener)
+			g.putOrKeep(out, prev, xds.TypeListener, l.Listener, l.Sources)
 		}
 		return xds.NewSet(prev, out.resources, out.problems)
 	})
@@ -162,14 +169,14 @@ func (g *Generator) routerRoutes(r *router) *xds.Set {
 		if r.proxy.VHDS {
 			for _, c := range r.merged.Frames(r.source()) {
 				c.Vhds = &routev3.Vhds{ConfigSource: envoyconf.OverADS()}
-				g.putOrKeep(out, prev, xds.TypeRoute, c.GetName(), c)
+				g.putOrKeep(out, prev, xds.TypeRoute, c.RouteConfiguration, c.Sources)
 			}
 			return xds.NewSet(prev, out.resources, out.problems)
 		}
 		configurations, problems := r.merged.Routes(r.source())
 		for _, c := range configurations {
 			envoyconf.ApplyHosts(c.GetVirtualHosts(), r.settings)
-			g.putOrKeep(out, prev, xds.TypeRoute, c.GetName(), c)
+			g.putOrKeep(out, prev, xds.TypeRoute, c.RouteConfiguration, c.Sources)
 		}
 		return xds.NewSet(prev, out.resources, slices.Concat(problems, out.problems))
 	})
@@ -185,23 +192,29 @@ func (g *Generator) routerHosts(r *router) *xds.Set {
 		out := &part{problems: problems}
 		for _, c := range configurations {
 			envoyconf.ApplyHosts(c.GetVirtualHosts(), r.settings)
-			for _, vh := range c.GetVirtualHosts() {
+			for _, vh := range c.Hosts {
 				vh.Name = c.GetName() + "/" + vh.GetName()
-				g.putOrKeep(out, prev, xds.TypeVirtualHost, vh.GetName(), vh)
+				g.putOrKeep(out, prev, xds.TypeVirtualHost, vh.VirtualHost, vh.Sources)
 			}
 		}
 		return xds.NewSet(prev, out.resources, out.problems)
 	})
 }
 
+// named is a message with a name.
+type named interface {
+	proto.Message
+	GetName() string
+}
+
 // putOrKeep adds the resource of a message; where none can be made of it the last
 // good one stays.
-func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL, name string, msg proto.Message) {
-	res, err := g.table.Put(typeURL, name, msg)
+func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL string, msg named, from xds.Sources) {
+	res, err := g.table.Put(typeURL, msg.GetName(), msg, from)
 	if err != nil {
 		out.problems = append(out.problems, envoyconf.Left(model.Key{}, err))
 		if prev != nil {
-			res = prev.Get(name)
+			res = prev.Get(msg.GetName())
 		}
 	}
 	if res != nil {
@@ -214,7 +227,7 @@ func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL, name string, ms
 func (g *Generator) routerClusters(r *router) *xds.Set {
 	outbound := g.outboundClusters(r.scope)
 	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key}
-	from := sources{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
+	from := inputs{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		in := r.source()
 		needed := g.needed(r)
@@ -231,7 +244,7 @@ func (g *Generator) routerClusters(r *router) *xds.Set {
 			if res == nil {
 				continue // there is none that could be secured as its rule says
 			}
-			opaque, err := g.renamed(res, xds.TypeCluster, p.Name, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
+			opaque, err := g.renamed(res, xds.TypeCluster, p, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
 			if err != nil {
 				out.problems = append(out.problems, envoyconf.Left(p.Service.Source, err))
 				continue
@@ -244,12 +257,13 @@ func (g *Generator) routerClusters(r *router) *xds.Set {
 
 // renamedSource is what a resource is made of that is another one with changes.
 type renamedSource struct {
-	from *xds.Resource
-	name string
+	from     *xds.Resource
+	name     string
+	gateways string
 }
 
-// renamed makes of a resource the one of another name.
-func (g *Generator) renamed(from *xds.Resource, typeURL, name string, change func(proto.Message) proto.Message) (*xds.Resource, error) {
+// renamed makes of a resource the one of a passthrough.
+func (g *Generator) renamed(from *xds.Resource, typeURL string, p gateway.Passthrough, change func(proto.Message) proto.Message) (*xds.Resource, error) {
 	packed := &anypb.Any{}
 	if err := proto.Unmarshal(from.Any, packed); err != nil {
 		return nil, fmt.Errorf("read resource %s: %w", from.Name, err)
@@ -258,7 +272,9 @@ func (g *Generator) renamed(from *xds.Resource, typeURL, name string, change fun
 	if err != nil {
 		return nil, fmt.Errorf("read resource %s: %w", from.Name, err)
 	}
-	return g.table.Get(renamedSource{from, name}, typeURL, name, func() proto.Message { return change(msg) })
+	return g.table.Get(renamedSource{from, p.Name, p.Gateways.String()}, typeURL, p.Name, func() (proto.Message, xds.Sources) {
+		return change(msg), slices.Concat(from.Sources, p.Gateways)
+	})
 }
 
 // routerEndpoints returns the endpoints of its clusters: those to which mutual TLS
@@ -266,7 +282,7 @@ func (g *Generator) renamed(from *xds.Resource, typeURL, name string, change fun
 func (g *Generator) routerEndpoints(r *router) *xds.Set {
 	all := g.endpoints(r.scope)
 	key := setKey{typeURL: xds.TypeEndpoint, outbound: r.outbound, router: r.key}
-	from := sources{r.merged, r.view, all, r.mesh.VirtualServices, r.mesh.DestinationRules}
+	from := inputs{r.merged, r.view, all, r.mesh.VirtualServices, r.mesh.DestinationRules}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		needed := g.needed(r)
 		out := &part{problems: slices.Clone(all.Problems)}
@@ -280,7 +296,7 @@ func (g *Generator) routerEndpoints(r *router) *xds.Set {
 			if res == nil {
 				continue // Envoy resolves them
 			}
-			same, err := g.renamed(res, xds.TypeEndpoint, p.Name, func(m proto.Message) proto.Message {
+			same, err := g.renamed(res, xds.TypeEndpoint, p, func(m proto.Message) proto.Message {
 				cla := m.(*endpointv3.ClusterLoadAssignment)
 				cla.ClusterName = p.Name
 				return cla

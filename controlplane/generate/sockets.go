@@ -75,28 +75,31 @@ type plannedKey struct {
 	plan     *plan
 	vhds     bool
 	unknown  string
+	by       model.Key // see [scope.unknownBy]
 	plugins  string
 	settings string
 }
 
 // planned makes the listeners of a plan.
 func (g *Generator) planned(s *scope, p *plan) []madeListener {
-	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.plugins.Key, s.settings.String()}
-	return *g.outgoing.get(key, s.mesh.Sequence, sources{s.mesh.Config, s.mesh.Denied}, func(*[]madeListener) *[]madeListener {
+	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.unknownBy(), s.plugins.Key, s.settings.String()}
+	return *g.outgoing.get(key, s.mesh.Sequence, inputs{s.mesh.Config, s.mesh.Denied}, func(*[]madeListener) *[]madeListener {
 		out := make([]madeListener, 0, len(p.listeners))
 		for _, l := range p.listeners {
-			out = append(out, g.madeOf(s, s.outboundListener(l)))
+			var from xds.Sources
+			message := s.outboundListener(l, &from)
+			out = append(out, g.madeOf(s, ownListener{message, from}))
 		}
 		return &out
 	})
 }
 
 // madeOf makes a resource of a listener.
-func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
-	m := madeListener{sockets: socketsOf(l)}
-	if m.err = envoyconf.ApplyListener(l, s.settings, false); m.err == nil {
-		g.deniedIn(s.mesh).Guard(l)
-		m.resource, m.err = g.table.Put(xds.TypeListener, l.GetName(), l)
+func (g *Generator) madeOf(s *scope, l ownListener) madeListener {
+	m := madeListener{sockets: socketsOf(l.message)}
+	if m.err = envoyconf.ApplyListener(l.message, s.settings, false); m.err == nil {
+		g.deniedIn(s.mesh).Guard(l.message)
+		m.resource, m.err = g.table.Put(xds.TypeListener, l.message.GetName(), l.message, l.from)
 	}
 	return m
 }
@@ -104,7 +107,7 @@ func (g *Generator) madeOf(s *scope, l *listenerv3.Listener) madeListener {
 // apart returns the listeners of a proxy, each at an address of its own, and the
 // problems of those that are left out: those that redirected traffic arrives at
 // stay, then those through which the workload is reached, then those of the plan.
-func (g *Generator) apart(s *scope, p *plan, own []*listenerv3.Listener) *part {
+func (g *Generator) apart(s *scope, p *plan, own []ownListener) *part {
 	taken, out := sockets{}, &part{}
 	for _, wildcard := range []string{"0.0.0.0", "::"} {
 		taken[envoyconf.HostPort(wildcard, readyPort)], taken[envoyconf.HostPort(wildcard, metricsPort)] = true, true
@@ -122,7 +125,7 @@ func (g *Generator) apart(s *scope, p *plan, own []*listenerv3.Listener) *part {
 			out.resources = append(out.resources, m.resource)
 		}
 	}
-	slices.SortStableFunc(own, func(a, b *listenerv3.Listener) int { return redirected(b) - redirected(a) })
+	slices.SortStableFunc(own, func(a, b ownListener) int { return redirected(b.message) - redirected(a.message) })
 	for _, l := range own {
 		put(s.author(model.Key{}), g.madeOf(s, l))
 	}

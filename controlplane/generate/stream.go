@@ -35,8 +35,8 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		chain := streamChain{
 			prefixes: ranges, from: svc.Source,
 			byName: byName, detect: port.Protocol.Sniffed(),
-			stream: p.routes.StreamTo(svc, port.Number),
 		}
+		chain.stream, chain.sources = p.routes.StreamTo(svc, port.Number), p.routes.TakeSources()
 		ok := true
 		if port.Protocol.IsTLS() && l.bind == anyAddress && len(ranges) == 0 {
 			// Nothing but the name tells it from other services on the port.
@@ -129,5 +129,6 @@ func subnets(list []string, otherwise []netip.Prefix) []netip.Prefix {
 func (p *planner) routeTo(chains []streamChain, chain streamChain, vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) []streamChain {
 	chain.from = vs.Config.Key
 	chain.stream, _ = p.routes.Stream(vs, port, dests) // ended is better than what nobody asked for
+	chain.sources = p.routes.TakeSources()
 	return append(chains, chain)
 }

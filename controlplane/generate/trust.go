@@ -20,9 +20,9 @@ func (g *Generator) trust(mesh *snapshot.Mesh) *xds.Set {
 	if mesh.Trust == nil || len(mesh.Trust.PEM) == 0 {
 		return g.empty
 	}
-	return g.sets.get(setKey{typeURL: xds.TypeProxyConfig}, mesh.Sequence, sources{mesh.Trust}, func(prev *xds.Set) *xds.Set {
-		r, err := g.table.Get(mesh.Trust, xds.TypeProxyConfig, trustName, func() proto.Message {
-			return &meshv1alpha1.ProxyConfig{CaCertificatesPem: mesh.Trust.PEM}
+	return g.sets.get(setKey{typeURL: xds.TypeProxyConfig}, mesh.Sequence, inputs{mesh.Trust}, func(prev *xds.Set) *xds.Set {
+		r, err := g.table.Get(mesh.Trust, xds.TypeProxyConfig, trustName, func() (proto.Message, xds.Sources) {
+			return &meshv1alpha1.ProxyConfig{CaCertificatesPem: mesh.Trust.PEM}, nil
 		})
 		if err != nil {
 			return g.empty // PEM is ASCII: it can be marshalled

@@ -4,6 +4,8 @@
 package generate
 
 import (
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -22,17 +24,16 @@ func (g *Generator) virtualHosts(s *scope) *xds.Set {
 	if !s.proxy.VHDS || httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
 	}
-	key := setKey{typeURL: xds.TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, settings: s.settings.RouteKey()}
-	from := sources{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
+	key := setKey{typeURL: xds.TypeVirtualHost, outbound: s.outbound, route: s.routeKey(), inbound: inboundKey{port: httpProxyPort(s), modes: s.unknownKey()}, unknown: s.unknownBy(), settings: s.settings.RouteKey()}
+	from := inputs{p, s.mesh.Services, s.mesh.VirtualServices, s.mesh.DestinationRules, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		b := g.newRouteBuilder(s, g.view(s))
 		var resources []*xds.Resource
 		for _, c := range b.configurations(p) {
-			hosts := c.hosts()
-			envoyconf.ApplyHosts(hosts, s.settings)
-			for _, vh := range hosts {
+			for _, vh := range c.hosts() {
+				envoyconf.ApplyHosts([]*routev3.VirtualHost{vh.VirtualHost}, s.settings)
 				vh.Name = c.fullName(true) + "/" + vh.GetName()
-				r, err := g.table.Put(xds.TypeVirtualHost, vh.GetName(), vh)
+				r, err := g.table.Put(xds.TypeVirtualHost, vh.GetName(), vh.VirtualHost, vh.from)
 				if err == nil {
 					resources = append(resources, r)
 					continue

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -67,6 +68,11 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s/%s/%s", k.Kind, k.Namespace, k.Name)
 }
 
+// Compare orders keys by kind, namespace and name.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
+}
+
 // Config is one user object of the mesh as it was read from a store. What a
 // store returns is shared: nobody may write to it; [Config.Clone] returns a copy
 // that may be changed.
@@ -90,6 +96,9 @@ type Config struct {
 	// Source says where a person finds the object, for example
 	// "config/catalog.yaml:12". Only for messages.
 	Source string
+	// From are the objects that this one was converted from, sorted; nil for one
+	// that a user wrote.
+	From []Key
 	// Spec is the message of the kind: of istio.io/api, for example
 	// *networkingv1alpha3.VirtualService, or a pointer to the struct of
 	// gateway-api or k8s.io/api, for example *gatewayv1.HTTPRouteSpec.
@@ -106,7 +115,7 @@ func (c *Config) Clone() *Config {
 		return nil
 	}
 	out := *c
-	out.Labels, out.Annotations = maps.Clone(c.Labels), maps.Clone(c.Annotations)
+	out.Labels, out.Annotations, out.From = maps.Clone(c.Labels), maps.Clone(c.Annotations), slices.Clone(c.From)
 	out.Spec, out.Status = CloneSpec(c.Spec), CloneSpec(c.Status)
 	return &out
 }

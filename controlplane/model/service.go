@@ -223,8 +223,10 @@ type Endpoint struct {
 	// empty ServiceAccount means that no identity is expected.
 	Namespace      string
 	ServiceAccount string
-	// Workload is the name of the workload, for display.
+	// Workload is the name of the workload: of a WorkloadEntry in Namespace if
+	// Entry is true, otherwise of a pod, for display.
 	Workload string
+	Entry    bool
 	// Hostname is "<hostname>.<subdomain>" of a pod of a headless service that
 	// has a DNS name of its own; otherwise empty.
 	Hostname string
@@ -245,4 +247,13 @@ type Endpoint struct {
 	// Draining is true for an endpoint that is about to end: it takes the
 	// requests of clients that had it, and no others.
 	Draining bool
+}
+
+// EntryKey names the WorkloadEntry object that the endpoint comes from; the zero
+// Key for others.
+func (e *Endpoint) EntryKey() Key {
+	if !e.Entry {
+		return Key{}
+	}
+	return Key{Kind: WorkloadEntry, Namespace: e.Namespace, Name: e.Workload}
 }

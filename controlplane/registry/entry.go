@@ -189,7 +189,7 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.En
 	_, unhealthy := b.in.Unhealthy[w.Object]
 	return model.Endpoint{
 		Address: address, Labels: w.Labels, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount,
-		Workload: w.Object.Name, Locality: w.Locality, Cluster: w.Cluster, Network: cmp.Or(w.Network, b.out.shape.networks.of(w.Cluster, address)), Node: w.Node,
+		Workload: w.Object.Name, Entry: w.Object.Kind == model.WorkloadEntry, Locality: w.Locality, Cluster: w.Cluster, Network: cmp.Or(w.Network, b.out.shape.networks.of(w.Cluster, address)), Node: w.Node,
 		Weight: max(w.Weight, 1), MutualTLS: w.MutualTLS, Unhealthy: unhealthy,
 	}, ""
 }

@@ -33,6 +33,17 @@ type DestinationRule struct {
 	securedBy *model.Config
 }
 
+// Objects returns the objects that the rule is made of; none for nil.
+func (d *DestinationRule) Objects() []*model.Config {
+	if d == nil {
+		return nil
+	}
+	if d.securedBy == nil || slices.Contains(d.From, d.securedBy) {
+		return d.From
+	}
+	return append(slices.Clone(d.From), d.securedBy)
+}
+
 // Selected reports whether the rule is for certain workloads only.
 func (d *DestinationRule) Selected() bool { return len(d.selector) > 0 }
 

@@ -134,6 +134,9 @@ type Account struct {
 // duplicates.
 type AccountSet struct {
 	List []Account
+	// Entries are the WorkloadEntry objects that some of the identities come from:
+	// for each that nothing else gives the service, the first object that does.
+	Entries []model.Key
 }
 
 // Accounts is the index of the identities of all services. An endpoint that is
@@ -196,26 +199,40 @@ func newAccountSet(prev *AccountSet, svc *model.Service, endpoints []*model.Endp
 	if len(endpoints) == 0 && prev != nil && svc.Registry == model.RegistryKubernetes {
 		return prev
 	}
-	var list []Account
+	type origin struct {
+		account Account
+		entry   model.Key // zero if something else gives the account
+	}
+	var origins []origin
 	for _, name := range svc.ServiceAccounts {
-		list = append(list, Account{Namespace: svc.Namespace, ServiceAccount: name})
+		origins = append(origins, origin{account: Account{Namespace: svc.Namespace, ServiceAccount: name}})
 	}
 	for _, ep := range endpoints {
 		if ep.ServiceAccount != "" {
-			list = append(list, Account{Namespace: ep.Namespace, ServiceAccount: ep.ServiceAccount})
+			origins = append(origins, origin{Account{Namespace: ep.Namespace, ServiceAccount: ep.ServiceAccount}, ep.EntryKey()})
 		}
 	}
-	if len(list) == 0 {
+	if len(origins) == 0 {
 		return nil
 	}
-	slices.SortFunc(list, func(x, y Account) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.ServiceAccount, y.ServiceAccount))
+	slices.SortFunc(origins, func(x, y origin) int {
+		return cmp.Or(
+			cmp.Compare(x.account.Namespace, y.account.Namespace), cmp.Compare(x.account.ServiceAccount, y.account.ServiceAccount),
+			cmp.Compare(x.entry.Name, y.entry.Name),
+		)
 	})
-	list = slices.Compact(list)
-	if prev != nil && slices.Equal(prev.List, list) {
+	origins = slices.CompactFunc(origins, func(x, y origin) bool { return x.account == y.account })
+	set := &AccountSet{}
+	for _, o := range origins {
+		set.List = append(set.List, o.account)
+		if o.entry.Name != "" {
+			set.Entries = append(set.Entries, o.entry)
+		}
+	}
+	if prev != nil && slices.Equal(prev.List, set.List) && slices.Equal(prev.Entries, set.Entries) {
 		return prev
 	}
-	return &AccountSet{List: list}
+	return set
 }
 
 // compareEndpoints is a total order over what two endpoints can differ in,
@@ -232,5 +249,5 @@ func compareEndpoints(a, b *model.Endpoint) int {
 }
 
 func sameEndpoint(a, b *model.Endpoint) bool {
-	return compareEndpoints(a, b) == 0 && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining && maps.Equal(a.Labels, b.Labels)
+	return compareEndpoints(a, b) == 0 && a.Entry == b.Entry && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining && maps.Equal(a.Labels, b.Labels)
 }

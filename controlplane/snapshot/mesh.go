@@ -289,5 +289,5 @@ const (
 // too, so that problems never name an old line.
 func sameConfig(a, b *model.Config) bool {
 	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) &&
-		a.Annotations[semanticsAnnotation] == b.Annotations[semanticsAnnotation] && model.SameSpec(a.Spec, b.Spec)
+		a.Annotations[semanticsAnnotation] == b.Annotations[semanticsAnnotation] && slices.Equal(a.From, b.From) && model.SameSpec(a.Spec, b.Spec)
 }

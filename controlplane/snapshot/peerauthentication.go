@@ -26,14 +26,20 @@ const (
 
 // PeerAuthentications answers which mode holds for a port of a workload.
 type PeerAuthentications struct {
-	mesh       *securityv1beta1.PeerAuthentication
+	mesh       *peerAuthentication
 	namespaces map[string]*peerNamespace
 	all        []*model.Config
 }
 
 type peerNamespace struct {
-	whole     *securityv1beta1.PeerAuthentication
-	workloads selectors[*securityv1beta1.PeerAuthentication]
+	whole     *peerAuthentication
+	workloads selectors[*peerAuthentication]
+}
+
+// peerAuthentication is one object.
+type peerAuthentication struct {
+	*securityv1beta1.PeerAuthentication
+	config *model.Config
 }
 
 func (p *PeerAuthentications) objects() []*model.Config {
@@ -46,10 +52,11 @@ func (p *PeerAuthentications) objects() []*model.Config {
 func newPeerAuthentications(_ *PeerAuthentications, objs []*model.Config, set settings) *PeerAuthentications {
 	p := &PeerAuthentications{namespaces: make(map[string]*peerNamespace), all: objs}
 	for _, obj := range objs {
-		spec, ok := obj.Spec.(*securityv1beta1.PeerAuthentication)
+		message, ok := obj.Spec.(*securityv1beta1.PeerAuthentication)
 		if !ok {
 			continue
 		}
+		spec := &peerAuthentication{message, obj}
 		selector := spec.GetSelector().GetMatchLabels()
 		if obj.Namespace == set.root {
 			// Objects with a selector mean nothing in the root namespace.
@@ -76,25 +83,45 @@ func newPeerAuthentications(_ *PeerAuthentications, objs []*model.Config, set se
 // Mode returns the mode of a port of a workload: mesh, namespace and workload
 // objects in this order, where a later one that says nothing keeps the mode.
 func (p *PeerAuthentications) Mode(namespace string, labels map[string]string, port uint32) MutualTLS {
-	mode := apply(MutualTLSPermissive, p.mesh.GetMtls())
-	ns := p.namespaces[namespace]
-	if ns == nil {
-		return mode
+	mode := MutualTLSPermissive
+	mesh, whole, workload := p.of(namespace, labels)
+	for _, spec := range []*peerAuthentication{mesh, whole, workload} {
+		if spec != nil {
+			mode = apply(mode, spec.GetMtls())
+		}
 	}
-	mode = apply(mode, ns.whole.GetMtls())
-	if workload, ok := ns.workloads.first(labels); ok {
-		mode = apply(mode, workload.GetMtls())
+	if workload != nil {
 		mode = apply(mode, workload.GetPortLevelMtls()[port])
 	}
 	return mode
 }
 
+// Of returns the objects that [PeerAuthentications.Mode] reads for a workload.
+func (p *PeerAuthentications) Of(namespace string, labels map[string]string) []*model.Config {
+	var out []*model.Config
+	mesh, whole, workload := p.of(namespace, labels)
+	for _, spec := range []*peerAuthentication{mesh, whole, workload} {
+		if spec != nil {
+			out = append(out, spec.config)
+		}
+	}
+	return out
+}
+
+// of returns the objects of the mesh, of a namespace and of a workload; nil for
+// those that there are not.
+func (p *PeerAuthentications) of(namespace string, labels map[string]string) (mesh, whole, workload *peerAuthentication) {
+	if ns := p.namespaces[namespace]; ns != nil {
+		workload, _ = ns.workloads.first(labels)
+		whole = ns.whole
+	}
+	return p.mesh, whole, workload
+}
+
 // Ports returns the ports of a workload that have a mode of their own, sorted.
 func (p *PeerAuthentications) Ports(namespace string, labels map[string]string) []uint32 {
-	if ns := p.namespaces[namespace]; ns != nil {
-		if workload, ok := ns.workloads.first(labels); ok {
-			return slices.Sorted(maps.Keys(workload.GetPortLevelMtls()))
-		}
+	if _, _, workload := p.of(namespace, labels); workload != nil {
+		return slices.Sorted(maps.Keys(workload.GetPortLevelMtls()))
 	}
 	return nil
 }

@@ -49,6 +49,10 @@ type Resource struct {
 	Hash uint64
 	// Any is a serialized google.protobuf.Any.
 	Any []byte
+	// Sources are the objects that the resource was made of. They are no part of
+	// Hash: other sources of the same content are another Resource, and nothing is
+	// sent. Nil for resources that nobody explains.
+	Sources Sources
 }
 
 // Set are all resources of one type for a proxy. It is never written to.
@@ -71,7 +75,7 @@ func (s *Set) Get(name string) *Resource {
 	return s.Resources[i]
 }
 
-// newSet sorts the resources, drops all but the first of equal names and gives
+// NewSet sorts the resources, drops all but the first of equal names and returns
 // prev when that is the same; prev may be nil.
 func NewSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 	resources = slices.Clone(resources)
@@ -92,12 +96,12 @@ func NewSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 	return &Set{Resources: resources, Version: strconv.FormatUint(digest.Sum64(), 16), Problems: problems}
 }
 
-// resourceTable keeps resources as long as somebody uses them, by what they
-// were built from and by content. All of its methods are safe for concurrent
+// Table keeps resources as long as somebody uses them, by what they were built
+// from, and by content and sources. All of its methods are safe for concurrent
 // use.
 type Table struct {
 	mu        sync.Mutex // guards all below
-	bySource  map[any]weak.Pointer[Resource]
+	byInput   map[any]weak.Pointer[Resource]
 	byContent map[contentKey]weak.Pointer[Resource]
 	sweepAt   int
 }
@@ -105,43 +109,52 @@ type Table struct {
 type contentKey struct {
 	name string
 	hash uint64
+	// from is 0 for the first resource of a content, and the hash of the sources
+	// for others, which share its bytes.
+	from uint64
 }
 
+// NewTable returns a Table that holds nothing.
 func NewTable() *Table {
-	return &Table{bySource: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
+	return &Table{byInput: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
 }
 
-// get returns the resource that was built from the source before, or builds it.
-// The source is a comparable value that holds everything the build reads.
-func (t *Table) Get(source any, typeURL, name string, build func() proto.Message) (*Resource, error) {
+// Get returns the resource that was built from the input before, or builds it.
+// The input is a comparable value that holds everything that the build reads, for
+// the message and for its sources.
+func (t *Table) Get(input any, typeURL, name string, build func() (proto.Message, Sources)) (*Resource, error) {
 	t.mu.Lock()
-	r := t.bySource[source].Value()
+	r := t.byInput[input].Value()
 	t.mu.Unlock()
 	if r != nil {
 		return r, nil
 	}
-	r, err := New(typeURL, name, build())
-	if err != nil {
-		return nil, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r = t.intern(r)
-	t.bySource[source] = weak.Make(r)
-	t.sweep()
-	return r, nil
-}
-
-// put returns the resource of a message, with the pointer of an equal one.
-func (t *Table) Put(typeURL, name string, msg proto.Message) (*Resource, error) {
+	msg, from := build()
 	r, err := New(typeURL, name, msg)
 	if err != nil {
 		return nil, err
 	}
+	r.Sources = from.sorted()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r = t.intern(r)
+	t.byInput[input] = weak.Make(r)
+	t.sweep()
+	return r, nil
+}
+
+// Put returns the resource of a message and its sources, with the pointer of an
+// equal one.
+func (t *Table) Put(typeURL, name string, msg proto.Message, from Sources) (*Resource, error) {
+	r, err := New(typeURL, name, msg)
+	if err != nil {
+		return nil, err
+	}
+	r.Sources = from.sorted()
 	return t.keep(r), nil
 }
 
-// putBytes is put for a message that is marshalled already.
+// PutBytes is Put for a message that is marshalled already, without sources.
 func (t *Table) PutBytes(typeURL, name string, msg []byte) *Resource {
 	b := Any(typeURL, msg)
 	return t.keep(&Resource{Name: name, Hash: xxhash.Sum64(b), Any: b})
@@ -155,23 +168,39 @@ func (t *Table) keep(r *Resource) *Resource {
 	return r
 }
 
+// intern returns the resource of equal content and sources, which is r if there is
+// none yet. Resources of equal content share their bytes.
 func (t *Table) intern(r *Resource) *Resource {
-	key := contentKey{name: r.Name, hash: r.Hash}
-	if same := t.byContent[key].Value(); same != nil && bytes.Equal(same.Any, r.Any) {
-		return same
+	first := contentKey{name: r.Name, hash: r.Hash}
+	other := first
+	other.from = r.Sources.hash()
+	holder := t.byContent[first].Value()
+	for _, same := range []*Resource{holder, t.byContent[other].Value()} {
+		if same == nil || !bytes.Equal(same.Any, r.Any) {
+			continue
+		}
+		r.Any = same.Any
+		if slices.Equal(same.Sources, r.Sources) {
+			r = same
+			break
+		}
 	}
-	t.byContent[key] = weak.Make(r)
+	if holder == nil || !bytes.Equal(holder.Any, r.Any) {
+		t.byContent[first] = weak.Make(r)
+	} else if holder != r {
+		t.byContent[other] = weak.Make(r)
+	}
 	return r
 }
 
 // sweep forgets what nobody uses, whenever the table has doubled.
 func (t *Table) sweep() {
-	if len(t.bySource)+len(t.byContent) < t.sweepAt {
+	if len(t.byInput)+len(t.byContent) < t.sweepAt {
 		return
 	}
-	for k, p := range t.bySource {
+	for k, p := range t.byInput {
 		if p.Value() == nil {
-			delete(t.bySource, k)
+			delete(t.byInput, k)
 		}
 	}
 	for k, p := range t.byContent {
@@ -179,10 +208,10 @@ func (t *Table) sweep() {
 			delete(t.byContent, k)
 		}
 	}
-	t.sweepAt = max(1024, 2*(len(t.bySource)+len(t.byContent)))
+	t.sweepAt = max(1024, 2*(len(t.byInput)+len(t.byContent)))
 }
 
-// marshal checks a message and makes a resource of it.
+// New checks a message and makes a resource of it, without sources.
 func New(typeURL, name string, msg proto.Message) (*Resource, error) {
 	if v, ok := msg.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // HTTPOptionsKey is where a cluster says which HTTP it speaks.
@@ -40,6 +41,17 @@ type Source struct {
 
 // Policy is what the rule says about the port and the subset.
 func (src Source) Policy() Policy { return PolicyOf(src.Rule, src.Subset, src.Port.Number) }
+
+// Sources are the objects behind the cluster, but for endpoints.
+func (src Source) Sources() xds.Sources {
+	var from xds.Sources
+	from.Add(src.Service.Source)
+	from.AddConfigs(src.Rule.Objects()...)
+	if src.Accounts != nil && src.namesAccounts(src.Policy()) {
+		from.Add(src.Accounts.Entries...)
+	}
+	return from
+}
 
 // Outbound makes the cluster of a port and subset of a service. The endpoints are
 // those that Envoy resolves itself, otherwise nil.

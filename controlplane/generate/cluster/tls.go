@@ -85,10 +85,19 @@ func meshTLS(src Source, p Policy) *corev3.TransportSocket {
 		sni = envoyconf.ServerName(src.Port.Number, src.Subset, src.Service.Hostname)
 	}
 	names := p.TLS.GetSubjectAltNames()
-	if len(names) == 0 {
+	if src.namesAccounts(p) {
 		names = envoyconf.Identities(src.Config, src.Service, src.Accounts)
 	}
 	return envoyconf.UpstreamTLS(src.Config, sni, envoyconf.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
+}
+
+// namesAccounts reports whether mutual TLS of the mesh, where a cluster speaks it,
+// is with the accounts that the endpoints are known to have.
+func (src Source) namesAccounts(p Policy) bool {
+	if p.TLS == nil {
+		return !src.Service.External
+	}
+	return p.TLS.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL && len(p.TLS.GetSubjectAltNames()) == 0
 }
 
 func meshALPN(src Source, p Policy) []string {

@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // The types that a configuration may have: the plugin, and what an agent puts in
@@ -57,8 +58,8 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Plugins {
 }
 
 // HTTP returns the filters for the requests that come to a port; 0 is one that is
-// not known.
-func (p Plugins) HTTP(side Side, port uint32) envoyconf.Plugins {
+// not known. Their objects are added to from.
+func (p Plugins) HTTP(side Side, port uint32, from *xds.Sources) envoyconf.Plugins {
 	var out envoyconf.Plugins
 	for _, plugin := range p.List {
 		if !takes(plugin, side, port) {
@@ -67,6 +68,7 @@ func (p Plugins) HTTP(side Side, port uint32) envoyconf.Plugins {
 		if out == nil {
 			out = envoyconf.Plugins{}
 		}
+		from.AddConfigs(plugin.Config)
 		phase := plugin.Spec.GetPhase()
 		out[phase] = append(out[phase], discovered(plugin))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 func build(specs map[string]*extensionsv1alpha1.WasmPlugin) *snapshot.Mesh {
@@ -55,18 +56,22 @@ func TestMatch(t *testing.T) {
 		mesh := build(map[string]*extensionsv1alpha1.WasmPlugin{"p": {Url: "r.example/p", Match: tc.match, Phase: extensionsv1alpha1.PluginPhase_AUTHN}})
 		p := Of(mesh, &model.Proxy{Namespace: "default"})
 		var got []string
+		var from xds.Sources
 		for _, at := range []struct {
 			side Side
 			port uint32
 		}{{Client, 80}, {Client, 0}, {Server, 80}, {Server, 81}} {
 			word := "no"
-			if len(p.HTTP(at.side, at.port)[extensionsv1alpha1.PluginPhase_AUTHN]) == 1 {
+			if len(p.HTTP(at.side, at.port, &from)[extensionsv1alpha1.PluginPhase_AUTHN]) == 1 {
 				word = "yes"
 			}
 			got = append(got, word)
 		}
 		if strings.Join(got, " ") != tc.want {
 			t.Errorf("%s: got %v, want %s", tc.name, got, tc.want)
+		}
+		if want := strings.Count(tc.want, "yes"); len(from) != want {
+			t.Errorf("%s: the sources are %v, want one for each of %d filters", tc.name, from.Keys(), want)
 		}
 	}
 }

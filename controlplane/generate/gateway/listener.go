@@ -15,23 +15,30 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // clientALPN is what gateways offer to clients.
 func clientALPN() []string { return []string{"h2", "http/1.1"} }
 
+// Listener is a message, and the objects that it comes from.
+type Listener struct {
+	*listenerv3.Listener
+	Sources xds.Sources
+}
+
 // Listeners makes the listeners of a proxy. Of filter chains that Envoy could not
 // tell apart, and those that it would refuse, the listener has the first and
 // others are problems.
-func (m *Merged) Listeners(in *Source) ([]*listenerv3.Listener, []model.Problem) {
-	var out []*listenerv3.Listener
+func (m *Merged) Listeners(in *Source) ([]Listener, []model.Problem) {
+	var out []Listener
 	var problems []model.Problem
 	for _, l := range m.listeners {
 		b := &chains{Source: in, listener: l, taken: make(map[string]owner)}
 		b.build()
 		problems = append(problems, b.problems...)
 		if len(b.list) > 0 {
-			out = append(out, b.message())
+			out = append(out, Listener{b.message(), b.sources})
 		}
 	}
 	return out, once(problems)
@@ -54,6 +61,7 @@ type chains struct {
 	*listener
 	list     []*listenerv3.FilterChain
 	taken    map[string]owner // by what a chain matches
+	sources  xds.Sources
 	problems []model.Problem
 }
 
@@ -92,7 +100,8 @@ func (b *chains) message() *listenerv3.Listener {
 func (b *chains) build() {
 	switch b.kind {
 	case plainHTTP:
-		b.add(&listenerv3.FilterChain{Filters: []*listenerv3.Filter{b.http(b.servers)}}, b.servers[0].owner())
+		filter, from := b.http(b.servers)
+		b.add(&listenerv3.FilterChain{Filters: []*listenerv3.Filter{filter}}, b.servers[0].owner(), from)
 	case plainTCP:
 		b.tcp(b.servers[0], nil, nil)
 	case tlsByName:
@@ -116,7 +125,7 @@ func (b *chains) build() {
 func (s *server) owner() owner { return owner{s.gateway.Config, s.at()} }
 
 // add appends a chain, unless another one matches the same or it is not valid.
-func (b *chains) add(chain *listenerv3.FilterChain, of owner) {
+func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) {
 	err := chain.Validate()
 	if err == nil {
 		_, err = proto.Marshal(chain)
@@ -137,7 +146,7 @@ func (b *chains) add(chain *listenerv3.FilterChain, of owner) {
 	for _, key := range matchKeys(chain.GetFilterChainMatch()) {
 		b.taken[key] = of
 	}
-	b.list = append(b.list, chain)
+	b.list, b.sources = append(b.list, chain), append(b.sources, from...)
 }
 
 // matchKeys spells out what a chain matches, each combination by itself, as Envoy
@@ -172,16 +181,20 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 }
 
 // http is the filter that serves the requests of servers that share routes.
-func (b *chains) http(servers []*server) *listenerv3.Filter {
+func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
+	var from xds.Sources
+	for _, s := range servers {
+		from = append(from, s.sources()...)
+	}
 	first := servers[0]
 	prefix := first.spec.GetName()
 	if prefix == "" {
 		prefix = "outbound_" + b.name()
 	}
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
-	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{Plugins: b.Plugins(b.port), GRPCWeb: grpcWeb})
+	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
-	return envoyconf.HTTPFilter(hcm)
+	return envoyconf.HTTPFilter(hcm), from
 }
 
 func (in *Source) routeName(name string) string {
@@ -203,11 +216,12 @@ func (b *chains) terminated(s *server) {
 		b.tcp(s, names, socket)
 		return
 	}
-	chain := &listenerv3.FilterChain{Name: s.route, Filters: []*listenerv3.Filter{b.http([]*server{s})}, TransportSocket: socket}
+	filter, from := b.http([]*server{s})
+	chain := &listenerv3.FilterChain{Name: s.route, Filters: []*listenerv3.Filter{filter}, TransportSocket: socket}
 	if len(names) > 0 {
 		chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: names}
 	}
-	b.add(chain, s.owner())
+	b.add(chain, s.owner(), from)
 }
 
 // serverNames are the names of a match; none matches all, as "*" does.

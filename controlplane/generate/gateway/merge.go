@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Merged are the servers of all Gateways that select a proxy.
@@ -57,6 +58,16 @@ type server struct {
 	// route is the name of the routes of its requests; empty for one that hands
 	// connections on.
 	route string
+	// moved are the objects of the services because of which the server listens at
+	// another port than the object says.
+	moved xds.Sources
+}
+
+// sources are the objects because of which there is the server.
+func (s *server) sources() xds.Sources {
+	from := slices.Clone(s.moved)
+	from.AddConfigs(s.gateway.Config)
+	return from
 }
 
 // at is the place of the server in its object.
@@ -89,7 +100,7 @@ func (s *server) problem(format string, args ...any) model.Problem {
 type merger struct {
 	config   *meshv1alpha1.MeshConfig
 	wildcard string
-	target   func(uint32) uint32
+	target   func(uint32) (uint32, xds.Sources)
 	byKey    map[listenerKey]*listener
 	routes   map[string]*server // by the name of routes that one server has for itself
 	out      *Merged
@@ -103,8 +114,8 @@ type listenerKey struct {
 // Merge sorts the servers of Gateways, the oldest first, into listeners. The
 // config is that of the mesh; the wildcard is where servers without a bind listen;
 // target returns the port at which the proxy takes what its service calls another
-// port.
-func Merge(config *meshv1alpha1.MeshConfig, gateways []*snapshot.Gateway, wildcard string, target func(uint32) uint32) *Merged {
+// port, and the service.
+func Merge(config *meshv1alpha1.MeshConfig, gateways []*snapshot.Gateway, wildcard string, target func(uint32) (uint32, xds.Sources)) *Merged {
 	m := &merger{config: config, wildcard: wildcard, target: target, byKey: make(map[listenerKey]*listener), routes: make(map[string]*server), out: &Merged{}}
 	for _, gw := range gateways {
 		for i, spec := range gw.Spec.GetServers() {
@@ -140,7 +151,8 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 	if fault != "" {
 		return s.problem("%s", fault), false
 	}
-	port := m.target(s.number())
+	port, moved := m.target(s.number())
+	s.moved = moved
 	if _, unix := envoyconf.UnixPath(bind); unix {
 		port = 0
 	} else if port == 0 || port > 65535 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // spec writes a server in words: protocol, port, bind, TLS mode, credential,
@@ -84,11 +85,11 @@ func TestMerge(t *testing.T) {
 				key := model.Key{Kind: model.Gateway, Namespace: "ns", Name: fmt.Sprint("gw-", i)}
 				gateways = append(gateways, &snapshot.Gateway{Config: &model.Config{Key: key, Spec: gw}, Spec: gw, Name: "ns/" + key.Name})
 			}
-			m := Merge(&meshv1alpha1.MeshConfig{}, gateways, "0.0.0.0", func(port uint32) uint32 {
+			m := Merge(&meshv1alpha1.MeshConfig{}, gateways, "0.0.0.0", func(port uint32) (uint32, xds.Sources) {
 				if port == 80 {
-					return 8080
+					return 8080, nil
 				}
-				return port
+				return port, nil
 			})
 			var listeners []string
 			for _, l := range m.listeners {

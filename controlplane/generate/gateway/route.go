@@ -14,13 +14,28 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
+// Configuration is a route configuration, and the objects that it comes from.
+type Configuration struct {
+	*routev3.RouteConfiguration
+	Sources xds.Sources
+	// Hosts are those of VirtualHosts.
+	Hosts []VirtualHost
+}
+
+// VirtualHost is a virtual host, and the objects that it comes from.
+type VirtualHost struct {
+	*routev3.VirtualHost
+	Sources xds.Sources
+}
+
 // Routes makes the routes of all listeners, sorted by name.
-func (m *Merged) Routes(in *Source) ([]*routev3.RouteConfiguration, []model.Problem) {
+func (m *Merged) Routes(in *Source) ([]Configuration, []model.Problem) {
 	var problems []model.Problem
 	bound := make(map[*snapshot.Gateway][]*snapshot.VirtualService)
-	out := m.configurations(in, func(group []*server) []*routev3.VirtualHost {
+	out := m.configurations(in, func(group []*server) []VirtualHost {
 		b := &routes{Source: in, hosts: make(map[string]*virtualHost), bound: bound}
 		for _, s := range group {
 			b.server(s)
@@ -33,24 +48,30 @@ func (m *Merged) Routes(in *Source) ([]*routev3.RouteConfiguration, []model.Prob
 }
 
 // Frames are the routes of all listeners without their virtual hosts.
-func (m *Merged) Frames(in *Source) []*routev3.RouteConfiguration {
-	return m.configurations(in, func([]*server) []*routev3.VirtualHost { return nil })
+func (m *Merged) Frames(in *Source) []Configuration {
+	return m.configurations(in, func([]*server) []VirtualHost { return nil })
 }
 
-func (m *Merged) configurations(in *Source, hosts func([]*server) []*routev3.VirtualHost) []*routev3.RouteConfiguration {
-	var out []*routev3.RouteConfiguration
+func (m *Merged) configurations(in *Source, hosts func([]*server) []VirtualHost) []Configuration {
+	var out []Configuration
 	for _, l := range m.listeners {
 		for _, group := range l.byRoutes() {
-			out = append(out, &routev3.RouteConfiguration{
+			c := Configuration{Hosts: hosts(group), RouteConfiguration: &routev3.RouteConfiguration{
 				Name:                           in.routeName(group[0].route),
-				VirtualHosts:                   hosts(group),
 				ValidateClusters:               wrapperspb.Bool(false),
 				MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(route.MaxBody),
 				IgnorePortInHostMatching:       true,
-			})
+			}}
+			for _, s := range group {
+				c.Sources = append(c.Sources, s.sources()...)
+			}
+			for _, h := range c.Hosts {
+				c.VirtualHosts, c.Sources = append(c.VirtualHosts, h.VirtualHost), append(c.Sources, h.Sources...)
+			}
+			out = append(out, c)
 		}
 	}
-	slices.SortFunc(out, func(a, b *routev3.RouteConfiguration) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(out, func(a, b Configuration) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out
 }
 
@@ -79,8 +100,9 @@ type routes struct {
 
 type virtualHost struct {
 	*routev3.VirtualHost
-	from []hostRules // what its routes were made of
-	of   model.Key   // the first object that it is for
+	from    []hostRules // what its routes were made of
+	of      model.Key   // the first object that it is for
+	sources xds.Sources
 }
 
 // hostRules are those of an object at a Gateway.
@@ -108,7 +130,7 @@ func (b *routes) server(s *server) {
 			allowed[vs.Config.Namespace] = hosts
 		}
 		for _, host := range snapshot.IntersectHosts(hosts, vs.Hosts) {
-			h := b.at(host, s, vs.Config.Key)
+			h := b.at(host, s, vs.Config)
 			if redirects {
 				h.RequireTls = routev3.VirtualHost_ALL
 			}
@@ -117,25 +139,28 @@ func (b *routes) server(s *server) {
 				continue
 			}
 			h.from = append(h.from, from)
-			h.Routes = append(h.Routes, b.routesOf(host, s, vs)...)
+			routes, used := b.routesOf(host, s, vs)
+			h.Routes, h.sources = append(h.Routes, routes...), append(h.sources, used...)
 		}
 	}
 	if redirects {
 		for _, host := range plainHosts(s.spec.GetHosts()) {
-			b.at(host, s, s.gateway.Config.Key).RequireTls = routev3.VirtualHost_ALL
+			b.at(host, s, s.gateway.Config).RequireTls = routev3.VirtualHost_ALL
 		}
 	}
 }
 
 // at returns the virtual host of a host, a new one if there is none.
-func (b *routes) at(host string, s *server, of model.Key) *virtualHost {
+func (b *routes) at(host string, s *server, of *model.Config) *virtualHost {
 	h := b.hosts[host]
 	if h == nil {
-		h = &virtualHost{of: of, VirtualHost: &routev3.VirtualHost{
+		h = &virtualHost{of: of.Key, VirtualHost: &routev3.VirtualHost{
 			Name: envoyconf.HostPort(host, s.number()), Domains: []string{domain(host)}, IncludeRequestAttemptCount: true,
 		}}
 		b.hosts[host] = h
 	}
+	h.sources = append(h.sources, s.sources()...)
+	h.sources.AddConfigs(of)
 	return h
 }
 
@@ -148,30 +173,30 @@ func domain(host string) string {
 }
 
 // routesOf makes the routes of a VirtualService for one of its hosts.
-func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) []*routev3.Route {
+func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) ([]*routev3.Route, xds.Sources) {
 	builder := b.builder(s)
 	out := builder.Routes(&route.Host{Name: host, Port: s.number(), Rules: vs})
 	b.problems = append(b.problems, builder.Problems...)
-	return out
+	return out, builder.TakeSources()
 }
 
 // virtualHosts returns what is valid of the hosts, sorted by name. There is always
 // one: without any, requests would wait for it.
-func (b *routes) virtualHosts(port uint32) []*routev3.VirtualHost {
-	var out []*routev3.VirtualHost
+func (b *routes) virtualHosts(port uint32) []VirtualHost {
+	var out []VirtualHost
 	for _, h := range b.hosts {
 		h.Routes = catchAllLast(h.Routes)
 		err := route.CheckHost(h.VirtualHost)
 		if err == nil {
-			out = append(out, h.VirtualHost)
+			out = append(out, VirtualHost{h.VirtualHost, h.sources})
 			continue
 		}
 		b.problems = append(b.problems, envoyconf.Left(h.of, err))
 	}
-	slices.SortFunc(out, func(x, y *routev3.VirtualHost) int { return strings.Compare(x.GetName(), y.GetName()) })
+	slices.SortFunc(out, func(x, y VirtualHost) int { return strings.Compare(x.GetName(), y.GetName()) })
 	slices.SortFunc(b.problems, func(x, y model.Problem) int { return strings.Compare(x.String(), y.String()) })
 	if len(out) == 0 {
-		out = []*routev3.VirtualHost{{Name: envoyconf.HostPort("blackhole", port), Domains: []string{"*"}}}
+		out = []VirtualHost{{VirtualHost: &routev3.VirtualHost{Name: envoyconf.HostPort("blackhole", port), Domains: []string{"*"}}}}
 	}
 	return out
 }

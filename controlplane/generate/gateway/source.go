@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Source is the proxy that the servers are for, in a snapshot.
@@ -31,8 +32,9 @@ type Source struct {
 	// RouteName returns the name under which the proxy asks for routes; nil keeps
 	// it.
 	RouteName func(string) string
-	// Plugins returns the filters of the user's for the requests to a port.
-	Plugins func(port uint32) envoyconf.Plugins
+	// Plugins returns the filters of the user's for the requests to a port, and adds
+	// their objects to from.
+	Plugins func(port uint32, from *xds.Sources) envoyconf.Plugins
 }
 
 // virtualServices returns the objects that are bound to a Gateway and that the
@@ -60,6 +62,18 @@ type Passthrough struct {
 	Port    model.Port
 	Subset  string
 	Rule    *snapshot.DestinationRule // may be nil
+	// Gateways are the objects whose servers lead there.
+	Gateways xds.Sources
+}
+
+// sources are the objects because of which connections can go there.
+func (p Passthrough) sources() xds.Sources {
+	from := slices.Clone(p.Gateways)
+	from.Add(p.Service.Source)
+	if p.Subset != "" {
+		from.AddConfigs(p.Rule.Objects()...)
+	}
+	return from
 }
 
 // Passthroughs returns what the servers of mode AUTO_PASSTHROUGH lead to, sorted,
@@ -74,11 +88,21 @@ func (m *Merged) Passthroughs(in *Source) []Passthrough {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Passthrough) int { return cmp.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(out, func(a, b Passthrough) bool { return a.Name == b.Name })
+	merged := out[:0]
+	for _, p := range out {
+		if n := len(merged); n > 0 && merged[n-1].Name == p.Name {
+			merged[n-1].Gateways = append(merged[n-1].Gateways, p.Gateways...)
+		} else {
+			merged = append(merged, p)
+		}
+	}
+	return merged
 }
 
 func (s *server) passthroughs(in *Source) []Passthrough {
 	var out []Passthrough
+	var gateway xds.Sources
+	gateway.AddConfigs(s.gateway.Config)
 	for _, svc := range in.Services {
 		hosts := s.gateway.ServerHosts(s.spec, svc.Namespace)
 		if svc.External || serverNameFault(svc.Hostname) != "" || svc.Hostname[0] == '*' ||
@@ -93,6 +117,7 @@ func (s *server) passthroughs(in *Source) []Passthrough {
 			add := func(subset string) {
 				out = append(out, Passthrough{
 					Name: envoyconf.ServerName(port.Number, subset, svc.Hostname), Service: svc, Port: port, Subset: subset, Rule: rule,
+					Gateways: slices.Clip(gateway),
 				})
 			}
 			add("")

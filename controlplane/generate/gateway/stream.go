@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // tcp adds the chains of a server whose connections follow the TCP routes of its
@@ -40,7 +41,8 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 				if !ok {
 					continue
 				}
-				b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: b.streamFilters(of, vs, s, route.GetRoute()), TransportSocket: socket}, of)
+				filters, from := b.streamFilters(of, vs, s, route.GetRoute())
+				b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: filters, TransportSocket: socket}, of, from)
 				if len(m.GetDestinationSubnets()) == 0 && m.GetSourceSubnet() == "" {
 					return
 				}
@@ -50,16 +52,17 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 	match, _ := b.match(s.owner(), names, nil, "")
 	b.add(&listenerv3.FilterChain{
 		FilterChainMatch: match, Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.BlackHole())}, TransportSocket: socket,
-	}, s.owner())
+	}, s.owner(), s.sources())
 }
 
 // streamFilters hand connections on to the destinations of a route.
-func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) []*listenerv3.Filter {
-	stream, ok := b.builder(s).Stream(vs, s.number(), dests)
+func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) ([]*listenerv3.Filter, xds.Sources) {
+	builder := b.builder(s)
+	stream, ok := builder.Stream(vs, s.number(), dests)
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
-	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}
+	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}, append(s.sources(), builder.TakeSources()...)
 }
 
 // match says which connections a chain is for; nil all of them. False means that
@@ -180,7 +183,8 @@ func (b *chains) sniMatch(of owner, s *server, m tlsMatch, spelled bool) {
 	if match.ServerNames = serverNames(names); proto.Equal(match, &listenerv3.FilterChainMatch{}) {
 		match = nil
 	}
-	b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: b.streamFilters(of, m.vs, s, m.dests)}, of)
+	filters, from := b.streamFilters(of, m.vs, s, m.dests)
+	b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: filters}, of, from)
 }
 
 // automatic adds a chain for each port that mutual TLS of the mesh can reach
@@ -195,6 +199,6 @@ func (b *chains) automatic(s *server) {
 			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.Stream{
 				StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}},
 			})},
-		}, s.owner())
+		}, s.owner(), append(p.sources(), s.moved...))
 	}
 }

@@ -45,7 +45,7 @@ func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.
 	default:
 		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split(dests, targets)}
 	}
-	b.applyTimeout(action, in.GetTimeout(), servesHTTP2(h.Service, h.Port) || slices.ContainsFunc(targets, func(t target) bool { return servesHTTP2(t.service, t.port) }))
+	b.applyTimeout(action, in.GetTimeout(), b.servesHTTP2(h.Service, h.Port) || slices.ContainsFunc(targets, func(t target) bool { return b.servesHTTP2(t.service, t.port) }))
 	if authority != "" {
 		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: authority}
 	}
@@ -115,6 +115,7 @@ func (b *Builder) target(dest *networkingv1alpha3.Destination, h *Host) target {
 		t.port = h.Port
 		if t.service != nil && len(t.service.Ports) == 1 {
 			t.port = t.service.Ports[0].Number
+			b.sources.Add(t.service.Source)
 		}
 	}
 	return t

@@ -13,6 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // MaxBody bounds the body of a direct response, in bytes.
@@ -39,6 +40,15 @@ type Builder struct {
 	Problems []model.Problem
 
 	reported map[model.Problem]bool // those that Routes found
+	sources  xds.Sources            // see TakeSources
+}
+
+// TakeSources returns the objects that show in what the Builder has made since the
+// last call. What a service or a rule says without effect does not show.
+func (b *Builder) TakeSources() xds.Sources {
+	out := b.sources
+	b.sources = nil
+	return out
 }
 
 // Host is a host and port that gets routes of its own.
@@ -56,7 +66,7 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 		RetryPolicy:      retryPolicy(nil, b.Mesh.Config),
 		HashPolicy:       b.hashPolicies(target{host: h.Name, port: h.Port, service: h.Service}),
 	}
-	b.applyTimeout(action, nil, servesHTTP2(h.Service, h.Port))
+	b.applyTimeout(action, nil, b.servesHTTP2(h.Service, h.Port))
 	return &routev3.Route{
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
@@ -79,8 +89,12 @@ func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.
 	}
 }
 
-func servesHTTP2(svc *model.Service, port uint32) bool {
-	return svc != nil && slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == port && p.Protocol.IsHTTP2() })
+func (b *Builder) servesHTTP2(svc *model.Service, port uint32) bool {
+	if svc == nil || !slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == port && p.Protocol.IsHTTP2() }) {
+		return false
+	}
+	b.sources.Add(svc.Source)
+	return true
 }
 
 // semanticsAnnotation says how the paths of an object match.

@@ -26,8 +26,11 @@ func (b *Builder) hashPolicies(targets ...target) []*routev3.RouteAction_HashPol
 		}
 		rule := b.Mesh.DestinationRules.For(t.service.ServiceKey, b.Proxy.Namespace, b.Proxy.Labels)
 		policy := hashPolicy(cluster.PolicyOf(rule, t.subset, t.port).Balancer.GetConsistentHash())
-		if policy == nil || check(policy) != nil ||
-			slices.ContainsFunc(out, func(p *routev3.RouteAction_HashPolicy) bool { return proto.Equal(p, policy) }) {
+		if policy == nil || check(policy) != nil {
+			continue
+		}
+		b.sources.AddConfigs(rule.Objects()...)
+		if slices.ContainsFunc(out, func(p *routev3.RouteAction_HashPolicy) bool { return proto.Equal(p, policy) }) {
 			continue
 		}
 		out = append(out, policy)

@@ -56,6 +56,7 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 				route = &routev3.Route{Name: "invalid", Match: match, Action: Respond(503, "the route of the VirtualService is not valid\n")}
 			}
 			out = append(out, route)
+			b.sources.AddConfigs(h.Rules.Config, h.Rules.Origin(i).Config)
 			if takesAll(match) {
 				return out
 			}

@@ -37,6 +37,7 @@ func (b *Builder) TakesStream(m StreamMatch, port uint32, namespace string) bool
 // weights are 0, and they are ended.
 func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) (envoyconf.Stream, bool) {
 	var out envoyconf.Stream
+	b.sources.AddConfigs(vs.Config)
 	for _, d := range dests {
 		if d.GetWeight() <= 0 && len(dests) > 1 {
 			continue
@@ -76,5 +77,8 @@ func (b *Builder) connections(t target) (out envoyconf.Stream) {
 	policy := cluster.PolicyOf(rule, t.subset, t.port)
 	out.Idle, out.Longest = policy.Pool.GetTcp().GetIdleTimeout(), policy.Pool.GetTcp().GetMaxConnectionDuration()
 	out.BySource, out.Tunnel = policy.Balancer.GetConsistentHash().GetUseSourceIp(), policy.Tunneling()
+	if out.Idle != nil || out.Longest != nil || out.BySource || out.Tunnel != nil {
+		b.sources.AddConfigs(rule.Objects()...)
+	}
 	return out
 }
