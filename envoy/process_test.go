@@ -165,6 +165,7 @@ func TestCrashWhileDraining(t *testing.T) {
 		p, out := shell(t, `echo up; exec sleep 1000`, func(c *Config) { c.Drain.Duration = time.Hour })
 		cancel, result := begin(t, p)
 		eventually(t, "the start", isUp(out))
+		<-p.Started() // the output may come before
 		cancel()
 		if err := syscall.Kill(p.PID(), signal); err != nil {
 			t.Fatal(err)

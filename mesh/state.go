@@ -74,7 +74,7 @@ func newState(temp string) (*state, error) {
 	}
 	dir := filepath.Join(temp, statePrefix+strings.TrimPrefix(filepath.Base(birth), birthPrefix))
 	if err := os.Rename(birth, dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("name the state directory: %w", err), lock.Close(), os.RemoveAll(birth))
+		return nil, errors.Join(fmt.Errorf("name the state directory: %w", err), durable.Unlock(lock), os.RemoveAll(birth))
 	}
 	return &state{dir: dir, lock: lock}, nil
 }
@@ -86,7 +86,7 @@ func (s *state) close() error {
 	if !s.keep {
 		err = os.RemoveAll(s.dir)
 	}
-	return errors.Join(err, s.lock.Close())
+	return errors.Join(err, durable.Unlock(s.lock))
 }
 
 // lockDir takes the lock of a directory; it fails with EWOULDBLOCK when a
@@ -123,8 +123,8 @@ func removeStale(temp string) {
 			continue
 		}
 		killLeft(dir)
-		_ = os.RemoveAll(dir) // the next run tries again
-		_ = lock.Close()      // of a file that is gone
+		_ = os.RemoveAll(dir)    // the next run tries again
+		_ = durable.Unlock(lock) // of a file that is gone
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 func TestStateIsPrivateAndRemoved(t *testing.T) {
@@ -71,7 +73,7 @@ func TestStaleStateIsRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stale.lock.Close(); err != nil { // as when its process is killed
+	if err := durable.Unlock(stale.lock); err != nil { // as when its process is killed
 		t.Fatal(err)
 	}
 	foreign := filepath.Join(temp, "other-dir")

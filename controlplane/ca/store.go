@@ -194,7 +194,7 @@ func lock(path string, how int) (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	}
 	return func() {
-		_ = f.Close() // releases the lock; nothing was written
+		_ = durable.Unlock(f) // nothing was written
 	}, nil
 }
 

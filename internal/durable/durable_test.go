@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -85,5 +86,37 @@ func TestDiscard(t *testing.T) {
 	}
 	if err := SyncDir(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a directory that is missing was synced")
+	}
+}
+
+func TestUnlock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	child, err := syscall.Dup(int(f.Fd())) // as a child has it until exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Close(child) }()
+	if err := Unlock(f); err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(again.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		t.Errorf("the lock is still held: %v", err)
+	}
+	if err := Unlock(again); err != nil {
+		t.Error(err)
+	}
+	if err := Unlock(again); err == nil {
+		t.Error("a closed file can be unlocked")
 	}
 }

@@ -73,7 +73,7 @@ func lockDir(ctx context.Context, dir string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	release = func() { _ = f.Close() } // closing unlocks
+	release = func() { _ = durable.Unlock(f) } // nothing was written
 	ticker := time.NewTicker(lockRetry)
 	defer ticker.Stop()
 	for {
