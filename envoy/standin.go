@@ -6,10 +6,13 @@ package envoy
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // The fields of Envoy's HotRestartMessage that are needed here.
@@ -68,27 +71,25 @@ func (p *Process) standIn(ctx context.Context, old, next *child) {
 // emptyStats is a reply with no statistics in it. To an Envoy that asked for a
 // listener it means that there is none.
 func emptyStats() []byte {
-	reply := protowire.AppendBytes(protowire.AppendTag(nil, replyStats, protowire.BytesType), nil)
-	message := protowire.AppendBytes(protowire.AppendTag(nil, fieldReply, protowire.BytesType), reply)
+	message := wire.Append(nil, fieldReply, wire.Append(nil, replyStats, ""))
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
 }
 
+var errNoRequest = errors.New("the datagram is no request")
+
 // requestOf returns the kind of a request, 0 for anything else.
-func requestOf(datagram []byte) protowire.Number {
+func requestOf(datagram []byte) (kind protowire.Number) {
 	if len(datagram) < 8 {
 		return 0
 	}
-	field, kind, n := protowire.ConsumeTag(datagram[8:])
-	if n < 0 || field != fieldRequest || kind != protowire.BytesType {
-		return 0
-	}
-	request, m := protowire.ConsumeBytes(datagram[8+n:])
-	if m < 0 {
-		return 0
-	}
-	field, _, n = protowire.ConsumeTag(request)
-	if n < 0 {
-		return 0
-	}
-	return field
+	_ = wire.EachBytes(datagram[8:], errNoRequest, func(n protowire.Number, request []byte) error {
+		if n != fieldRequest {
+			return nil
+		}
+		return wire.Each(request, errNoRequest, func(f wire.Field) error {
+			kind = f.Number
+			return nil
+		})
+	})
+	return kind
 }

@@ -146,16 +146,6 @@ func readRejection(status []byte) (string, error) {
 	return reason, err
 }
 
-// field appends one length-delimited field.
-func field[T string | []byte | message](b []byte, n protowire.Number, v T) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), []byte(v))
-}
-
-// number appends one varint field.
-func number(b []byte, n protowire.Number, v uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
-}
-
 // item is one secret of an answer.
 type item struct {
 	name string
@@ -164,24 +154,24 @@ type item struct {
 
 // render renders a secret in a google.protobuf.Any.
 func (i item) render(provider *KeyProvider) []byte {
-	s := field(nil, secretName, i.name)
+	s := wire.Append(nil, secretName, i.name)
 	if i.chain != nil {
-		cert := field(nil, tlsCertificateChain, field(nil, inlineBytes, i.chain))
+		cert := wire.Append(nil, tlsCertificateChain, wire.Append(nil, inlineBytes, i.chain))
 		if provider == nil || provider.Fallback {
-			cert = field(cert, tlsPrivateKey, field(nil, inlineBytes, i.key))
+			cert = wire.Append(cert, tlsPrivateKey, wire.Append(nil, inlineBytes, i.key))
 		}
 		if provider != nil {
-			cert = field(cert, tlsKeyProvider, provider.render(i.key))
+			cert = wire.Append(cert, tlsKeyProvider, provider.render(i.key))
 		}
-		s = field(s, secretTLSCertificate, cert)
+		s = wire.Append(s, secretTLSCertificate, cert)
 	} else {
-		validation := field(nil, validationTrustedCA, field(nil, inlineBytes, i.roots))
+		validation := wire.Append(nil, validationTrustedCA, wire.Append(nil, inlineBytes, i.roots))
 		if len(i.crl) > 0 {
-			validation = field(validation, validationCRL, field(nil, inlineBytes, i.crl))
+			validation = wire.Append(validation, validationCRL, wire.Append(nil, inlineBytes, i.crl))
 		}
-		s = field(s, secretValidationContext, validation)
+		s = wire.Append(s, secretValidationContext, validation)
 	}
-	return field(field(nil, wire.AnyTypeURL, secretType), wire.AnyValue, s)
+	return wire.Append(wire.Append(nil, wire.AnyTypeURL, secretType), wire.AnyValue, s)
 }
 
 // render renders a PrivateKeyProvider with a key.
@@ -190,13 +180,13 @@ func (p *KeyProvider) render(key []byte) []byte {
 	if p.Name == providerQAT {
 		method = "envoy.extensions.private_key_providers.qat.v3alpha.QatPrivateKeyMethodConfig"
 	}
-	delay := number(nil, durationSeconds, uint64(p.PollDelay/time.Second))
-	delay = number(delay, durationNanos, uint64(p.PollDelay%time.Second))
-	config := field(field(nil, methodKey, field(nil, inlineBytes, key)), methodPollDelay, delay)
-	b := field(nil, providerName, p.Name)
-	b = field(b, providerConfig, field(field(nil, wire.AnyTypeURL, "type.googleapis.com/"+method), wire.AnyValue, config))
+	delay := wire.AppendVarint(nil, durationSeconds, uint64(p.PollDelay/time.Second))
+	delay = wire.AppendVarint(delay, durationNanos, uint64(p.PollDelay%time.Second))
+	config := wire.Append(wire.Append(nil, methodKey, wire.Append(nil, inlineBytes, key)), methodPollDelay, delay)
+	b := wire.Append(nil, providerName, p.Name)
+	b = wire.Append(b, providerConfig, wire.Append(wire.Append(nil, wire.AnyTypeURL, "type.googleapis.com/"+method), wire.AnyValue, config))
 	if p.Fallback {
-		b = number(b, providerFallback, 1)
+		b = wire.AppendVarint(b, providerFallback, 1)
 	}
 	return b
 }
@@ -210,11 +200,11 @@ func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 		}
 		versions += i.version
 	}
-	m := field(nil, wire.ResponseVersion, versions)
+	m := wire.Append(nil, wire.ResponseVersion, versions)
 	for _, i := range items {
-		m = field(m, wire.ResponseResources, i.render(provider))
+		m = wire.Append(m, wire.ResponseResources, i.render(provider))
 	}
-	return field(field(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
+	return wire.Append(wire.Append(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
 }
 
 // writeDelta renders a DeltaDiscoveryResponse with secrets and names that do
@@ -222,13 +212,13 @@ func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 func writeDelta(items []item, unknown []string, nonce string, provider *KeyProvider) message {
 	var m message
 	for _, i := range items {
-		r := field(nil, wire.ResourceVersion, i.version)
-		r = field(field(r, wire.ResourceAny, i.render(provider)), wire.ResourceName, i.name)
-		m = field(m, wire.ResponseResources, r)
+		r := wire.Append(nil, wire.ResourceVersion, i.version)
+		r = wire.Append(wire.Append(r, wire.ResourceAny, i.render(provider)), wire.ResourceName, i.name)
+		m = wire.Append(m, wire.ResponseResources, r)
 	}
-	m = field(field(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
+	m = wire.Append(wire.Append(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
 	for _, name := range unknown {
-		m = field(m, wire.ResponseRemoved, name)
+		m = wire.Append(m, wire.ResponseRemoved, name)
 	}
 	return m
 }

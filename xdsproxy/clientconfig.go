@@ -5,10 +5,13 @@ package xdsproxy
 
 import (
 	"encoding/json"
+	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // clientConfigType is what a control plane tells of the proxies that it
@@ -51,76 +54,50 @@ const (
 // statusNames are the values of ConfigStatus; the first is not written.
 var statusNames = [...]string{"", "SYNCED", "NOT_SENT", "STALE", "ERROR"}
 
-// readClientConfig reports false if the bytes are no such message.
-func readClientConfig(b []byte) (c clientConfig, ok bool) {
-	c.Type = clientConfigType
-	ok = eachValue(b, func(n protowire.Number, v []byte, _ uint64) bool {
+var errNoClientConfig = errors.New("the bytes are no ClientConfig")
+
+// readClientConfig returns an error if the bytes are no such message.
+func readClientConfig(b []byte) (clientConfig, error) {
+	c := clientConfig{Type: clientConfigType}
+	err := wire.EachBytes(b, errNoClientConfig, func(n protowire.Number, v []byte) error {
 		switch n {
 		case configNode:
-			return eachValue(v, func(n protowire.Number, v []byte, _ uint64) bool {
-				switch n {
-				case nodeID:
-					c.Node.ID = string(v)
-				case nodeMetadata:
-					var s structpb.Struct
-					if proto.Unmarshal(v, &s) != nil {
-						return false
-					}
-					text, err := s.MarshalJSON()
-					c.Node.Metadata = text
-					return err == nil
-				}
-				return true
-			})
+			return wire.EachBytes(v, errNoClientConfig, c.setNode)
 		case configGeneric:
 			c.Configs = append(c.Configs, genericConfig{})
-			return eachValue(v, c.Configs[len(c.Configs)-1].set)
+			return wire.Each(v, errNoClientConfig, c.Configs[len(c.Configs)-1].set)
 		}
-		return true
+		return nil
 	})
-	return c, ok
+	return c, err
 }
 
-func (g *genericConfig) set(n protowire.Number, v []byte, bits uint64) bool {
+func (c *clientConfig) setNode(n protowire.Number, v []byte) (err error) {
 	switch n {
-	case genericTypeURL:
-		g.TypeURL = string(v)
-	case genericName:
-		g.Name = string(v)
-	case genericVersion:
-		g.Version = string(v)
-	case genericStatus:
-		if bits < uint64(len(statusNames)) {
-			g.Status = statusNames[bits]
+	case nodeID:
+		c.Node.ID = string(v)
+	case nodeMetadata:
+		var s structpb.Struct
+		if err := proto.Unmarshal(v, &s); err != nil {
+			return err
 		}
+		c.Node.Metadata, err = s.MarshalJSON()
 	}
-	return true
+	return err
 }
 
-// eachValue calls fn for every field, with the bytes of one that has a length,
-// or the number of a varint. It reports false if the bytes are no message, or
-// fn said so.
-func eachValue(b []byte, fn func(n protowire.Number, v []byte, bits uint64) bool) bool {
-	for len(b) > 0 {
-		n, kind, size := protowire.ConsumeTag(b)
-		if size < 0 {
-			return false
+func (g *genericConfig) set(f wire.Field) error {
+	switch f.Number {
+	case genericTypeURL:
+		g.TypeURL = string(f.Data)
+	case genericName:
+		g.Name = string(f.Data)
+	case genericVersion:
+		g.Version = string(f.Data)
+	case genericStatus:
+		if f.Bits < uint64(len(statusNames)) {
+			g.Status = statusNames[f.Bits]
 		}
-		b = b[size:]
-		var v []byte
-		var bits uint64
-		switch kind {
-		case protowire.BytesType:
-			v, size = protowire.ConsumeBytes(b)
-		case protowire.VarintType:
-			bits, size = protowire.ConsumeVarint(b)
-		default:
-			size = protowire.ConsumeFieldValue(n, kind, b)
-		}
-		if size < 0 || !fn(n, v, bits) {
-			return false
-		}
-		b = b[size:]
 	}
-	return true
+	return nil
 }

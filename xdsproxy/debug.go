@@ -24,6 +24,8 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 	"github.com/outrigger-mesh/outrigger/internal/localonly"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // Limits of the debug port.
@@ -170,7 +172,7 @@ func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 	}
 	r := readRequest(f.data, false)
 	var names []string
-	newCursor(f.data).names(func(name string) { names = append(names, name) })
+	eachName(wire.NewCursor(f.data), func(name string) { names = append(names, name) })
 	f.free()
 	if !strings.HasPrefix(r.typeURL, debugPrefix) || len(names) > maxDebugNames {
 		return status.Errorf(codes.InvalidArgument, "type %q with %d names: this port answers types that begin with %s/, with at most %d names",

@@ -145,7 +145,7 @@ func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 		f.rejected, f.refused, f.stored = "", nil, false // the control plane's takes its place
 	}
 	f.nonce, f.sent, f.names, f.removed, f.empty = r.nonce, time.Now(), map[string]bool{}, nil, true
-	newCursor(data).each(func(n protowire.Number, v cursor) {
+	wire.NewCursor(data).Each(func(n protowire.Number, v wire.Cursor) {
 		switch {
 		case n == wire.ResponseResources:
 			f.empty = false
@@ -153,7 +153,7 @@ func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 				addNames(f.names, v, wire.ResourceName)
 			}
 		case n == wire.ResponseRemoved && s.delta && len(f.removed) <= maxFirstNames:
-			name, _ := v.text()
+			name, _ := text(v)
 			f.removed = append(f.removed, name)
 		}
 	})
@@ -224,7 +224,7 @@ func (s *stream) wantsNone(data mem.BufferSlice, f *first) bool {
 		number = wire.DeltaRequestUnsubscribe
 	}
 	names := map[string]bool{}
-	addNames(names, newCursor(data), number)
+	addNames(names, wire.NewCursor(data), number)
 	if !s.delta {
 		// Each request holds all names. One without them asks for all resources.
 		before := len(f.refused)
@@ -243,10 +243,10 @@ func (s *stream) wantsNone(data mem.BufferSlice, f *first) bool {
 }
 
 // addNames adds the texts of a field of a message, up to maxFirstNames and one.
-func addNames(names map[string]bool, message cursor, number protowire.Number) {
-	message.each(func(n protowire.Number, v cursor) {
+func addNames(names map[string]bool, message wire.Cursor, number protowire.Number) {
+	message.Each(func(n protowire.Number, v wire.Cursor) {
 		if n == number && len(names) <= maxFirstNames {
-			name, _ := v.text()
+			name, _ := text(v)
 			names[name] = true
 		}
 	})

@@ -72,23 +72,23 @@ func (w variant) errorDetail(code codes.Code, reason string) []byte {
 	}
 	var status []byte
 	if code != codes.OK {
-		status = protowire.AppendVarint(protowire.AppendTag(nil, wire.StatusCode, protowire.VarintType), uint64(code))
+		status = wire.AppendVarint(nil, wire.StatusCode, uint64(code))
 	}
 	status = appendText(status, wire.StatusMessage, strings.ToValidUTF8(reason, "?"))
-	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), status)
+	return wire.Append(nil, number, status)
 }
 
 func appendText(b []byte, num protowire.Number, s string) []byte {
 	if s == "" {
 		return b
 	}
-	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+	return wire.Append(b, num, s)
 }
 
 // resources takes the messages from a response, of either variant, and the
 // names of those that are gone.
 func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed []string, err error) {
-	newCursor(f.data).each(func(n protowire.Number, v cursor) {
+	wire.NewCursor(f.data).Each(func(n protowire.Number, v wire.Cursor) {
 		switch {
 		case n == wire.ResponseResources:
 			var found string
@@ -98,7 +98,7 @@ func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed [
 			}
 			values = append(values, value)
 		case n == wire.ResponseRemoved && w.delta:
-			name, _ := v.text()
+			name, _ := text(v)
 			removed = append(removed, name)
 		}
 	})
@@ -106,24 +106,24 @@ func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed [
 }
 
 // resource opens an Any, which in delta lies in a Resource. An earlier error stays.
-func (w variant) resource(v cursor, earlier error) (typeURL string, value []byte, err error) {
+func (w variant) resource(v wire.Cursor, earlier error) (typeURL string, value []byte, err error) {
 	if earlier != nil {
 		return "", nil, earlier
 	}
 	ok := true
-	open := func(n protowire.Number, v cursor) {
+	open := func(n protowire.Number, v wire.Cursor) {
 		switch n {
 		case wire.AnyTypeURL:
-			typeURL, _ = v.text()
+			typeURL, _ = text(v)
 		case wire.AnyValue:
-			value = v.read(v.left)
+			value = v.Bytes(v.Len())
 		}
 	}
 	if !w.delta {
-		ok = v.each(open)
+		ok = v.Each(open)
 	} else {
-		all := v.each(func(n protowire.Number, v cursor) {
-			if n == wire.ResourceAny && !v.each(open) {
+		all := v.Each(func(n protowire.Number, v wire.Cursor) {
+			if n == wire.ResourceAny && !v.Each(open) {
 				ok = false
 			}
 		})
@@ -138,15 +138,15 @@ func (w variant) resource(v cursor, earlier error) (typeURL string, value []byte
 // stateOfTheWorld writes a delta response as one of the state of the world.
 func stateOfTheWorld(f *frame) []byte {
 	var b []byte
-	newCursor(f.data).each(func(n protowire.Number, v cursor) {
+	wire.NewCursor(f.data).Each(func(n protowire.Number, v wire.Cursor) {
 		switch n {
 		case wire.ResponseVersion, wire.ResponseTypeURL, wire.ResponseNonce:
-			text, _ := v.text()
+			text, _ := text(v)
 			b = appendText(b, n, text)
 		case wire.ResponseResources:
-			v.each(func(n protowire.Number, v cursor) {
+			v.Each(func(n protowire.Number, v wire.Cursor) {
 				if n == wire.ResourceAny {
-					b = protowire.AppendBytes(protowire.AppendTag(b, wire.ResponseResources, protowire.BytesType), v.read(v.left))
+					b = wire.Append(b, wire.ResponseResources, v.Bytes(v.Len()))
 				}
 			})
 		}

@@ -6,7 +6,6 @@ package xdsproxy
 import (
 	"encoding/json"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
@@ -30,27 +29,27 @@ type readableAny struct {
 
 func readable(b []byte) readableResponse {
 	var out readableResponse
-	newCursor(mem.BufferSlice{mem.SliceBuffer(b)}).each(func(n protowire.Number, v cursor) {
+	wire.CursorOf(b).Each(func(n protowire.Number, v wire.Cursor) {
 		switch n {
 		case wire.ResponseVersion:
-			out.VersionInfo, _ = v.text()
+			out.VersionInfo, _ = text(v)
 		case wire.ResponseTypeURL:
-			out.TypeURL, _ = v.text()
+			out.TypeURL, _ = text(v)
 		case wire.ResponseNonce:
-			out.Nonce, _ = v.text()
+			out.Nonce, _ = text(v)
 		case wire.ResponseResources:
 			var r readableAny
 			var value []byte
-			v.each(func(n protowire.Number, v cursor) {
+			v.Each(func(n protowire.Number, v wire.Cursor) {
 				switch n {
 				case wire.AnyTypeURL:
-					r.Type, _ = v.text()
+					r.Type, _ = text(v)
 				case wire.AnyValue:
-					value = v.read(v.left)
+					value = v.Bytes(v.Len())
 				}
 			})
 			if r.Type == clientConfigType {
-				if c, ok := readClientConfig(value); ok {
+				if c, err := readClientConfig(value); err == nil {
 					out.Resources = append(out.Resources, c)
 					return
 				}
@@ -64,11 +63,11 @@ func readable(b []byte) readableResponse {
 	return out
 }
 
-// names calls fn for the resource names of a request of the state of the world.
-func (c cursor) names(fn func(string)) {
-	c.each(func(n protowire.Number, v cursor) {
+// eachName calls fn for the resource names of a request of the state of the world.
+func eachName(request wire.Cursor, fn func(string)) {
+	request.Each(func(n protowire.Number, v wire.Cursor) {
 		if n == wire.RequestNames {
-			name, _ := v.text()
+			name, _ := text(v)
 			fn(name)
 		}
 	})

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
@@ -136,24 +135,24 @@ func (in *incomplete) response() []byte {
 // splitDelta takes a delta response apart: all but resources and what was
 // removed, the resources, and the names of what was removed.
 func splitDelta(frame []byte) (head []byte, items []deltaItem, removed []string) {
-	newCursor(mem.BufferSlice{mem.SliceBuffer(frame)}).each(func(n protowire.Number, v cursor) {
-		body := v.read(v.left)
-		raw := protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), body)
+	wire.CursorOf(frame).Each(func(n protowire.Number, v wire.Cursor) {
+		body := v.Bytes(v.Len())
+		raw := wire.Append(nil, n, body)
 		switch n {
 		case wire.ResponseResources:
 			item := deltaItem{raw: raw}
-			v.each(func(n protowire.Number, v cursor) {
+			v.Each(func(n protowire.Number, v wire.Cursor) {
 				if n == wire.ResourceName {
-					item.name, _ = v.text()
+					item.name, _ = text(v)
 				}
 			})
 			items = append(items, item)
 		case wire.ResponseRemoved:
 			removed = append(removed, string(body))
 		case wire.ResponseRemovedNames:
-			newCursor(mem.BufferSlice{mem.SliceBuffer(body)}).each(func(n protowire.Number, v cursor) {
+			wire.CursorOf(body).Each(func(n protowire.Number, v wire.Cursor) {
 				if n == wire.RemovedName {
-					name, _ := v.text()
+					name, _ := text(v)
 					removed = append(removed, name)
 				}
 			})

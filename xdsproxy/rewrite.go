@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
@@ -161,5 +160,5 @@ func (rw *rewriting) note(f *frame, r request, w variant) (wrong string) {
 
 // version is the field for the version that was accepted last, be it none.
 func (rw *rewriting) version() []byte {
-	return protowire.AppendString(protowire.AppendTag(nil, wire.RequestVersion, protowire.BytesType), rw.accepted)
+	return wire.Append(nil, wire.RequestVersion, rw.accepted)
 }

@@ -225,32 +225,3 @@ func TestTypeURLBecomesALabel(t *testing.T) {
 		t.Errorf("type URL %q", r.typeURL)
 	}
 }
-
-// Groups are passed over in one go, however many there are, and what is in them
-// counts for nothing.
-func TestGroups(t *testing.T) {
-	t.Parallel()
-	group := protowire.AppendTag(nil, 100, protowire.StartGroupType)
-	group = appendText(group, wire.ResponseTypeURL, "inner")
-	group = protowire.AppendTag(group, 100, protowire.EndGroupType)
-	b := appendText(nil, wire.ResponseTypeURL, "outer")
-	b = append(b, bytes.Repeat(group, 1<<20)...)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if r, ok := readResponse(pieces(b, 16<<10)); !ok || r.typeURL != "outer" {
-			t.Errorf("read %q, %t", r.typeURL, ok)
-		}
-	}()
-	receive(t, done, "end of the reader")
-	for name, bad := range map[string][]byte{
-		"no end":        protowire.AppendTag(nil, 100, protowire.StartGroupType),
-		"no begin":      protowire.AppendTag(nil, 100, protowire.EndGroupType),
-		"end of others": protowire.AppendTag(protowire.AppendTag(nil, 100, protowire.StartGroupType), 101, protowire.EndGroupType),
-		"too deep":      bytes.Repeat(protowire.AppendTag(nil, 100, protowire.StartGroupType), maxGroups+1),
-	} {
-		if _, ok := readResponse(pieces(bad, 16<<10)); ok {
-			t.Errorf("%s: it was taken for a message", name)
-		}
-	}
-}

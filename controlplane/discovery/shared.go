@@ -339,13 +339,11 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 // of a delta response.
 func appendDeltaHead(b []byte, res *xds.Resource) []byte {
 	version := versionOf(res.Hash)
-	size := protowire.SizeTag(wire.ResponseVersion) + protowire.SizeBytes(len(version)) +
+	size := protowire.SizeTag(wire.ResourceVersion) + protowire.SizeBytes(len(version)) +
 		protowire.SizeTag(wire.ResourceName) + protowire.SizeBytes(len(res.Name)) +
 		protowire.SizeTag(wire.ResourceAny) + protowire.SizeBytes(len(res.Any))
 	b = protowire.AppendVarint(b, uint64(size))
-	b = protowire.AppendTag(b, wire.ResponseVersion, protowire.BytesType)
-	b = protowire.AppendString(b, version)
-	b = protowire.AppendTag(b, wire.ResourceName, protowire.BytesType)
-	b = protowire.AppendString(b, res.Name)
+	b = wire.Append(b, wire.ResourceVersion, version)
+	b = wire.Append(b, wire.ResourceName, res.Name)
 	return protowire.AppendTag(b, wire.ResourceAny, protowire.BytesType)
 }

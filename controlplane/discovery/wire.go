@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is no frame
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
@@ -61,15 +60,11 @@ func (r *response) frame() *frame {
 		size += len(name) + 4
 	}
 	tail := make([]byte, 0, size)
-	tail = protowire.AppendTag(tail, wire.ResponseVersion, protowire.BytesType)
-	tail = protowire.AppendString(tail, r.version)
-	tail = protowire.AppendTag(tail, wire.ResponseTypeURL, protowire.BytesType)
-	tail = protowire.AppendString(tail, r.typeURL)
-	tail = protowire.AppendTag(tail, wire.ResponseNonce, protowire.BytesType)
-	tail = protowire.AppendString(tail, r.nonce)
+	tail = wire.Append(tail, wire.ResponseVersion, r.version)
+	tail = wire.Append(tail, wire.ResponseTypeURL, r.typeURL)
+	tail = wire.Append(tail, wire.ResponseNonce, r.nonce)
 	for _, name := range r.removed {
-		tail = protowire.AppendTag(tail, wire.ResponseRemoved, protowire.BytesType)
-		tail = protowire.AppendString(tail, name)
+		tail = wire.Append(tail, wire.ResponseRemoved, name)
 	}
 	return &frame{data: append(r.body, mem.SliceBuffer(tail))}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // The type URLs of the resources.
@@ -237,7 +238,6 @@ func Any(typeURL string, msg []byte) []byte {
 // room for a value of that size.
 func anyHead(typeURL string, size int) []byte {
 	b := make([]byte, 0, len(typeURL)+size+16)
-	b = protowire.AppendTag(b, 1, protowire.BytesType)
-	b = protowire.AppendString(b, typeURL)
-	return protowire.AppendTag(b, 2, protowire.BytesType)
+	b = wire.Append(b, wire.AnyTypeURL, typeURL)
+	return protowire.AppendTag(b, wire.AnyValue, protowire.BytesType)
 }

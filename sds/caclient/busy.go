@@ -4,12 +4,15 @@
 package caclient
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // busyError is an error of an authority that said when to come back.
@@ -53,40 +56,26 @@ func first(md metadata.MD, key string) string {
 // retryDelay reads field 1 of a RetryInfo, a google.protobuf.Duration, by hand:
 // the package of its generated type would bring a dozen others into the agent.
 func retryDelay(info []byte) time.Duration {
-	duration, ok := fieldOf(info, 1, protowire.BytesType)
-	if !ok {
-		return 0
-	}
-	seconds, _ := fieldOf(duration, 1, protowire.VarintType)
-	nanos, _ := fieldOf(duration, 2, protowire.VarintType)
-	s, _ := protowire.ConsumeVarint(seconds)
-	n, _ := protowire.ConsumeVarint(nanos)
-	if s > 1<<31 || n >= uint64(time.Second) {
+	var seconds, nanos uint64
+	err := wire.EachBytes(info, errMalformed, func(n protowire.Number, duration []byte) error {
+		if n != 1 {
+			return nil
+		}
+		return wire.Each(duration, errMalformed, func(f wire.Field) error {
+			switch {
+			case f.Type != protowire.VarintType:
+			case f.Number == 1:
+				seconds = f.Bits
+			case f.Number == 2:
+				nanos = f.Bits
+			}
+			return nil
+		})
+	})
+	if err != nil || seconds > 1<<31 || nanos >= uint64(time.Second) {
 		return 0 // negative, or of no use
 	}
-	return time.Duration(s)*time.Second + time.Duration(n)
+	return time.Duration(seconds)*time.Second + time.Duration(nanos)
 }
 
-// fieldOf returns the value of the last field of a number and type: of a
-// length-delimited one its content.
-func fieldOf(b []byte, want protowire.Number, kind protowire.Type) (value []byte, ok bool) {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return nil, false
-		}
-		b = b[n:]
-		size := protowire.ConsumeFieldValue(num, typ, b)
-		if size < 0 {
-			return nil, false
-		}
-		if num == want && typ == kind {
-			value, ok = b[:size], true
-			if typ == protowire.BytesType {
-				value, _ = protowire.ConsumeBytes(value)
-			}
-		}
-		b = b[size:]
-	}
-	return value, ok
-}
+var errMalformed = errors.New("the detail is no protobuf message")

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // TypeURL is the type of the one resource that holds the name table.
@@ -63,35 +65,29 @@ func (t *Table) Marshal() []byte {
 	var out, entry, value []byte
 	for _, name := range slices.Sorted(maps.Keys(t.Hosts)) {
 		value = t.Hosts[name].append(value[:0])
-		entry = appendString(entry[:0], fieldKey, name)
-		entry = protowire.AppendTag(entry, fieldValue, protowire.BytesType)
-		entry = protowire.AppendBytes(entry, value)
-		out = protowire.AppendTag(out, fieldTable, protowire.BytesType)
-		out = protowire.AppendBytes(out, entry)
+		entry = wire.Append(entry[:0], fieldKey, name)
+		entry = wire.Append(entry, fieldValue, value)
+		out = wire.Append(out, fieldTable, entry)
 	}
 	return out
 }
 
 func (h Host) append(b []byte) []byte {
 	for _, ip := range h.IPs {
-		b = appendString(b, fieldIPs, ip)
+		b = wire.Append(b, fieldIPs, ip)
 	}
 	for _, f := range []struct {
 		number protowire.Number
 		value  string
 	}{{fieldRegistry, h.Registry}, {fieldShortname, h.Shortname}, {fieldNamespace, h.Namespace}} {
 		if f.value != "" {
-			b = appendString(b, f.number, f.value)
+			b = wire.Append(b, f.number, f.value)
 		}
 	}
 	for _, name := range h.AltHosts {
-		b = appendString(b, fieldAltHosts, name)
+		b = wire.Append(b, fieldAltHosts, name)
 	}
 	return b
-}
-
-func appendString(b []byte, number protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
 }
 
 // Unmarshal reads what Marshal, or anybody else, has encoded. Fields that it
@@ -146,7 +142,10 @@ func (h *Host) read(b []byte) error {
 	})
 }
 
-var errUTF8 = errors.New("it is not UTF-8")
+var (
+	errMalformed = errors.New("the bytes are no protobuf message")
+	errUTF8      = errors.New("it is not UTF-8")
+)
 
 func readString(to *string, field []byte, what string) error {
 	if !utf8.Valid(field) {
@@ -165,33 +164,8 @@ func readStrings(to *[]string, field []byte, what string) error {
 	return nil
 }
 
-// fields calls visit for each field of a message that holds bytes; those of
-// other kinds are of newer versions, or of nobody.
+// fields calls visit for each length-delimited field of a message; this version
+// knows no other ones.
 func fields(b []byte, visit func(protowire.Number, []byte) error) error {
-	for len(b) > 0 {
-		number, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if number > protowire.MaxValidNumber {
-			return fmt.Errorf("field number %d is too large", number)
-		}
-		b = b[n:]
-		if kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
-				return protowire.ParseError(n)
-			}
-			b = b[n:]
-			continue
-		}
-		field, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		b = b[n:]
-		if err := visit(number, field); err != nil {
-			return err
-		}
-	}
-	return nil
+	return wire.EachBytes(b, errMalformed, visit)
 }

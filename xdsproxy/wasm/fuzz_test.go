@@ -57,8 +57,8 @@ func FuzzRewrite(f *testing.F) {
 // FuzzResponse passes the cache any bytes as a response.
 func FuzzResponse(f *testing.F) {
 	s := pluginSpec{name: "p", url: "gopher://x"}.resource(f)
-	f.Add(appendMessage(nil, wire.ResponseResources, s), false)
-	f.Add(appendMessage(nil, wire.ResponseResources, appendMessage(nil, wire.ResourceAny, s)), true)
+	f.Add(wire.Append(nil, wire.ResponseResources, s), false)
+	f.Add(wire.Append(nil, wire.ResponseResources, wire.Append(nil, wire.ResourceAny, s)), true)
 	c, err := New(Config{Dir: f.TempDir()})
 	if err != nil {
 		f.Fatal(err)

@@ -108,14 +108,14 @@ func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out
 		}
 		left++
 		if !delta {
-			out = appendMessage(out, wire.ResponseResources, o.Resource)
+			out = wire.Append(out, wire.ResponseResources, o.Resource)
 			return nil
 		}
 		item, err := replace(item, wire.ResourceAny, o.Resource)
 		if err == nil && o.Err != nil {
 			item, err = markIncomplete(item)
 		}
-		out = appendMessage(out, wire.ResponseResources, item)
+		out = wire.Append(out, wire.ResponseResources, item)
 		return err
 	})
 	return out, left, err

@@ -114,8 +114,8 @@ var noRules = []byte{1<<3 | 2, 0}
 
 // rbacFilter is an HTTP filter that lets everything pass, or nothing.
 func rbacFilter(name string, config []byte) []byte {
-	b := appendText(nil, wire.ExtensionName, name)
-	return newAny(extensionType, appendMessage(b, wire.ExtensionConfig, newAny(rbacType, config)))
+	b := wire.Append(nil, wire.ExtensionName, name)
+	return newAny(extensionType, wire.Append(b, wire.ExtensionConfig, newAny(rbacType, config)))
 }
 
 // extension is one resource on its way.

@@ -277,15 +277,15 @@ func TestRewriteFailures(t *testing.T) {
 func TestRepeatedMessages(t *testing.T) {
 	t.Parallel()
 	const pieces = 300_000
-	body := appendText(nil, wire.ExtensionName, "p")
+	body := wire.Append(nil, wire.ExtensionName, "p")
 	var config []byte
 	for range pieces {
-		config = appendMessage(config, 1, appendText(nil, 1, "x")) // Wasm.config
+		config = wire.Append(config, 1, wire.Append(nil, 1, "x")) // Wasm.config
 	}
 	for range pieces {
-		body = appendMessage(body, wire.ExtensionConfig, appendText(nil, wire.AnyTypeURL, "type.googleapis.com/"+wasmType))
+		body = wire.Append(body, wire.ExtensionConfig, wire.Append(nil, wire.AnyTypeURL, "type.googleapis.com/"+wasmType))
 	}
-	body = appendMessage(body, wire.ExtensionConfig, appendMessage(nil, wire.AnyValue, config))
+	body = wire.Append(body, wire.ExtensionConfig, wire.Append(nil, wire.AnyValue, config))
 	o := newCache(t, Config{}).Rewrite(t.Context(), [][]byte{newAny(extensionType, body)})[0]
 	if !errors.Is(o.Err, errNoCode) {
 		t.Errorf("error %v", o.Err)
@@ -376,13 +376,13 @@ func TestRewriteResponseWithNothingLeft(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})
 	bad := marshalAny(t, &routerv3.Router{})
-	frame := appendMessage(appendText(nil, 1, "v"), wire.ResponseResources, bad)
+	frame := wire.Append(wire.Append(nil, 1, "v"), wire.ResponseResources, bad)
 	if r := c.RewriteResponse(t.Context(), frame, false); r.Frame != nil || len(r.Failures) != 1 {
 		t.Errorf("response %+v", r)
 	}
 	var many []byte
 	for range maxReasons + 2 {
-		many = appendMessage(many, wire.ResponseResources, bad)
+		many = wire.Append(many, wire.ResponseResources, bad)
 	}
 	if s := c.RewriteResponse(t.Context(), many, false).Reason(); !strings.HasSuffix(s, "; and 2 more") || strings.Count(s, "not a envoy") != maxReasons {
 		t.Errorf("reason %s", s)

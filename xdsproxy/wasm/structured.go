@@ -123,9 +123,9 @@ func (structured) set(b []byte, m member, data []byte, text bool) ([]byte, error
 	if text {
 		kind = valueString
 	}
-	entry := appendText(nil, wire.EntryKey, key)
-	entry = appendMessage(entry, wire.EntryValue, appendMessage(nil, kind, data))
-	return appendMessage(out, structFields, entry), nil
+	entry := wire.Append(nil, wire.EntryKey, key)
+	entry = wire.Append(entry, wire.EntryValue, wire.Append(nil, kind, data))
+	return wire.Append(out, structFields, entry), nil
 }
 
 // duration reads JSON's form of a Duration: seconds with a fraction and "s".

@@ -78,23 +78,15 @@ func replace(b []byte, num protowire.Number, sub []byte) ([]byte, error) {
 		case f.Number != num || f.Type != protowire.BytesType:
 			out = append(out, f.Raw...)
 		case !done:
-			out = appendMessage(out, num, sub)
+			out = wire.Append(out, num, sub)
 			done = true
 		}
 		return nil
 	})
 	if !done {
-		out = appendMessage(out, num, sub)
+		out = wire.Append(out, num, sub)
 	}
 	return out, err
-}
-
-func appendMessage(b []byte, num protowire.Number, sub []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), sub)
-}
-
-func appendText(b []byte, num protowire.Number, s string) []byte {
-	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
 }
 
 // openAny returns the name of an Any's type, without the part before the
@@ -113,9 +105,9 @@ func messageName(url string) string { return url[strings.LastIndexByte(url, '/')
 
 // newAny makes an Any of a type and a value.
 func newAny(typeName string, value []byte) []byte {
-	b := appendText(nil, wire.AnyTypeURL, "type.googleapis.com/"+typeName)
+	b := wire.Append(nil, wire.AnyTypeURL, "type.googleapis.com/"+typeName)
 	if len(value) > 0 {
-		b = appendMessage(b, wire.AnyValue, value)
+		b = wire.Append(b, wire.AnyValue, value)
 	}
 	return b
 }

@@ -20,7 +20,7 @@ type Field struct {
 func Each(b []byte, malformed error, fn func(Field) error) error {
 	for len(b) > 0 {
 		num, typ, tag := protowire.ConsumeTag(b)
-		if tag < 0 {
+		if tag < 0 || num > protowire.MaxValidNumber {
 			return malformed
 		}
 		size := protowire.ConsumeFieldValue(num, typ, b[tag:])
@@ -52,4 +52,15 @@ func EachBytes(b []byte, malformed error, fn func(protowire.Number, []byte) erro
 		}
 		return fn(f.Number, f.Data)
 	})
+}
+
+// Append appends a length-delimited field.
+func Append[T ~string | ~[]byte](b []byte, n protowire.Number, v T) []byte {
+	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(len(v)))
+	return append(b, v...)
+}
+
+// AppendVarint appends a field that is a number.
+func AppendVarint(b []byte, n protowire.Number, v uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
 }
