@@ -198,7 +198,7 @@ func TestParsePodInfo(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"app": "shop", "istio.io/rev": "a=b\n\"c\"", "empty": ""}, got); diff != "" {
 		t.Error(diff)
 	}
-	for in, want := range map[string]string{"app": "line 1", "a=\"b\"\nc=d": "line 2: the value of c must stand in double quotes", "=\"x\"": "line 1"} {
+	for in, want := range map[string]string{"app": "line 1", "a=\"b\"\nc=d": "line 2: the value of c must be in double quotes", "=\"x\"": "line 1"} {
 		if _, err := ParsePodInfo(in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", in, err, want)
 		}

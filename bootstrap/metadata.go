@@ -281,7 +281,7 @@ func ParsePodInfo(data string) (map[string]string, error) {
 		}
 		value, err := strconv.Unquote(quoted)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: the value of %s must stand in double quotes", i+1, key)
+			return nil, fmt.Errorf("line %d: the value of %s must be in double quotes", i+1, key)
 		}
 		values[key] = value
 	}

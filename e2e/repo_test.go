@@ -116,7 +116,7 @@ func importProblem(from, to string) string {
 	case below(from, "cmd/outrigger-agent") && below(to, "controlplane"):
 		return "the agent must not import the control plane"
 	case below(from, "internal") && !below(to, "internal"):
-		return "what several programs share imports nothing of them"
+		return "a package that several programs share must not import their packages"
 	case below(to, "tool") && !below(from, "tool", "cmd/outrigger"):
 		return "only cmd/outrigger imports the commands of the tool"
 	case below(to, "mesh") && !below(from, "mesh", "tool", "cmd/outrigger"):

@@ -93,9 +93,9 @@ func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
 	return command{path: program, args: argv[1:], env: env, dir: w.dir}, nil
 }
 
-// cleanEnv is the environment of our own programs: nothing of the caller's
-// but where programs and temporary files are, so that the same mesh file
-// gives the same mesh for everybody.
+// cleanEnv returns the environment of Outrigger's own programs: of the caller's only
+// PATH and TMPDIR, so that the same mesh file results in the same mesh for every
+// user.
 func (u *Mesh) cleanEnv(vars ...variable) []string {
 	var env []string
 	for _, v := range u.cfg.Environ {

@@ -44,8 +44,8 @@ func (u *Mesh) configProblem(line string) (level, string, bool) {
 	return l, place + object + reason, true
 }
 
-// logAttrs reads a line of slog's text form: key=value, where the value may
-// stand in quotes. What it cannot read ends it.
+// logAttrs parses a line of slog's text form: key=value, where the value may be
+// quoted. It stops at the first text that it cannot parse.
 func logAttrs(line string) map[string]string {
 	attrs := map[string]string{}
 	for {

@@ -27,7 +27,7 @@ func TestRunning(t *testing.T) {
 	}
 	got, err := Running(temp)
 	if err != nil || !slices.Equal(got, []string{"fs:///one"}) {
-		t.Errorf("Running gives %q, %v", got, err)
+		t.Errorf("Running returned %q, %v", got, err)
 	}
 	for store, want := range map[string]string{"fs:///one": "/state/one", "fs:///two": ""} {
 		if got, err := RunningState(temp, store); err != nil || got != want {
@@ -42,10 +42,10 @@ func TestRunning(t *testing.T) {
 	controls, err := RunningControls(temp)
 	slices.Sort(controls)
 	if err != nil || !slices.Equal(controls, []string{"127.77.51.10:15014", "127.77.51.9:15014"}) {
-		t.Errorf("RunningControls gives %q, %v", controls, err)
+		t.Errorf("RunningControls returned %q, %v", controls, err)
 	}
 	if got, err := Running(temp); err != nil || !slices.Equal(got, []string{"fs:///one"}) {
-		t.Errorf("with a second mesh, Running gives %q, %v", got, err)
+		t.Errorf("with a second mesh, Running returned %q, %v", got, err)
 	}
 	if err := alone(); err != nil {
 		t.Error(err)

@@ -146,8 +146,8 @@ func TestHTTPProbeAnswers(t *testing.T) {
 			http.Redirect(w, r, "/teapot", http.StatusFound)
 		case "/other":
 			http.Redirect(w, r, "http://elsewhere.example/", http.StatusFound)
-		case "/circle":
-			http.Redirect(w, r, "/circle", http.StatusFound)
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
 		case "/slow":
 			<-release
 		}
@@ -162,7 +162,7 @@ func TestHTTPProbeAnswers(t *testing.T) {
 		"/long":   {http.StatusOK, ""},
 		"/same":   {http.StatusTeapot, "short and stout"},
 		"/other":  {http.StatusMultipleChoices, `<a href="http://elsewhere.example/">`},
-		"/circle": {http.StatusInternalServerError, "stopped after 10 redirects"},
+		"/loop":   {http.StatusInternalServerError, "stopped after 10 redirects"},
 		"/slow":   {http.StatusInternalServerError, "deadline exceeded"},
 	} {
 		t.Run(path[1:], func(t *testing.T) {

@@ -119,7 +119,7 @@ func (rw *rewriting) expect(nonce, wrong string) {
 // reject is the rejection of a response that Envoy never sees.
 func (rw *rewriting) reject(w variant, r response, wrong string) []byte {
 	if wrong == "" {
-		wrong = "nothing of it can be used"
+		wrong = "none of its resources can be used"
 	}
 	rw.mu.Lock()
 	defer rw.mu.Unlock()

@@ -39,7 +39,7 @@ const referenceVariables = `
 	TERMINATION_DRAIN_DURATION_SECONDS PROXY_XDS_VIA_AGENT SKIP_PARSE_TOKEN SECRET_ROTATION_CHECK_INTERVAL OUTPUT_KEY_CERT_TO_DIRECTORY
 	SECRET_GRACE_PERIOD_RATIO_JITTER`
 
-// notRead reads the table of variables that have no effect: what stands in
+// notRead reads the table of variables that have no effect: the names in
 // backticks in its first column.
 func notRead(t *testing.T) (names []string) {
 	t.Helper()
@@ -105,7 +105,7 @@ func TestEnvironmentOfTheReference(t *testing.T) {
 	}
 }
 
-// Values that make no difference are nobody's worry, all others are told; the
+// Values that make no difference cause no warning, all others do; the
 // names of other versions with what to use instead.
 func TestUnservedVariables(t *testing.T) {
 	t.Parallel()

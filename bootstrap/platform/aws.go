@@ -37,7 +37,7 @@ func (c Config) askAWS(ctx context.Context) (Result, error) {
 	const data = "/latest/meta-data/"
 	answers := s.values(ctx, data+"placement/region", data+"placement/availability-zone", data+"instance-id")
 	for i := range answers {
-		if a := &answers[i]; a.err == nil && !place(a.value) {
+		if a := &answers[i]; a.err == nil && !validLocality(a.value) {
 			*a = answer{err: fmt.Errorf("an answer is %.64q, which is no name of AWS", a.value)}
 		}
 	}

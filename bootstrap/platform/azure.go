@@ -77,9 +77,9 @@ func parseAzure(doc []byte) (Result, error) {
 	for name, value := range vm.tags() {
 		keep(name, value)
 	}
-	if place(vm.Location) {
+	if validLocality(vm.Location) {
 		result.Locality.Region = vm.Location
-		if place(vm.Zone) {
+		if validLocality(vm.Zone) {
 			result.Locality.Zone = vm.Zone
 		}
 	}

@@ -93,7 +93,7 @@ func (c Config) askGCP(ctx context.Context) (Result, error) {
 // gcpPlace makes a locality of a zone or a region. Regions end with a digit
 // (us-central1), zones do not (us-central1-a).
 func gcpPlace(location string) Locality {
-	if !place(location) {
+	if !validLocality(location) {
 		return Locality{}
 	}
 	if last := location[len(location)-1]; last >= '0' && last <= '9' {

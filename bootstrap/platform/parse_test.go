@@ -48,7 +48,7 @@ func check(t *testing.T, prefix string, got Result) {
 		}
 	}
 	for _, part := range []string{got.Locality.Region, got.Locality.Zone} {
-		if part != "" && !place(part) {
+		if part != "" && !validLocality(part) {
 			t.Errorf("locality %+v", got.Locality)
 		}
 	}

@@ -114,8 +114,8 @@ func Detect(ctx context.Context, cfg Config) (Result, error) {
 	}
 	took := time.Since(start).Round(time.Millisecond)
 	if err != nil {
-		log.Warn("the cloud's metadata service has not told everything: locality and platform metadata are incomplete. "+
-			"CLOUD_PLATFORM=none leaves it alone, the label istio-locality gives the place", "name", name, "duration", took, "err", err)
+		log.Warn("the cloud's metadata service did not answer every request: locality and platform metadata are incomplete. "+
+			"CLOUD_PLATFORM=none turns the requests off; the label istio-locality sets the locality", "name", name, "duration", took, "err", err)
 	} else {
 		log.Info("cloud platform detected", "name", name, "duration", took)
 	}

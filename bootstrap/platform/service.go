@@ -164,9 +164,9 @@ func printable(text string) (string, bool) {
 	return text, ok
 }
 
-// place tells whether a text may be a region or a zone: nothing else may stand
-// in a locality, whose parts have slashes between them.
-func place(text string) bool {
+// validLocality reports whether a text may be a region or a zone. Slashes separate
+// the parts of a locality, so they must not occur in one.
+func validLocality(text string) bool {
 	for i, r := range text {
 		alphanumeric := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 		if !alphanumeric && (i == 0 || r != '-' && r != '_' && r != '.') {

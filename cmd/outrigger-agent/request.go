@@ -177,7 +177,7 @@ func sameHost(next *http.Request, before []*http.Request) error {
 	case next.URL.Host != before[0].URL.Host:
 		return fmt.Errorf("the answer sends to another address, %s", next.URL.Redacted())
 	case len(before) >= 5:
-		return errors.New("the answer sends in circles")
+		return errors.New("the answer is an endless chain of redirects")
 	}
 	return nil
 }

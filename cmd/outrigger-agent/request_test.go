@@ -61,7 +61,7 @@ func TestRequest(t *testing.T) {
 		"body":            {q: question{method: "POST", path: "logging", body: "the body"}, want: "POST /logging the body\n"},
 		"redirected":      {q: question{method: "GET", path: "here"}, want: "GET /there?a=b \n"},
 		"sent away":       {q: question{method: "GET", path: "away"}, wantErr: "sends to another address, http://127.0.0.1:1/"},
-		"sent round":      {q: question{method: "GET", path: "round"}, wantErr: "sends in circles"},
+		"sent round":      {q: question{method: "GET", path: "round"}, wantErr: "endless chain of redirects"},
 		"not found":       {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the answer is 404 Not Found: 404 page not found"},
 		"error, no body":  {q: question{method: "GET", path: "silent"}, wantErr: "the answer is 503 Service Unavailable"},
 		"cut off":         {q: question{method: "GET", path: "cut"}, wantErr: "copy the answer: unexpected EOF"},

@@ -22,7 +22,7 @@ func authorityVariables() []variable {
 		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "life of a workload certificate when the request names none", duration(func(e *environment) *time.Duration { return &e.CA.DefaultTTL })},
 		{"MAX_WORKLOAD_CERT_TTL", "2160h", "longest life of a workload certificate that may be asked for", duration(func(e *environment) *time.Duration { return &e.CA.MaxTTL })},
 		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "life of a self-signed root that is made", duration(func(e *environment) *time.Duration { return &e.CA.Root.TTL })},
-		{"CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", "1h", "how often it is looked whether a self-signed root must be renewed; 0 means never", func(e *environment, s string) error {
+		{"CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", "1h", "how often to check whether a self-signed root must be renewed; 0 means never", func(e *environment, s string) error {
 			d, err := time.ParseDuration(s)
 			if err != nil {
 				return fmt.Errorf("%q is no duration: write for example 1h", s)

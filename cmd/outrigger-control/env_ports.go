@@ -15,7 +15,7 @@ import (
 // debugVariables are the rows of the table about debug questions.
 func debugVariables() []variable {
 	return []variable{
-		{"ENABLE_DEBUG_ON_HTTP", "true", "answers questions of people at /debug of httpAddr and monitoringAddr: those of this machine, and those of callers who show who they are", boolean(func(e *environment) *bool { return &e.DebugHTTP })},
+		{"ENABLE_DEBUG_ON_HTTP", "true", "serves debug queries at /debug of httpAddr and monitoringAddr, to callers on this machine and to authenticated callers", boolean(func(e *environment) *bool { return &e.DebugHTTP })},
 	}
 }
 

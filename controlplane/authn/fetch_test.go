@@ -119,7 +119,7 @@ func TestFetch(t *testing.T) {
 		"not JSON":                       {open, s.URL + "/html", "invalid character"},
 		"no usable key":                  {open, s.URL + "/none", "holds no key"},
 		"not found":                      {open, s.URL + "/nothing", "status 404"},
-		"redirected for ever":            {open, s.URL + "/loop", "redirected more than 3"},
+		"endless redirects":              {open, s.URL + "/loop", "redirected more than 3"},
 		"redirected to another host":     {open, s.URL + "/out", "evil.test:443 is not among the allowed hosts"},
 		"redirected to plaintext":        {open, s.URL + "/plain", "is not among the allowed hosts"},
 		"redirected to metadata":         {open, s.URL + "/metadata", "is not https"},

@@ -72,7 +72,7 @@ func TestRevocationLists(t *testing.T) {
 			t.Errorf("the list is not offered, or refuses others: %v", shake())
 		}
 		for name, bad := range map[string][]byte{
-			"nothing of it is PEM": []byte("x"), "signed by others": other.crl(t), "a certificate": certs.EncodeChain(p.root),
+			"no PEM at all": []byte("x"), "signed by others": other.crl(t), "a certificate": certs.EncodeChain(p.root),
 			"half of it": good[:len(good)-200],
 		} {
 			write(t, plugged, map[string][]byte{"ca-crl.pem": bad})

@@ -110,10 +110,10 @@ func newServiceMetrics(reg prometheus.Registerer) (*serviceMetrics, error) {
 		}, []string{"error"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_ca_refused_total",
-			Help: "Number of certificate requests that were told to come back later: one caller asks too often, one identity does, the queue is full.",
+			Help: "Number of certificate requests rejected with a request to retry later: too many from one caller, too many for one identity, or the queue is full.",
 		}, []string{"reason"}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_control_ca_pending_requests", Help: "Number of certificate requests that are waited for or signed now.",
+			Name: "outrigger_control_ca_pending_requests", Help: "Number of certificate requests in the queue or being signed.",
 		}),
 	}
 	for _, reason := range []string{refusedCaller, refusedIdentity, refusedQueue} {

@@ -97,12 +97,12 @@ func TestRemoteSigner(t *testing.T) {
 		"unknown root": {remote{pki: stranger, give: func(l *x509.Certificate) [][]byte {
 			return [][]byte{certs.EncodeChain(l, stranger.cert, stranger.root)}
 		}}, codes.Internal, "root of the mesh"},
-		"another key":        {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "another key"},
-		"another identity":   {remote{give: whole, change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }}, codes.Internal, "not for"},
-		"an authority":       {remote{give: whole, change: func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }}, codes.Internal, "of an authority"},
-		"it has run out":     {remote{give: whole, change: func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }}, codes.Internal, "root of the mesh"},
-		"its fault":          {remote{err: errors.New("nobody approved")}, codes.Internal, "nobody approved"},
-		"fault of the asker": {remote{err: ca.ErrRequest}, codes.InvalidArgument, "refused"},
+		"another key":         {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "another key"},
+		"another identity":    {remote{give: whole, change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }}, codes.Internal, "not for"},
+		"an authority":        {remote{give: whole, change: func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }}, codes.Internal, "of an authority"},
+		"it has run out":      {remote{give: whole, change: func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }}, codes.Internal, "root of the mesh"},
+		"its fault":           {remote{err: errors.New("nobody approved")}, codes.Internal, "nobody approved"},
+		"fault of the caller": {remote{err: ca.ErrRequest}, codes.InvalidArgument, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

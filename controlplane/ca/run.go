@@ -120,7 +120,7 @@ func (a *Authority) watch() *filewatch.Watch {
 	}
 	w, err := filewatch.New(a.plugin.paths()...)
 	if err != nil {
-		a.cfg.Logger.Warn("the directory of the plugged-in certificate authority cannot be watched; it is looked at from time to time",
+		a.cfg.Logger.Warn("the directory of the plugged-in certificate authority cannot be watched; it is polled instead",
 			"path", a.cfg.PluginDir, "duration", a.cfg.Poll, "err", err)
 	}
 	w.Aim()

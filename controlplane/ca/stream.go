@@ -90,8 +90,8 @@ func (s *Service) admit(ctx context.Context) (*authn.Caller, *slog.Logger, error
 // logStranger tells of a caller that was refused. The program limits how often.
 func (s *Service) logStranger(from string, err error) {
 	if errors.Is(err, authn.ErrUnavailable) {
-		s.cfg.Logger.Warn("certificate request put off: who asks cannot be told at the moment", "address", from, "reason", err.Error())
+		s.cfg.Logger.Warn("certificate request deferred: the caller cannot be authenticated at the moment", "address", from, "reason", err.Error())
 	} else {
-		s.cfg.Logger.Warn("certificate request without a proved identity refused", "address", from, "reason", err.Error())
+		s.cfg.Logger.Warn("certificate request refused: the caller has not proved its identity", "address", from, "reason", err.Error())
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// Who cannot be told apart for the moment, or whose rights cannot, is told to
-// come back: agents take UNAUTHENTICATED for an answer that stays.
+// While a caller cannot be authenticated or authorized, it receives an error that
+// asks it to retry: agents take UNAUTHENTICATED for a permanent answer.
 func TestAuthenticationIsUnavailable(t *testing.T) {
 	t.Parallel()
 	unavailable := fmt.Errorf("%w: nobody answers", authn.ErrUnavailable)

@@ -324,8 +324,7 @@ func (a *Aggregate) Update(ctx context.Context, c *model.Config) (string, error)
 	return a.writer.Update(ctx, c)
 }
 
-// UpdateStatus replaces the status of an object in the store that it stands
-// in.
+// UpdateStatus replaces the status of an object in the store that contains it.
 func (a *Aggregate) UpdateStatus(ctx context.Context, c *model.Config) (string, error) {
 	_, s := first(a.stores, c.Key)
 	switch {

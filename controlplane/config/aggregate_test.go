@@ -124,8 +124,8 @@ func running(t *testing.T, s config.Store) {
 	})
 }
 
-// An object of the first store hides those of the others: what is told is what
-// counts.
+// An object of the first store hides those of the others: only effective changes
+// are reported.
 func TestAggregateHides(t *testing.T) {
 	t.Parallel()
 	first, second := memory.New("memory://first"), memory.New("memory://second")

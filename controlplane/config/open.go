@@ -93,7 +93,7 @@ func (cfg OpenConfig) open(address string) (Store, error) {
 	return nil, fmt.Errorf("config source %q: %w: %s; write %s", shown, ErrUnknownScheme, u.Scheme, cfg.forms())
 }
 
-// withoutPassword returns a URL that cannot be read as people may see it.
+// withoutPassword returns a URL that cannot be parsed, without its password.
 func withoutPassword(address string) string {
 	scheme, rest, ok := strings.Cut(address, "://")
 	at := strings.LastIndexByte(rest, '@')

@@ -141,11 +141,11 @@ func TestAggregate(t *testing.T) {
 		names = append(names, c.Name+" "+c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress())
 	}
 	if got := strings.Join(names, ","); got != "a-second 10.0.0.4,both 10.0.0.1,z-first 10.0.0.2" {
-		t.Errorf("List gives %s", got)
+		t.Errorf("List returned %s", got)
 	}
 	key := model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "both"}
 	if c := a.Get(key); c == nil || c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress() != "10.0.0.1" {
-		t.Errorf("Get gives %v", c)
+		t.Errorf("Get returned %v", c)
 	}
 	problems := a.Problems()
 	if len(problems) != 1 || !strings.Contains(problems[0].String(), dirs[1]+"/x.yaml:1: WorkloadEntry/default/both: the same object is in "+dirs[0]) {

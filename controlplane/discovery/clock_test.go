@@ -32,7 +32,7 @@ func TestClockMayJump(t *testing.T) {
 		}
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(filepath.Base(file), "debug") {
-				continue // debug*.go writes times for people
+				continue // debug*.go prints times for users
 			}
 			set := token.NewFileSet()
 			tree, err := parser.ParseFile(set, file, nil, 0)

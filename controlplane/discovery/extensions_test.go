@@ -37,8 +37,8 @@ type pluginHarness struct {
 	objects map[string]*model.Config
 }
 
-// describePlugin gives "name=module" and, after a slash, what stands for the pull
-// secret.
+// describePlugin returns "name=module" and, after a slash, the pull secret or its
+// reference.
 func describePlugin(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	config, plugin := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
@@ -120,10 +120,10 @@ func (h *pluginHarness) subject(t *testing.T, delta bool) *peer {
 	return p
 }
 
-// problems are those of objects that the server tells people of.
+// problems returns the problems of objects that the server reports to users.
 func (h *pluginHarness) problems() string {
 	var out []string
-	h.server.spoilt.each(func(p model.Problem, _ time.Time) { out = append(out, p.String()) })
+	h.server.problems.each(func(p model.Problem, _ time.Time) { out = append(out, p.String()) })
 	return strings.Join(out, "\n")
 }
 
@@ -229,8 +229,8 @@ func (h *pluginHarness) stands(t *testing.T, when, want string) {
 }
 
 // A plugin counts as in force when the proxy has accepted it, not when it has
-// accepted the version before again; a rejection ends with the plugin, and the
-// next one of its name has nothing of it.
+// accepted the version before again. A rejection is forgotten with its plugin, and
+// does not concern the next plugin of the same name.
 func TestPluginStanding(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "")
@@ -349,8 +349,8 @@ func TestPullSecretNeedsTLS(t *testing.T) {
 	}
 }
 
-// Nothing that people ask for shows a pull secret.
-func TestPullSecretIsNotTold(t *testing.T) {
+// No debug answer contains a pull secret.
+func TestPullSecretIsNotShown(t *testing.T) {
 	t.Parallel()
 	h := startPlugins(t, true)
 	h.secrets.SetSynced()

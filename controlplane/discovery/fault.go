@@ -51,7 +51,7 @@ func (s *Server) try(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) (s
 		if cause := recover(); cause != nil {
 			s.metrics.panics.WithLabelValues(shortType(typeURL)).Inc()
 			reason := describePanic(cause)
-			if len(s.spoilt.fresh([]model.Problem{{Source: typeURL, Reason: reason}}, mesh.Sequence)) > 0 {
+			if len(s.problems.fresh([]model.Problem{{Source: typeURL, Reason: reason}}, mesh.Sequence)) > 0 {
 				s.log.Error("a fault of the program: configuration cannot be generated, proxies keep what they have",
 					"proxy", proxy.ID, "type_url", typeURL, "reason", reason)
 			}
@@ -59,7 +59,7 @@ func (s *Server) try(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) (s
 		}
 	}()
 	set = s.gen.Generate(mesh, proxy, typeURL)
-	for _, p := range s.spoilt.fresh(set.Problems, mesh.Sequence) {
+	for _, p := range s.problems.fresh(set.Problems, mesh.Sequence) {
 		s.warn(p)
 	}
 	return set, true

@@ -122,7 +122,7 @@ func TestGeneratorPanics(t *testing.T) {
 					h.set(xds.TypeCluster, map[string]string{"a": "a=3"})
 					h.push()
 					other.wantAck("cds a=3")
-					if canaries { // a canary may come first: until then it is given what was last good
+					if canaries { // a canary may come first: until then it receives the last good version
 						bad.until("cds a=3", "lds l=2.4")
 					} else {
 						bad.wantAck("cds a=3")

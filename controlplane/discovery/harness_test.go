@@ -385,7 +385,7 @@ func (p *peer) quiet() {
 			switch m.(interface{ GetTypeUrl() string }).GetTypeUrl() {
 			case debug.Type:
 				return
-			case probe: // other control planes are told that there are none
+			case probe: // other control planes receive an empty response
 			default:
 				_, got := p.describe(m)
 				p.t.Fatalf("got response %q, want none", got)

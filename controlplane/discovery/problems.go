@@ -81,8 +81,8 @@ func (p *problems) each(call func(model.Problem, time.Time)) {
 // Report implements [secrets.Reporter]: it logs problems that are new and drops
 // those that are over.
 func (s *Server) Report(before, now []model.Problem, sequence uint64) {
-	for _, p := range s.spoilt.fresh(now, sequence) {
+	for _, p := range s.problems.fresh(now, sequence) {
 		s.warn(p)
 	}
-	s.spoilt.over(slices.DeleteFunc(slices.Clone(before), func(p model.Problem) bool { return slices.Contains(now, p) }))
+	s.problems.over(slices.DeleteFunc(slices.Clone(before), func(p model.Problem) bool { return slices.Contains(now, p) }))
 }

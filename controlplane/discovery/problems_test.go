@@ -24,25 +24,25 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spoilt := &xds.Set{Problems: []model.Problem{{
-		Object: model.Key{Kind: model.VirtualService, Namespace: "default", Name: "catalog"}, Reason: "it is spoilt",
+	broken := &xds.Set{Problems: []model.Problem{{
+		Object: model.Key{Kind: model.VirtualService, Namespace: "default", Name: "catalog"}, Reason: "it is invalid",
 	}}}
 	for i, tc := range []struct {
 		set  *xds.Set
 		want int // lines so far
-	}{{spoilt, 1}, {spoilt, 1}, {&xds.Set{}, 1}, {&xds.Set{}, 1}, {spoilt, 2}} {
+	}{{broken, 1}, {broken, 1}, {&xds.Set{}, 1}, {&xds.Set{}, 1}, {broken, 2}} {
 		mesh := &snapshot.Mesh{Sequence: uint64(i) + 1}
 		s.Push(mesh, model.Change{All: true})
 		g.sets[xds.TypeRoute] = tc.set
 		for range 3 { // proxies
 			s.generate(mesh, &model.Proxy{}, xds.TypeRoute)
 		}
-		if got := strings.Count(log.String(), "it is spoilt"); got != tc.want {
+		if got := strings.Count(log.String(), "it is invalid"); got != tc.want {
 			t.Errorf("push %d: %d lines, want %d:\n%s", i+1, got, tc.want, log.String())
 		}
 	}
 	s.Push(&snapshot.Mesh{Sequence: 100}, model.Change{All: true})
-	if n := len(s.spoilt.told); n != 0 {
+	if n := len(s.problems.told); n != 0 {
 		t.Errorf("%d problems are remembered, want none", n)
 	}
 }

@@ -50,7 +50,7 @@ type propertyRun struct {
 	v   *viewer
 	// present and ruled say which services there are and have rules.
 	present, ruled [propertyServices]bool
-	changes        []string // what was done, for people
+	changes        []string // what was done, for the report of a failure
 	// at is the address of the proxy, if it is not that of shopNode. plain leaves
 	// out what a proxy without an agent, on a machine without DNS, cannot have.
 	at    string

@@ -131,7 +131,7 @@ func TestRejectionOfAnotherIdentity(t *testing.T) {
 					}
 					return n
 				}
-				until(t, "an attacker is given the change", func() bool { return rejecting() > 0 })
+				until(t, "an attacker receives the change", func() bool { return rejecting() > 0 })
 				for _, p := range attackers {
 					if len(p.got) > 0 {
 						p.want("lds l=2")

@@ -91,11 +91,11 @@ func (p *peer) line(delta, sotw string) string {
 	return sotw
 }
 
-// canary returns the proxy that receives something, and the others, to which
-// nothing is said.
+// canary returns the proxy that receives a response, and the others, which receive
+// none.
 func canary(t *testing.T, all []*peer) (first *peer, others []*peer) {
 	t.Helper()
-	until(t, "somebody is told", func() bool {
+	until(t, "a canary receives the change", func() bool {
 		for _, p := range all {
 			if len(p.got) > 0 {
 				first = p

@@ -107,7 +107,7 @@ func TestMissingEndpointsSotW(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	none[0] = 1<<3 | 2 // ... which stands in field 1
+	none[0] = 1<<3 | 2 // ... moved to field 1
 	p.subscribe(xds.TypeEndpoint, "a", "nobody")
 	p.wantAck("eds ea=1 " + string(none))
 	h.set(xds.TypeEndpoint, nil)

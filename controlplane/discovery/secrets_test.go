@@ -337,7 +337,7 @@ func TestManyRefusals(t *testing.T) {
 
 // Whatever happens to a secret, nothing of its key gets into the log, into
 // errors or into metrics.
-func TestNoKeyIsTold(t *testing.T) {
+func TestNoKeyIsShown(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		a, b := mint(t, "a"), mint(t, "b")
 		h.secrets.Set("default", "shop", a.pair())
@@ -355,21 +355,21 @@ func TestNoKeyIsTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := h.logged.String()
+		shown := h.logged.String()
 		for _, f := range families {
-			told += f.String()
+			shown += f.String()
 		}
 		for _, m := range []minted{a, b} {
 			lines := strings.Split(strings.TrimSpace(string(m.key)), "\n")
 			for _, line := range lines[1 : len(lines)-1] {
-				if strings.Contains(told, line[:min(len(line), 20)]) {
-					t.Errorf("a line of a key is told:\n%s", told)
+				if strings.Contains(shown, line[:min(len(line), 20)]) {
+					t.Errorf("a line of a key is shown:\n%s", shown)
 				}
 			}
 		}
 		for _, word := range []string{"-----BEGIN", "-----END"} {
-			if strings.Contains(told, word) {
-				t.Errorf("%q is told:\n%s", word, told)
+			if strings.Contains(shown, word) {
+				t.Errorf("%q is shown:\n%s", word, shown)
 			}
 		}
 	})

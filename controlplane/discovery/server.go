@@ -127,7 +127,7 @@ type Server struct {
 	watching map[*stream]struct{}
 	count    atomic.Uint64 // streams so far, for their ids
 
-	spoilt problems
+	problems problems
 	// callers knows what the streams of each caller hold.
 	callers *callers
 	// questions answers questions about the server.
@@ -220,7 +220,7 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	if before := s.mesh.Swap(next).deniedBefore(); before != next.denied {
 		s.warnOfSerials()
 	}
-	s.spoilt.forget(mesh.Sequence)
+	s.problems.forget(mesh.Sequence)
 	s.quarantine.Sweep()
 	s.mu.Lock()
 	defer s.mu.Unlock()

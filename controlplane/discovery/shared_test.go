@@ -156,7 +156,7 @@ func TestAddedNamesShare(t *testing.T) {
 }
 
 // together calls a function in many goroutines that begin at the same time, and
-// gives the different results.
+// returns the different results.
 func together[V comparable](f func() V) map[V]bool {
 	const many = 16
 	results := make(chan V, many)

@@ -89,8 +89,8 @@ func (t *Table) countDown() float64 {
 	return float64(len(t.down))
 }
 
-// Report takes what an agent says of its application. The message is for
-// people.
+// Report records the health that an agent reports of its application. The message
+// is shown to users.
 func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 	t.mu.Lock()
 	t.count++

@@ -74,9 +74,9 @@ func sentences(list []model.Problem) string {
 	return strings.Join(errs, "; ")
 }
 
-// convert reads an object as the API server gives it, by the rules for what
-// people write; nil when it is not valid. A field that only a newer definition
-// knows is no more than a problem.
+// convert decodes an object of the API server with the same checks as a user's
+// file; it returns nil if the object is invalid. A field that only a newer
+// definition has is reported as a problem and ignored.
 func convert(k schema.Schema, u *unstructured.Unstructured, source string) (*model.Config, []model.Problem) {
 	raw, err := u.MarshalJSON()
 	if err != nil {

@@ -179,10 +179,10 @@ func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool
 	return slices.ContainsFunc(known.pods, is), nil
 }
 
-// unknown logs why the API server cannot be asked, and returns what the caller
-// is told of it: to come back.
+// unknown logs why the API server cannot be asked, and returns the caller's error,
+// which asks for a retry.
 func (n *Nodes) unknown(err error) error {
-	n.cfg.Client.log.Warn("it is not known which pods run on the node of a caller", "err", err)
+	n.cfg.Client.log.Warn("the pods on the node of a caller cannot be read", "err", err)
 	return fmt.Errorf("%w: the API server could not be asked which pods run on the node of the caller", authn.ErrUnavailable)
 }
 

@@ -31,8 +31,8 @@ func answering(verb, resource string, answer func() error) *Client {
 	return newClient(Config{}, api, api)
 }
 
-// Who cannot be told apart for the moment is told to come back, and nothing
-// about the API server.
+// While a caller cannot be authenticated, its error asks for a retry and says
+// nothing about the API server.
 func TestNodesAreUnknown(t *testing.T) {
 	t.Parallel()
 	broken := func() error { return errors.New("dial tcp 10.0.0.1:443: no route") }

@@ -264,7 +264,7 @@ func parseNetworks(to *Settings, docs [][]byte) (err error) {
 func (m *Follower) follow(ctx context.Context, apply func(next, before *Settings) error, done func()) error {
 	w, err := filewatch.New(m.cfg.File, m.cfg.NetworksFile)
 	if err != nil {
-		m.log.Warn("the mesh config cannot be watched; it is looked at now and then", "duration", rescanEvery, "err", err)
+		m.log.Warn("the mesh config cannot be watched; it is polled instead", "duration", rescanEvery, "err", err)
 	}
 	defer w.Close()
 	timer := time.NewTimer(0)

@@ -90,8 +90,8 @@ default/c.yaml:1: ServiceEntry/default/c: the address "unix:///` + strings.Repea
 	}})
 }
 
-// What an object says of itself is in the service, and a wrong annotation is
-// told.
+// A service has the settings of its object's labels and annotations; an invalid
+// annotation is reported.
 func TestLabelsAndDistribution(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]model.Distribution{

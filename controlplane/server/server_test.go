@@ -167,7 +167,7 @@ func (i *issuer) token(t *testing.T, audience string) string {
 	return token
 }
 
-// A token of an issuer whose keys are behind a URL gives a certificate.
+// A token of an issuer whose keys are behind a URL is accepted for a certificate.
 func TestTokenOfIssuer(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)

@@ -128,9 +128,9 @@ func (s *Server) trustFile(file string) error {
 	return nil
 }
 
-// overlay changes what the authority says for a handshake. The authority gives
-// the same configuration until its roots change, which keeps sessions; so does
-// this.
+// overlay changes the TLS configuration that the authority returns for a handshake.
+// The authority returns the same one until its roots change, so that sessions can be
+// resumed; overlay does too.
 type overlay struct {
 	inner func(*tls.ClientHelloInfo) (*tls.Config, error)
 	apply func(*tls.Config)

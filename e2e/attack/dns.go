@@ -36,7 +36,7 @@ func floodDNS(ctx context.Context, s *suite) (outcome, error) {
 		}
 		c.process.resetPeak()
 		err = during(ctx, func(ctx context.Context) error {
-			_, end := crowd(ctx, address, s.some(2000, 300))
+			_, end := openConnections(ctx, address, s.some(2000, 300))
 			defer end()
 			many(8, func(i int) { floodNames(address, i, s.some(20_000, 2000)) })
 			return zones(address)

@@ -98,8 +98,8 @@ func (c *cost) within(seen string, logged, limit int64) (outcome, error) {
 	return out, nil
 }
 
-// crowd opens connections and returns a function that closes them.
-func crowd(ctx context.Context, address string, n int) ([]net.Conn, func()) {
+// openConnections opens up to n connections and returns a function that closes them.
+func openConnections(ctx context.Context, address string, n int) ([]net.Conn, func()) {
 	var conns []net.Conn
 	d := net.Dialer{Timeout: 10 * time.Second}
 	for range n {
@@ -137,7 +137,7 @@ func many(n int, f func(i int)) {
 func halfOpen(ctx context.Context, s *suite) (outcome, error) {
 	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		for _, port := range []string{":15012", ":15010", ":8080", ":15014"} {
-			_, end := crowd(ctx, p.ip+port, s.some(2000, 300))
+			_, end := openConnections(ctx, p.ip+port, s.some(2000, 300))
 			defer end()
 		}
 		linger(ctx)
@@ -148,7 +148,7 @@ func halfOpen(ctx context.Context, s *suite) (outcome, error) {
 func slowHeaders(ctx context.Context, s *suite) (outcome, error) {
 	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		for _, port := range []string{":8080", ":15014"} {
-			conns, end := crowd(ctx, p.ip+port, s.some(600, 150))
+			conns, end := openConnections(ctx, p.ip+port, s.some(600, 150))
 			defer end()
 			many(len(conns), func(i int) {
 				_ = conns[i].SetDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection
@@ -228,7 +228,7 @@ func refusedCalls(ctx context.Context, s *suite) (outcome, error) {
 
 func badHandshakes(ctx context.Context, s *suite) (outcome, error) {
 	return s.flood(ctx, func(ctx context.Context, p *plane) error {
-		conns, end := crowd(ctx, p.ip+":15012", s.some(2000, 300))
+		conns, end := openConnections(ctx, p.ip+":15012", s.some(2000, 300))
 		defer end()
 		many(len(conns), func(i int) {
 			_ = conns[i].SetDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection

@@ -332,7 +332,7 @@ func slowScrapes(ctx context.Context, s *suite) (outcome, error) {
 		n := s.some(1100, 300)
 		err := during(ctx, func(ctx context.Context) error {
 			for port, path := range map[string]string{":15020": "/stats/prometheus", ":15090": "/stats/prometheus", ":15021": "/healthz/ready"} {
-				conns, end := crowd(ctx, c.ip+port, n)
+				conns, end := openConnections(ctx, c.ip+port, n)
 				defer end()
 				for _, conn := range conns {
 					_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection

@@ -24,7 +24,7 @@ func wasmAttacks() []attack {
 	const area = "Wasm"
 	return []attack{
 		{area, "modules at file URLs, at loopback and metadata addresses", "nothing is fetched; requests go on with FAIL_OPEN", badModules},
-		{area, "a server and a registry that redirect to loopback, metadata and file URLs and in circles, and send endless, slow, compressed, giant and altered modules and manifests", "nothing but the server is asked, no module is kept; requests go on with FAIL_OPEN; memory of the agent grows by less than 150 MB, its cache stays within its limit", badOrigins},
+		{area, "a server and a registry that redirect to loopback, metadata and file URLs and endlessly, and send endless, slow, compressed, giant and altered modules and manifests", "nothing but the server is asked, no module is kept; requests go on with FAIL_OPEN; memory of the agent grows by less than 150 MB, its cache stays within its limit", badOrigins},
 	}
 }
 
@@ -106,7 +106,7 @@ type origin struct {
 // paths returns the URLs of the modules, without the address.
 func (*origin) paths() []string {
 	return []string{
-		"http://ADDRESS/to-loopback", "http://ADDRESS/to-name", "http://ADDRESS/to-metadata", "http://ADDRESS/to-file", "http://ADDRESS/in-circles",
+		"http://ADDRESS/to-loopback", "http://ADDRESS/to-name", "http://ADDRESS/to-metadata", "http://ADDRESS/to-file", "http://ADDRESS/endless-redirect",
 		"http://ADDRESS/endless", "http://ADDRESS/slow", "http://ADDRESS/silent", "http://ADDRESS/header", "http://ADDRESS/bomb", "http://ADDRESS/altered",
 		"oci://ADDRESS/manifest:v1", "oci://ADDRESS/redirect:v1", "oci://ADDRESS/size:v1", "oci://ADDRESS/digest:v1", "oci://ADDRESS/bomb:v1", "oci://ADDRESS/token:v1",
 	}
@@ -126,7 +126,7 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.mu.Unlock()
 	to := map[string]string{
 		"to-loopback": "http://" + o.canary + "/m.wasm", "to-name": "http://localhost:" + o.canary[strings.LastIndex(o.canary, ":")+1:] + "/m.wasm",
-		"to-metadata": "http://169.254.169.254/latest/meta-data/", "to-file": "file:///etc/passwd", "in-circles": "/in-circles?" + r.URL.RawQuery + "x",
+		"to-metadata": "http://169.254.169.254/latest/meta-data/", "to-file": "file:///etc/passwd", "endless-redirect": "/endless-redirect?" + r.URL.RawQuery + "x",
 	}
 	switch {
 	case part[0] == "v2":

@@ -99,7 +99,7 @@ func floodWebhook(ctx context.Context, s *suite) (outcome, error) {
 	}
 	p.resetPeak()
 	err = during(ctx, func(ctx context.Context) error {
-		_, end := crowd(ctx, address, s.some(600, 100))
+		_, end := openConnections(ctx, address, s.some(600, 100))
 		defer end()
 		many(s.some(300, 60), func(i int) { halfBody(ctx, address, i) })
 		bodies := []string{

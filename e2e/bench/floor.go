@@ -25,9 +25,9 @@ import (
 // floorCommand as the first argument makes this program the floor.
 const floorCommand = "floor"
 
-// floor is a control plane that knows nothing: it answers each subscription
-// with the same bytes for everybody, from one buffer, and pushes when it is
-// told to. What it takes, gRPC takes.
+// floor is a control plane without any logic: it answers each subscription with the
+// same bytes for everybody, from one buffer, and pushes on request. Its cost is that
+// of gRPC.
 type floor struct {
 	responses map[string][]byte // by type
 	pushes    map[string][]byte // by type, what a change sends

@@ -306,8 +306,8 @@ func (p *proxies) round(ctx context.Context, server *process, w wanted, change f
 	return nil
 }
 
-// settle waits until the server is done, acknowledgements included, and gives
-// the CPU time it used.
+// settle waits until the server is done, acknowledgements included, and stores the
+// CPU time in seconds that it used.
 func settle(ctx context.Context, server *process, before time.Duration, used *float64) error {
 	if err := sleep(ctx, time.Second); err != nil {
 		return err

@@ -30,14 +30,14 @@ const (
 	typeHealth   = "type.googleapis.com/istio.v1.HealthInformation"
 )
 
-// proxyClient is a stream that asks for clusters and listeners, and answers as it
-// is told.
+// proxyClient is a stream that asks for clusters and listeners, and acknowledges,
+// rejects or ignores the responses as the test wants.
 type proxyClient struct {
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
 	mu     sync.Mutex // guards what follows, and sends one after another
-	silent bool
-	words  string
+	silent bool       // leaves responses unanswered
+	reason string     // rejects responses; "" acknowledges them
 	held   []*discoveryv3.DiscoveryResponse
 }
 
@@ -115,8 +115,8 @@ func acknowledging(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_S
 // answer answers a response. The caller holds mu.
 func (p *proxyClient) answer(r *discoveryv3.DiscoveryResponse) {
 	q := &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
-	if p.words != "" {
-		q.ErrorDetail = &rpcstatus.Status{Code: 13, Message: p.words}
+	if p.reason != "" {
+		q.ErrorDetail = &rpcstatus.Status{Code: 13, Message: p.reason}
 	}
 	_ = p.stream.Send(q) // Recv says what is wrong
 }
@@ -133,11 +133,11 @@ func (p *proxyClient) silence(on bool) {
 	p.held = nil
 }
 
-// reject makes it reject what comes; no words, acknowledge it.
-func (p *proxyClient) reject(words string) {
+// reject makes the client reject what it receives; with reason "", acknowledge it.
+func (p *proxyClient) reject(reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.words = words
+	p.reason = reason
 }
 
 func (p *proxyClient) report(t *testing.T, q *discoveryv3.DiscoveryRequest) {

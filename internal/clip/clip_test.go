@@ -37,6 +37,6 @@ func TestCut(t *testing.T) {
 		}
 	}
 	if got := Cut("abc", 0); got != "… (3 bytes)" {
-		t.Errorf("nothing of it is %q", got)
+		t.Errorf("0 bytes of it are %q", got)
 	}
 }

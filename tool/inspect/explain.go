@@ -405,9 +405,9 @@ func others(n int) string {
 	case 0:
 		return ""
 	case 1:
-		return " 1 other proxy gets nothing of it."
+		return " 1 other proxy does not receive it."
 	}
-	return fmt.Sprintf(" %d other proxies get nothing of it.", n)
+	return fmt.Sprintf(" %d other proxies do not receive it.", n)
 }
 
 // decided prints the objects behind what a proxy has.

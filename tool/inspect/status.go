@@ -24,24 +24,24 @@ func newStatusCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status [PROXY]",
 		Aliases: []string{"ps", "proxy-status"},
-		Short:   "Print which proxies have what they should",
-		Long: `Print a table of all proxies: for each type of configuration whether the proxy has
-what it was sent last, and since when.
+		Short:   "Print which proxies have their current configuration",
+		Long: `Print a table of all proxies: the state of each type of configuration, and since
+when.
 
-  SYNCED     it took what it was sent last
-  STALE      it has not answered yet
-  REJECTED   it refused it, and keeps what it had
-  HELD BACK  another proxy refused it: this one was not even given it
-  NOT SENT   there is nothing of this type, or the proxy did not ask for it
+  SYNCED     the proxy accepted the last response
+  STALE      the proxy has not answered the last response yet
+  REJECTED   the proxy rejected the last response, and keeps its previous version
+  HELD BACK  another proxy rejected it: it was not sent to this one
+  NOT SENT   no resource of this type exists, or the proxy did not ask for it
 
-With PROXY, as name.namespace or the beginning of it, everything about one proxy.
+With PROXY, as name.namespace or the beginning of it, print the details of one proxy.
 
-The exit code is 0 if every proxy that is shown has what it should, 1 if one does
-not, or if a control plane does not answer.
+The exit code is 0 if every proxy shown is up to date, and 1 if one is not or a
+control plane does not answer.
 
 A control plane knows the proxies that are connected to it. With several replicas
-name each with --control, or all of them with commas between. In Kubernetes forward
-a port to each, as questions are answered without a token on the machine itself:
+name each with --control, or all of them separated by commas. In Kubernetes forward
+a port to each, because it answers without a token only on its own machine:
 
   kubectl -n istio-system port-forward POD-1 15014 &
   kubectl -n istio-system port-forward POD-2 15114:15014 &
@@ -50,7 +50,7 @@ a port to each, as questions are answered without a token on the machine itself:
 			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return cfg.Exit(exitUsage, fmt.Errorf("one proxy is shown at a time, not %d", len(args)))
+				return cfg.Exit(exitUsage, fmt.Errorf("want at most one proxy, not %d", len(args)))
 			}
 			return nil
 		},
@@ -178,7 +178,7 @@ func few(list []string) string {
 	return oneLine(strings.Join(list, ", "))
 }
 
-// view prints answers for people.
+// view prints answers as text.
 type view struct {
 	out   io.Writer
 	now   time.Time

@@ -38,8 +38,8 @@ type structEntry struct {
 	raw  []byte // the whole field
 }
 
-// eachEntry calls fn for every member of a Struct, and other for what else
-// stands in it.
+// eachEntry calls fn for every member of a Struct, and other for its unknown
+// fields.
 func eachEntry(b []byte, fn func(structEntry) error, other func(raw []byte)) error {
 	return eachField(b, func(f wire.Field) error {
 		if f.Number != structFields || f.Type != protowire.BytesType {

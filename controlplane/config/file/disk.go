@@ -26,7 +26,7 @@ const (
 	// keeps them from being read. A process that is killed leaves at most one,
 	// which the next that writes removes.
 	tempPrefix = ".outrigger-new-"
-	// Others may read what people and this store write.
+	// Files that users and this store write are readable by others.
 	fileMode = 0o644
 	dirMode  = 0o755
 	// stateMode is that of directories for status and last good objects.
@@ -129,10 +129,10 @@ func writeTemp(dir string, data []byte, like fs.FileInfo) (path string, err erro
 	return path, nil
 }
 
-// replaceFile makes a file hold other data, if it holds what is expected: nil
-// means that there is none. New data that is nil removes it. Whoever reads it
-// finds the old or the new data whole; when replaceFile returns nil, the new
-// data is durable. What somebody else wrote meanwhile stays, and the error is
+// replaceFile replaces the content of a file if it is still the expected one; nil
+// means that the file must not exist. If data is nil, it removes the file. A reader
+// sees either the old or the new data; when replaceFile returns nil, the new data
+// is durable. If the file was changed meanwhile, it is left alone and the error is
 // errChanged.
 func replaceFile(path string, expected, data []byte) error {
 	dir := filepath.Dir(path)

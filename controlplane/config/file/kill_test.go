@@ -25,7 +25,7 @@ const (
 	killedWriterDir = "OUTRIGGER_TEST_KILLED_WRITER"
 	killedWrites    = 5000
 	killedObjects   = 1000
-	// inOneFile of the objects stand in a file that a person wrote.
+	// inOneFile of the objects are in a file that a user wrote.
 	inOneFile = 50
 	countKey  = "outrigger.example/count"
 )
@@ -43,11 +43,11 @@ func TestKilledWriter(t *testing.T) {
 	}
 	t.Parallel()
 	dir := t.TempDir()
-	var people strings.Builder
+	var userFile strings.Builder
 	for i := range inOneFile {
-		fmt.Fprintf(&people, "# comment %d\n%s", i, workload(fmt.Sprintf("w%d", i), "10.0.0.1"))
+		fmt.Fprintf(&userFile, "# comment %d\n%s", i, workload(fmt.Sprintf("w%d", i), "10.0.0.1"))
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "people.yaml"), []byte(people.String()), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "user.yaml"), []byte(userFile.String()), 0o600))
 
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWriter$") //nolint:gosec // this binary
 	child.Env = append(os.Environ(), killedWriterDir+"="+dir)
@@ -93,7 +93,7 @@ func TestKilledWriter(t *testing.T) {
 			t.Errorf("%s: write %d is lost, it holds %d", c.Key, count, got)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "people.yaml"))
+	text, err := os.ReadFile(filepath.Join(dir, "user.yaml"))
 	must(t, err)
 	if got := strings.Count(string(text), "# comment "); got != inOneFile {
 		t.Errorf("%d comments of %d are left", got, inOneFile)

@@ -18,10 +18,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// lastGood keeps on disk the objects that stay in force although their file
-// went bad, so that a restart does not lose them: one file for each bad file,
-// gone when that is mended. What cannot be written is logged and costs no more
-// than what a restart loses.
+// lastGood stores the last good objects of invalid files on disk, so that they
+// survive a restart: one file for each invalid file, removed once that is fixed.
+// Write errors are logged; their only effect is that a restart loses the objects.
 type lastGood struct {
 	dir  string // empty turns it off
 	keep bool   // else they are only read

@@ -69,12 +69,12 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 		t.Error("the object is lost with a file that is no YAML")
 	}
 	write(workload("a", "10.0.0.9"))
-	mended := loadOnce(t, dir, state)
-	if got := mended.Get(key); got == nil || got.ResourceVersion == before.ResourceVersion || len(mended.Problems()) > 0 {
-		t.Errorf("the mended object is %v, %v", got, mended.Problems())
+	fixed := loadOnce(t, dir, state)
+	if got := fixed.Get(key); got == nil || got.ResourceVersion == before.ResourceVersion || len(fixed.Problems()) > 0 {
+		t.Errorf("the fixed object is %v, %v", got, fixed.Problems())
 	}
 	if left, err := os.ReadDir(filepath.Join(state, "last-good")); err != nil || len(left) > 0 {
-		t.Errorf("%v, %v are left of what was mended", left, err)
+		t.Errorf("%v, %v are left of what was fixed", left, err)
 	}
 }
 

@@ -91,7 +91,7 @@ func TestFileStoreOddFiles(t *testing.T) {
 		must(t, syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600), // to open it would block
 			os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")),
 			os.Symlink("loop.yaml", filepath.Join(dir, "loop.yaml")),
-			os.Symlink(".", filepath.Join(dir, "circle")),
+			os.Symlink(".", filepath.Join(dir, "cycle")),
 			os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o700),
 			os.WriteFile(filepath.Join(dir, "dir.yaml", "a.yaml"), []byte(workload("a", "10.0.0.1")), 0o600),
 			os.WriteFile(filepath.Join(dir, "huge.yaml"), make([]byte, codec.MaxFileSize+1), 0o600))

@@ -38,7 +38,7 @@ func (r *running) edited(name string) *model.Config {
 	return c
 }
 
-// Objects in files of people are edited where they stand.
+// Objects in files that users wrote are edited in place.
 func TestFileStoreEditsInPlace(t *testing.T) {
 	t.Parallel()
 	const head, bad = "# head\n", "# bad\nkind: [\n---\n"
@@ -224,7 +224,7 @@ func TestFileStoreWritesThroughLinks(t *testing.T) {
 	}
 }
 
-// Files of people that have the name of a new object's file stay.
+// A user's file that has the name of a new object's file is left alone.
 func TestFileStoreFindsAFreeName(t *testing.T) {
 	t.Parallel()
 	r := follow(t, func(dir string) { must(t, os.Mkdir(filepath.Join(dir, "default"), 0o700)) })

@@ -59,7 +59,7 @@ type statusFile struct {
 	key  model.Key
 }
 
-// statusDocument is how a status stands in its file.
+// statusDocument is the form of a status in its file.
 type statusDocument struct {
 	Kind      model.Kind      `json:"kind"`
 	Namespace string          `json:"namespace,omitempty"`

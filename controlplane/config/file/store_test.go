@@ -215,7 +215,7 @@ func TestFileStoreReportsOnlyDifferences(t *testing.T) {
 		t.Errorf("the change is %v, want %v", c, want)
 	}
 	if got := len(r.List(model.WorkloadEntry, "default")); got != 3 || len(r.List(model.WorkloadEntry, "other")) != 0 {
-		t.Errorf("List gives %d objects", got)
+		t.Errorf("List returned %d objects", got)
 	}
 }
 

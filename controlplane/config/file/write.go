@@ -79,12 +79,12 @@ func (s *Store) locked(ctx context.Context, verb string, key model.Key, write fu
 // standing is an object as it is on disk now.
 type standing struct {
 	object *model.Config // with its status; nil when there is none
-	file   *file         // that it stands in
+	file   *file         // that contains it
 	// fault is what is wrong with its document; empty when nothing is.
 	fault model.Problem
 }
 
-// malformed tells of the fault.
+// malformed returns the error about an invalid document.
 func malformed(p model.Problem) error {
 	return fmt.Errorf("%w (%s: %s)", config.ErrMalformed, p.Source, p.Reason)
 }
@@ -142,8 +142,8 @@ func (s *Store) fresh(ctx context.Context, key model.Key) (standing, error) {
 }
 
 // place returns the n-th path, from 1, for the file of a new object: <namespace>/
-// <kind>-<name>.yaml below the directory. Further ones are taken when people
-// keep other things there.
+// <kind>-<name>.yaml below the directory. Further paths are for the case that a
+// user's file has that name.
 func (s *Store) place(key model.Key, n int) string {
 	words := []string{strings.ToLower(string(key.Kind)), key.Name}
 	if n > 1 {
@@ -229,8 +229,8 @@ func acceptable(before, after content, key model.Key, there bool) error {
 	return nil
 }
 
-// adopt makes a file visible that was just written, and gives the version that
-// the object in it has; empty when it was removed.
+// adopt makes a file visible that was just written, and returns the version of the
+// object in it, or "" if the file was removed.
 func (s *Store) adopt(ctx context.Context, path string, written content, key model.Key) (version string) {
 	ctx = context.WithoutCancel(ctx) // it was written
 	s.mu.Lock()
@@ -451,7 +451,7 @@ func (s *Store) Delete(ctx context.Context, key model.Key, resourceVersion strin
 			if readOnly {
 				return config.ErrReadOnly
 			}
-			// The same object may stand in several files.
+			// The same object may be in several files.
 			if _, err := s.rewrite(ctx, now.file, rewriting{key: key}); err != nil {
 				return err
 			}

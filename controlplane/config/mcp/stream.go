@@ -129,13 +129,13 @@ func (w deltaWire) receive() (*response, error) {
 	return r, nil
 }
 
-// Servers may send what was rejected again at once: then the rejection waits,
-// from firstWait to longestWait.
+// A server may resend at once what was rejected: the next rejection is delayed,
+// from firstRejectWait to longestRejectWait.
 const (
 	firstRejectWait   = time.Second
 	longestRejectWait = time.Minute
 	// patience is how long a server may leave a type unanswered before that
-	// is told.
+	// is logged.
 	patience = 30 * time.Second
 )
 

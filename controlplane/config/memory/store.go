@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Store is the [config.Store] that keeps its objects in memory only. What it was
-// told is visible at once.
+// Store is the [config.Store] that keeps its objects in memory only. Writes are
+// visible at once.
 type Store struct {
 	*config.Cache
 	name string

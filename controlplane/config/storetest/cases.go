@@ -295,7 +295,7 @@ func testMany(t *testing.T, s *suite) {
 		}
 	}
 	if got := l.Get(key(model.WorkloadEntry, "ns3", "w77")); got == nil || address(got) != "10.0.3.77" {
-		t.Errorf("Get gives %v", got)
+		t.Errorf("Get returned %v", got)
 	}
 }
 

@@ -165,8 +165,8 @@ func (f *follower) fault(format string, args ...any) {
 	f.faults = append(f.faults, fmt.Sprintf(format, args...))
 }
 
-// hear is a handler. The suite never gives an object a state that it had
-// before: a store may then give it the same version.
+// hear is a handler. The suite never writes a state that an object had before:
+// a store may assign the same version to it.
 func (f *follower) hear(events []config.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -355,10 +355,10 @@ func testUnknownKind(t *testing.T, s *suite) {
 			t.Errorf("the status is %d", code)
 		}
 		if got := l.Get(c.Key); got != nil {
-			t.Errorf("Get gives %v", got)
+			t.Errorf("Get returned %v", got)
 		}
 		if got := l.List(kind, ""); len(got) > 0 {
-			t.Errorf("List gives %v", got)
+			t.Errorf("List returned %v", got)
 		}
 	}
 }

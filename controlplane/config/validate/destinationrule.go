@@ -152,7 +152,7 @@ func (c *checker) connectionPool(p *networkingv1alpha3.ConnectionPoolSettings, p
 	c.notNegative(t.GetMaxConnections(), path+".tcp.maxConnections")
 	c.duration(t.GetConnectTimeout(), path+".tcp.connectTimeout")
 	c.duration(t.GetMaxConnectionDuration(), path+".tcp.maxConnectionDuration")
-	if t.GetIdleTimeout().AsDuration() != 0 { // 0s is for ever
+	if t.GetIdleTimeout().AsDuration() != 0 { // 0s means no limit
 		c.duration(t.GetIdleTimeout(), path+".tcp.idleTimeout")
 	}
 	for _, f := range []struct {

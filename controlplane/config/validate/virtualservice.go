@@ -47,7 +47,7 @@ func validateVirtualService(c *checker, cfg *model.Config) {
 		path := field.Index("spec.http", i)
 		c.httpRoute(r, path)
 		if delegate && r.GetDelegate() != nil {
-			c.errorf(path+".delegate", "stands in an object that is a delegate itself, because it has no hosts: write the routes here")
+			c.errorf(path+".delegate", "is in an object that is a delegate itself, because it has no hosts: write the routes here")
 		}
 		if sidecars {
 			c.claimMatches(r, path)
