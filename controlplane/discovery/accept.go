@@ -20,13 +20,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Register offers ADS on a gRPC server made with [Codec]. A nil auth takes
-// every caller, which only a plaintext port on loopback should.
+// Register serves ADS on a gRPC server that uses [Codec]. A nil auth accepts every
+// caller, which only a plaintext port on loopback should do.
 func (s *Server) Register(r grpc.ServiceRegistrar, auth authn.Authenticator) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, &service{server: s, auth: auth})
 }
 
-// service is the server as one port offers it.
+// service is the server on one port.
 type service struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	server *Server
@@ -41,7 +41,7 @@ func (s *service) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryServ
 	return s.serve(g, true, receiver(g, readDelta))
 }
 
-// receiver returns what receives the next request of a stream.
+// receiver returns a function that receives the next request of a stream.
 func receiver(g grpc.ServerStream, read func([]byte) (*request, error)) func() (*request, error) {
 	return func() (*request, error) {
 		var f frame
@@ -109,14 +109,14 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		if err := s.server.admit(ctx, proxy); err != nil {
 			return err
 		}
-		if err := s.server.presented(ctx, proxy, caller, first.node); err != nil {
+		if err := s.server.notifyConnected(ctx, proxy, caller, first.node); err != nil {
 			return err
 		}
 	}
-	// The header says that the stream is accepted: a proxy that has what is
-	// current gets no response for a long time.
+	// The header tells the proxy that the stream is accepted: if its configuration
+	// is current, the first response may come much later.
 	if err := g.SendHeader(nil); err != nil {
-		s.server.gone(proxy)
+		s.server.notifyGone(proxy)
 		return err
 	}
 	if report != nil && objects == nil {
@@ -125,7 +125,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta, st.quota = delta, quota
 	if objects == nil {
-		st.labels.given(first.node, proxy, s.server.presence.Registered)
+		st.labels.setStatic(first.node, proxy, s.server.presence.Registered)
 		st.member = s.server.quarantine.Join(quarantined(st, first.node), st)
 	}
 	s.server.enter(st)
@@ -142,15 +142,15 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 	}()
 	err = st.loop(ctx, requests, ended)
 	if callersFault(err) {
-		st.log.Warn("a request of a proxy is refused, and its stream ends", "err", err)
+		st.log.Warn("invalid request of a proxy; ending its stream", "err", err)
 	}
 	return err
 }
 
-// admit waits until there is room for a proxy, by what it costs: what it needs
-// is made before its stream begins, for as many proxies at a time as a push
-// works on. One whose like is served already goes through at once; a burst of
-// others waits in line, and those that are served do not feel it.
+// admit generates the first configuration of a proxy before its stream begins, for
+// at most Workers proxies at a time. A proxy for which everything is cached passes at
+// once. During a burst of others the rest wait, so that served proxies are not
+// delayed.
 func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
 	select {
 	case s.admission <- struct{}{}:
@@ -158,13 +158,13 @@ func (s *Server) admit(ctx context.Context, proxy *model.Proxy) error {
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	defer func() { <-s.admission }()
-	if _, ok := s.made(s.mesh.Load().Mesh, proxy); !ok {
+	if _, ok := s.generateAll(s.mesh.Load().Mesh, proxy); !ok {
 		return errNotGenerated
 	}
 	return nil
 }
 
-// read hands the requests to the stream's loop until the proxy or ctx ends
+// read passes requests to the stream's loop until the proxy or ctx ends
 // the stream.
 func read(ctx context.Context, q *request, recv func() (*request, error), requests chan<- *request) error {
 	for {
@@ -182,8 +182,8 @@ func read(ctx context.Context, q *request, recv func() (*request, error), reques
 	}
 }
 
-// firstRequest returns the first subscription, and the last report on the health
-// of the application that came before it; nil for none.
+// firstRequest returns the first subscription, and the last health report before it,
+// or nil if there was none.
 func firstRequest(recv func() (*request, error)) (first, report *request, err error) {
 	for {
 		q, err := recv()
@@ -200,12 +200,12 @@ func firstRequest(recv func() (*request, error)) (first, report *request, err er
 	}
 }
 
-// typeHealth is the type of the reports on an application's health: a request
-// with error_detail if it is not healthy.
+// typeHealth is the type of health reports: a request with error_detail if the
+// application is not healthy.
 const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
 
-// ignored are the requests that are no subscriptions: health reports, and
-// debug questions, which are answered once it is known who asks.
+// ignored reports whether requests of a type are no subscriptions: health reports and
+// debug questions. firstRequest does not wait for an answer to them.
 func ignored(typeURL string) bool {
 	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
 }
@@ -222,7 +222,7 @@ func quarantined(st *stream, n *corev3.Node) quarantine.Proxy {
 	return p
 }
 
-// programOf returns what runs at the other end, as its node says, in bounded length.
+// programOf returns the client program that the node names, in bounded length.
 func programOf(n *corev3.Node) string {
 	v := n.GetUserAgentBuildVersion()
 	return clipped(strings.Join([]string{n.GetUserAgentName(), n.GetUserAgentVersion(), v.GetVersion().String()}, " "))

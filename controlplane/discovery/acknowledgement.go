@@ -13,14 +13,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 )
 
-// acknowledgement is what a proxy was sent of one type and has answered. It is the
-// only record of that: subscriptions, the distribution and debug answers read it. The
-// stream's loop writes it under the lock of its acknowledgements and reads it without;
+// acknowledgement records the responses of one type and their answers. It is the only
+// such record: subscriptions, the distribution and debug answers read it. The stream's
+// loop writes it under the lock of its acknowledgements and reads it without the lock;
 // others read it under the lock.
 type acknowledgement struct {
 	typeURL string
-	// sent, accepted and rejected are the numbers of the last responses that were so;
-	// 0 is none.
+	// sent, accepted and rejected are the numbers of the last such responses; 0 means
+	// none.
 	sent, accepted, rejected uint64
 	reason                   string // of the last rejection
 	// resumed is true if the proxy reconnected with everything that is current.
@@ -42,7 +42,7 @@ func (a *acknowledgement) waiting() bool {
 // failing reports whether the last response was rejected.
 func (a *acknowledgement) failing() bool { return a.sent != 0 && a.sent == a.rejected }
 
-// nonce is the nonce of the last response; empty before the first.
+// nonce returns the nonce of the last response, or "" before the first.
 func (a *acknowledgement) nonce() string {
 	if a.sent == 0 {
 		return ""
@@ -53,7 +53,7 @@ func (a *acknowledgement) nonce() string {
 // nonceOf returns the nonce of a response by its number.
 func nonceOf(number uint64) string { return strconv.FormatUint(number, 36) }
 
-// acknowledgements are those of the types of a stream.
+// acknowledgements are the records of all types of a stream.
 type acknowledgements struct {
 	mu sync.Mutex // guards what follows, and the records
 	// types are the records of the newest subscription of each type.
@@ -84,8 +84,8 @@ func (s *acknowledgements) sent(a *acknowledgement, number, sequence uint64) {
 	}
 }
 
-// resumed records that the proxy reconnected with everything it should have of a type,
-// so that nothing is sent.
+// resumed records that the proxy reconnected with the current version of a type, so
+// that nothing is sent.
 func (s *acknowledgements) resumed(a *acknowledgement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +108,8 @@ func (s *acknowledgements) answered(a *acknowledgement, reason string, names []s
 	a.rejection = &Rejection{Type: shortType(a.typeURL), After: a.before, UpTo: a.sequence, Reason: a.reason, Names: names}
 }
 
-// settle records that nothing of a snapshot is unanswered, and reports whether that
-// is new.
+// settle records that all responses of a snapshot are answered, and reports whether
+// that is new.
 func (s *acknowledgements) settle(sequence uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,59 +23,59 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// What one request may hold. Envoys and agents stay far below; docs/operations/limits.md
-// has the same table for operators.
+// Limits of one request. Envoys and agents stay far below them;
+// docs/operations/limits.md has the same table for operators.
 const (
-	// An Envoy lists its 600 extensions in 60 kB; the metadata holds a ProxyConfig and
-	// the annotations of a pod, which may have 256 KiB.
+	// An Envoy lists its 600 extensions in 60 kB; the metadata contains a ProxyConfig
+	// and the annotations of a pod, which may have 256 KiB.
 	maxNode   = 512 << 10
 	maxNodeID = 1 << 10
-	// A pod has some tens.
+	// A pod has a few dozen.
 	maxLabels = 1024
 	// Type URLs, nonces and versions are shorter than 100 bytes.
-	maxWord = 512
+	maxShortText = 512
 	// Names of routes and hosts are built of DNS names, which have 253 bytes.
 	maxName = 2 << 10
-	// A mesh of 10,000 services has 50,000 endpoints' names.
+	// A mesh of 10,000 services has 50,000 names of endpoint resources.
 	maxNames = 200_000
-	// Envoy's reasons name all resources that it rejected; the text finds them.
+	// Envoy's reason names all resources that it rejected, and is searched for them.
 	maxRejection = 64 << 10
 	maxReason    = 1 << 10 // of that, in the log
 )
 
-// What the subscriptions of one stream, and all streams of one caller from one
-// address, may hold in bytes, and how many streams and requests there may be.
+// Limits of one stream, and of all streams of one caller from one address: the size of
+// subscriptions in bytes, and the number of streams and requests.
 const (
-	perName          = 64 // bytes that a name costs beside its own
+	perName          = 64 // overhead of a name in bytes
 	maxStreamNames   = 24 << 20
 	maxCallerNames   = 64 << 20
 	maxCallerStreams = 64
-	// A push of all types is answered by ten requests. One of a reconnecting delta
-	// proxy has some megabytes.
+	// Ten requests answer a push of all types. The first request of a delta proxy that
+	// reconnects has some megabytes.
 	requestsPerSecond = 200
 	requestBurst      = 4000
-	requestBytes      = 4 << 10 // that count as one more request
-	maxCallers        = 16384   // whose requests are remembered
+	requestBytes      = 4 << 10 // a request of this size counts twice, and so on
+	maxCallers        = 16384   // whose budgets are kept
 )
 
-// errTooLarge is wrapped by errors of requests beyond a bound.
+// errTooLarge is wrapped by the errors of requests beyond a limit.
 var errTooLarge = errors.New("the request is too large")
 
-// tooLarge returns an error for the caller.
+// tooLarge returns the error about a value beyond its limit.
 func tooLarge(what string, size, limit int) error {
 	return fmt.Errorf("%w: %s %d, at most %d", errTooLarge, what, size, limit)
 }
 
-// word takes a text of a request that is short.
-func word(to *string, what string, v []byte) error {
-	if len(v) > maxWord {
-		return tooLarge("bytes of "+what, len(v), maxWord)
+// shortText stores a short text of a request.
+func shortText(to *string, what string, v []byte) error {
+	if len(v) > maxShortText {
+		return tooLarge("bytes of "+what, len(v), maxShortText)
 	}
 	*to = string(v)
 	return nil
 }
 
-// count counts a name of a request.
+// count checks and counts a name of a request.
 func (q *request) count(name []byte) error {
 	q.total++
 	switch {
@@ -98,38 +98,38 @@ func checkNode(n *corev3.Node) error {
 	return nil
 }
 
-// clipped bounds what of a stranger's text ends in an error, or is stored.
+// clipped returns untrusted text at the length that errors and stored values may have.
 func clipped(text string) string { return clip.Text(text, 300) }
 
-// callers knows what the streams of each caller hold. Its size is bounded by the
-// number of streams.
+// callers records the usage of each caller. Its size is bounded by the number of
+// streams.
 type callers struct {
-	// streams is how many streams a caller may have; its names and requests are
-	// bounded in proportion.
+	// streams is the maximum number of streams of a caller; its names and requests
+	// are limited in proportion.
 	streams int
-	// requests are budgets of requests. They outlive streams.
+	// requests are the callers' budgets of requests. They outlive streams.
 	requests *ratelimit.Keyed[callerID]
 
-	mu   sync.Mutex // guards byID and what its values hold
+	mu   sync.Mutex // guards byID and its values
 	byID map[callerID]*callerUse
 }
 
-// newCallers returns callers with a number of streams each, maxCallerStreams at least.
+// newCallers returns callers with a limit of streams each, at least maxCallerStreams.
 func newCallers(streams int) *callers {
 	return &callers{streams: max(streams, maxCallerStreams), requests: ratelimit.NewKeyed[callerID](maxCallers), byID: map[callerID]*callerUse{}}
 }
 
-// callerID is a workload on one machine: replicas of a workload share an identity.
+// callerID identifies a workload on one machine: replicas of a workload share an identity.
 type callerID struct{ identity, address string }
 
-// callerUse is what the streams of a caller hold.
+// callerUse is the usage of all streams of a caller.
 type callerUse struct {
 	id      callerID
 	streams int
 	names   int // bytes
 }
 
-// quota is the part of one stream.
+// quota is the usage of one stream.
 type quota struct {
 	callers *callers
 	use     *callerUse
@@ -137,7 +137,7 @@ type quota struct {
 	budget  *rate.Limiter // of requests
 }
 
-// enter counts a stream. The caller calls leave when it ends.
+// enter counts a new stream. leave must be called when it ends.
 func (c *callers) enter(ctx context.Context, caller *authn.Caller) (*quota, error) {
 	id := callerID{address: address(ctx)}
 	if host, _, err := net.SplitHostPort(id.address); err == nil {
@@ -159,16 +159,16 @@ func (c *callers) enter(ctx context.Context, caller *authn.Caller) (*quota, erro
 		c.byID[id] = h.use
 	}
 	if h.use.streams >= c.streams {
-		return nil, status.Errorf(codes.ResourceExhausted, "the caller has %d streams from one address, and may have no more", h.use.streams)
+		return nil, status.Errorf(codes.ResourceExhausted, "the caller has %d streams from one address, which is the limit", h.use.streams)
 	}
 	h.use.streams++
 	return h, nil
 }
 
-// share returns a limit of maxCallerStreams streams for as many as a caller may have.
+// share scales a limit for maxCallerStreams streams to the streams that a caller may have.
 func (c *callers) share(limit int) int { return limit * c.streams / maxCallerStreams }
 
-// leave takes a stream out of the count.
+// leave removes a stream from the usage.
 func (a *quota) leave() {
 	c := a.callers
 	c.mu.Lock()
@@ -180,7 +180,7 @@ func (a *quota) leave() {
 	}
 }
 
-// resize notes how many bytes of names the stream holds now.
+// resize records the size of the stream's names in bytes.
 func (a *quota) resize(names int) error {
 	c := a.callers
 	c.mu.Lock()
@@ -213,7 +213,7 @@ func (a *quota) wait(ctx context.Context, size int) error {
 	}
 }
 
-// slowed returns what receives requests of a stream, and delays them.
+// slowed returns a function that receives requests of a stream and applies the budget.
 func (a *quota) slowed(ctx context.Context, recv func() (*request, error)) func() (*request, error) {
 	return func() (*request, error) {
 		q, err := recv()
@@ -228,7 +228,7 @@ func (a *quota) slowed(ctx context.Context, recv func() (*request, error)) func(
 	}
 }
 
-// callersFault reports whether a stream ends because of what the caller sent.
+// callersFault reports whether a stream ends because of an invalid request.
 func callersFault(err error) bool {
 	code := status.Code(err)
 	return code == codes.InvalidArgument || code == codes.ResourceExhausted

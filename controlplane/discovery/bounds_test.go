@@ -297,13 +297,13 @@ func TestUnservedTypesAreForgotten(t *testing.T) {
 	}
 	st := &stream{server: s, log: slog.New(slog.DiscardHandler)}
 	for i := range 100_000 {
-		st.refuse(fmt.Sprint(i, strings.Repeat("x", maxWord)))
+		st.refuse(fmt.Sprint(i, strings.Repeat("x", maxShortText)))
 	}
 	if len(st.refused) != maxRefused {
 		t.Errorf("%d types are remembered, want %d", len(st.refused), maxRefused)
 	}
 	for typeURL := range st.refused {
-		if len(typeURL) > maxWord {
+		if len(typeURL) > maxShortText {
 			t.Errorf("%d bytes of a type are remembered", len(typeURL))
 		}
 	}

@@ -37,7 +37,7 @@ func BenchmarkChurn(b *testing.B) {
 	for range proxies {
 		st := &stream{server: s, proxy: &model.Proxy{}, delta: true, log: s.log, subs: map[string]*subscription{}, mesh: mesh, sendMsg: func(any) error { return nil }}
 		sub := st.subscribe(xds.TypeEndpoint)
-		sub.ask(names, noResources)
+		sub.addNames(names, noResources)
 		all = append(all, st)
 	}
 	b.ReportAllocs()

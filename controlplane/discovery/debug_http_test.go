@@ -157,7 +157,7 @@ func TestMeshMetrics(t *testing.T) {
 	mesh := objects.Mesh(nil)
 	mesh.Problems = []model.Problem{{Code: model.DuplicateHost}, {Code: model.DuplicateHost, Reason: "another"}}
 	h.server.Push(mesh, model.Change{All: true})
-	h.server.problems.fresh([]model.Problem{{Code: model.ConflictOutbound}, {Code: model.ConflictInbound}}, mesh.Sequence)
+	h.server.problems.record([]model.Problem{{Code: model.ConflictOutbound}, {Code: model.ConflictInbound}}, mesh.Sequence)
 	for name, want := range map[string]float64{"pilot_vservice_dup_domain": 2, "pilot_conflict_outbound_listener_tcp_over_current_tcp": 1, "pilot_conflict_inbound_listener": 1} {
 		if got := gaugeOf(t, reg, name); got != want {
 			t.Errorf("with conflicts %s is %v, want %v", name, got, want)

@@ -28,7 +28,7 @@ type deniedList struct {
 	since    time.Time
 }
 
-// deniedBefore returns the deny list of a snapshot; nil is none.
+// deniedBefore returns the deny list of a snapshot, which may be nil.
 func (p *published) deniedBefore() deniedList {
 	if p == nil {
 		return deniedList{}
@@ -36,7 +36,7 @@ func (p *published) deniedBefore() deniedList {
 	return p.denied
 }
 
-// next returns the list of the snapshot that follows.
+// next returns the list of the next snapshot.
 func (l deniedList) next(mesh *snapshot.Mesh, now time.Time) deniedList {
 	if l.version == mesh.Denied.Version() {
 		return l
@@ -47,8 +47,8 @@ func (l deniedList) next(mesh *snapshot.Mesh, now time.Time) deniedList {
 	}
 }
 
-// ignoresSerials reports whether a proxy lets certificates pass whose serial number
-// is denied, as far as its version shows.
+// ignoresSerials reports whether a proxy, by its version, accepts certificates with
+// denied serial numbers.
 func ignoresSerials(p *model.Proxy) bool {
 	if p.Proxyless {
 		return true
@@ -63,8 +63,8 @@ func ignoresSerials(p *model.Proxy) bool {
 	return err != nil || first < 1 || first == 1 && second < serialsFrom
 }
 
-// ignoring returns the proxies that ignore denied serial numbers, while there are
-// any.
+// ignoring returns the ids of the proxies that ignore denied serial numbers, if there
+// are any.
 func (s *Server) ignoring() []string {
 	m := s.mesh.Load()
 	if m == nil || m.denied.serials == 0 {

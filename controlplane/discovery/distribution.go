@@ -12,59 +12,58 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// configTypes are the types of Envoy's configuration: those of sets, and then
-// what listeners ask for.
+// configTypes are the types of Envoy's configuration: xds.Types, and the extensions
+// that listeners refer to.
 var configTypes = append(slices.Clone(xds.Types), xds.TypeExtension)
 
-// Distribution is how far the proxies were with the snapshots at one moment. It
-// is never written to.
+// Distribution is the progress of all proxies with the snapshots at one moment. It is
+// immutable.
 type Distribution struct {
 	// proxies are in the order of their ids.
 	proxies []ProxyStanding
-	// settled are their numbers, in order; rejecting are the proxies that
-	// rejected something, by their place in proxies.
+	// settled are their Settled sequences, sorted; rejecting are the indexes of
+	// the proxies that rejected something.
 	settled   []uint64
 	rejecting []int
 }
 
-// ProxyStanding is how far one proxy is.
+// ProxyStanding is the progress of one proxy.
 type ProxyStanding struct {
-	ID string // as the proxy says
-	// Identity is the proven one; empty on a port that asks for none.
+	ID string // as the proxy claims
+	// Identity is the authenticated identity, "" on a port without authentication.
 	Identity string
-	// Settled is the sequence of the newest snapshot of which nothing is on its
-	// way to the proxy: it has answered all that differs for it.
+	// Settled is the sequence of the newest snapshot whose changes the proxy has
+	// all answered.
 	Settled uint64
-	// Rejections are what it does not have because it rejected it, at most one
-	// for each type.
+	// Rejections are the changes that it rejected, at most one for each type.
 	Rejections []Rejection
 }
 
-// Rejection is what a proxy says of the last responses of a type. The snapshots
-// with sequences above After, up to UpTo, brought what it rejected.
+// Rejection describes why a proxy rejected the last responses of a type. The rejected
+// changes came with the snapshots whose sequences are above After, up to UpTo.
 type Rejection struct {
 	Type        string // short: cds, eds, lds, rds, vhds or ecds
 	After, UpTo uint64
-	Reason      string // Envoy's words
-	// By is the proxy of the same identity that rejected it for others, empty for
-	// this one.
+	Reason      string // Envoy's message
+	// By is the proxy of the same identity that rejected it on behalf of this one,
+	// or "".
 	By string
-	// Names are the resources, of types that proxies reject one by one.
+	// Names are the rejected resources, for types that proxies reject one by one.
 	Names []string
 }
 
 func (r Rejection) covers(sequence uint64) bool { return r.After < sequence && sequence <= r.UpTo }
 
-// Progress is how many of the connected proxies are how far with a snapshot.
-// Connected is the sum of the others.
+// Progress counts the connected proxies by their progress with a snapshot. Connected
+// is the sum of the others.
 type Progress struct {
 	Connected, Acknowledged, Behind, Rejected int
-	// Proxy, Identity and Rejection are those of the first proxy that rejected it.
+	// Proxy, Identity and Rejection describe the first proxy that rejected it.
 	Proxy, Identity string
 	Rejection       Rejection
 }
 
-// NewDistribution puts proxies in order. It keeps the slice.
+// NewDistribution returns the distribution of proxies. It sorts and retains the slice.
 func NewDistribution(proxies []ProxyStanding) *Distribution {
 	slices.SortFunc(proxies, func(a, b ProxyStanding) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Settled, b.Settled))
@@ -80,8 +79,8 @@ func NewDistribution(proxies []ProxyStanding) *Distribution {
 	return d
 }
 
-// Of tells how far the proxies are with the snapshot of a sequence, and with
-// that all before it.
+// Of returns the progress of the proxies with the snapshot of a sequence and all
+// snapshots before it.
 func (d *Distribution) Of(sequence uint64) Progress {
 	behind, _ := slices.BinarySearch(d.settled, sequence)
 	p := Progress{Connected: len(d.proxies), Behind: behind}
@@ -102,7 +101,7 @@ func (d *Distribution) Of(sequence uint64) Progress {
 	return p
 }
 
-// Missing lists the proxies that do not have a snapshot: those that have not
+// Missing returns the proxies that do not have a snapshot: those that have not
 // answered yet, and those that rejected it.
 func (d *Distribution) Missing(sequence uint64) []ProxyStanding {
 	var out []ProxyStanding
@@ -114,8 +113,8 @@ func (d *Distribution) Missing(sequence uint64) []ProxyStanding {
 	return out
 }
 
-// Distribution tells how far the connected proxies are. Streams that ask for
-// nothing that snapshots hold are no proxies here.
+// Distribution returns the progress of the connected proxies. It leaves out streams
+// that subscribe to nothing in a snapshot.
 func (s *Server) Distribution() *Distribution {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +129,8 @@ func (s *Server) Distribution() *Distribution {
 	return NewDistribution(proxies)
 }
 
-// noteProgress is called when the stream has sent what it can: it tells those
-// who follow the distribution when the proxy has answered all of it.
+// noteProgress is called when the stream has sent what it can. It calls OnProgress
+// once the proxy has answered everything.
 func (s *stream) noteProgress() {
 	if g := s.acks.gives.Load(); s.given.Sets != (quarantine.Sets{}) && (g == nil || *g != s.given.Sets) {
 		gives := s.given.Sets
@@ -141,13 +140,13 @@ func (s *stream) noteProgress() {
 		return
 	}
 	for _, typeURL := range configTypes {
-		if sub := s.subs[typeURL]; sub != nil && (sub.ack.waiting() || sub.owed) {
+		if sub := s.subs[typeURL]; sub != nil && (sub.ack.waiting() || sub.answerDue) {
 			return
 		}
 	}
 	s.forgivePlugins()
-	// Envoy asks for listeners when its clusters are warm: until then it is
-	// not done.
+	// Envoy subscribes to listeners once its clusters are warm: until then it
+	// has not finished.
 	if s.subs[xds.TypeCluster] != nil && s.subs[xds.TypeListener] == nil && len(s.generate(xds.TypeListener).Resources) > 0 {
 		return
 	}
@@ -156,8 +155,8 @@ func (s *stream) noteProgress() {
 	}
 }
 
-// forgivePlugins notes that a proxy has rejected nothing any more because what it
-// rejected is gone: it receives no response to which it could answer.
+// forgivePlugins clears the rejection of plugins once the rejected ones do not exist
+// any more: the proxy receives no response that it could acknowledge.
 func (s *stream) forgivePlugins() {
 	sub := s.subs[xds.TypeExtension]
 	if sub == nil || !sub.ack.failing() {
@@ -170,14 +169,15 @@ func (s *stream) forgivePlugins() {
 	s.server.progressed()
 }
 
-// progressed tells that the distribution has changed.
+// progressed calls OnProgress.
 func (s *Server) progressed() {
 	if s.onProgress != nil {
 		s.onProgress()
 	}
 }
 
-// withheld returns the rejections that withhold from a proxy what was made for it.
+// withheld returns the rejections because of which generated resources are withheld
+// from a proxy.
 func (s *stream) withheld() []Rejection {
 	list, _ := s.member.Withheld()
 	out := make([]Rejection, len(list))

@@ -11,13 +11,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// maxListens bounds the addresses of one proxyless server; it is not answered for
-// more.
+// maxListens is the maximum number of addresses of one proxyless server; requests for
+// more are not answered.
 const maxListens = 64
 
-// listens notes at which addresses a proxyless server listens: nobody else knows
-// all of them, and it names each in what it asks for. One that it asks for no
-// longer stays noted.
+// listens records the addresses of a proxyless server, which only its subscriptions
+// name. Addresses that it unsubscribes from stay recorded.
 func (s *stream) listens(q *request) {
 	if !s.proxy.Proxyless || q.typeURL != xds.TypeListener {
 		return
@@ -25,7 +24,7 @@ func (s *stream) listens(q *request) {
 	names := q.subscribe
 	if !s.delta {
 		if sub := s.subs[q.typeURL]; sub != nil && sub.asked == q.asked && sub.named == q.named {
-			return // the same again, as in most answers
+			return // unchanged, as in most acknowledgements
 		}
 		names = q.names()
 	}
@@ -44,5 +43,5 @@ func (s *stream) listens(q *request) {
 	next := *known
 	next.Listens = all
 	s.labels.seen.Store(&next)
-	s.given.Undecided = true // it is given more than it was
+	s.given.Undecided = true // more is generated for it now
 }

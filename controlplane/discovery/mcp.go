@@ -15,11 +15,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// maxTypes bounds the types of one reader; there are some 70, in all versions.
+// maxTypes is the maximum number of types of one reader; there are about 70, in all
+// versions.
 const maxTypes = 200
 
-// peerOf reads the node of a stream's first request and compares its claims with
-// the caller. The objects are nil for a proxy.
+// peerOf converts the node of a stream's first request and compares its claims with
+// the caller. The returned server is nil for a proxy.
 func (s *Server) peerOf(n *corev3.Node, caller *authn.Caller, secure bool) (*model.Proxy, *mcpserver.Server, error) {
 	if !mcpserver.Requested(n) {
 		p, err := proxyOf(n)

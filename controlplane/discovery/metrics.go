@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// metrics are the server's. Names with pilot_ are those of Istio's control
-// plane, which dashboards know.
+// metrics are the metrics of the server. Names with pilot_ are those of Istio's
+// control plane, which dashboards use.
 type metrics struct {
 	connected   prometheus.Gauge
 	pushes      *prometheus.CounterVec
@@ -34,7 +34,7 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})
 	}
 	m := &metrics{
-		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Proxies that are connected."}),
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Number of connected proxies."}),
 		pushes:    byType("pilot_xds_pushes", "Responses sent, by type."),
 		bytes: sentBytes{
 			total: byType("outrigger_control_xds_sent_bytes_total", "Bytes of the responses sent, by type."),
@@ -45,21 +45,21 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		rejects:     byType("pilot_total_xds_rejects", "Responses that a proxy rejected, by type."),
 		staleNonces: byType("pilot_xds_expired_nonce", "Requests that answered an older response than the last one, by type."),
 		unserved: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outrigger_control_xds_unserved_requests_total", Help: "Requests for types that are not served, which are not answered.",
+			Name: "outrigger_control_xds_unserved_requests_total", Help: "Requests for types that are not served. They are not answered.",
 		}),
-		panics: byType("outrigger_control_xds_panics_total", "Faults of the program met while generating for a proxy, by type; other for those met while serving its stream."),
+		panics: byType("outrigger_control_xds_panics_total", "Panics while generating the configuration of a proxy, by type; other means while serving its stream."),
 		convergence: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pilot_proxy_convergence_time",
-			Help:    "Seconds from the start of a push until a proxy was sent all that changed for it.",
+			Help:    "Seconds from the start of a push until a proxy was sent all of its changes.",
 			Buckets: []float64{.01, .05, .1, .2, .5, 1, 3, 5, 10, 20, 30},
 		}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pilot_proxy_queue_time",
-			Help:    "Seconds from the start of a push until it is the turn of a proxy.",
+			Help:    "Seconds from the start of a push until a worker handles the proxy.",
 			Buckets: []float64{.001, .01, .1, .5, 1, 3, 5, 10},
 		}),
 		queued: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "outrigger_control_push_queue_length", Help: "Proxies that wait for a push.",
+			Name: "outrigger_control_push_queue_length", Help: "Number of proxies waiting for a push.",
 		}, queued),
 	}
 	if reg != nil {
@@ -68,13 +68,13 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 	return m
 }
 
-// sentBytes are the bytes of responses: all of them, and those of each.
+// sentBytes counts the bytes of responses: their sum, and the size of each.
 type sentBytes struct {
 	total *prometheus.CounterVec
 	sizes *prometheus.HistogramVec
 }
 
-// WithLabelValues gives those of a type.
+// WithLabelValues returns the metrics of a type.
 func (b sentBytes) WithLabelValues(label string) sentBytesOf {
 	return sentBytesOf{b.total.WithLabelValues(label), b.sizes.WithLabelValues(label)}
 }
@@ -84,14 +84,14 @@ type sentBytesOf struct {
 	sizes prometheus.Observer
 }
 
-// Add takes the size of a response.
+// Add records the size of a response in bytes.
 func (b sentBytesOf) Add(size float64) {
 	b.total.Add(size)
 	b.sizes.Observe(size)
 }
 
-// watchMesh shows what the newest snapshot holds, and what proxies reject of it.
-// It is counted when somebody asks.
+// watchMesh registers metrics about the newest snapshot and its rejections. Their
+// values are computed when they are collected.
 func (s *Server) watchMesh(reg prometheus.Registerer) {
 	if reg == nil {
 		return
@@ -116,16 +116,16 @@ func (s *Server) watchMesh(reg prometheus.Registerer) {
 	reg.MustRegister(
 		gauge("pilot_services", "Services of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return len(m.Services.Sorted) })),
 		gauge("pilot_virt_services", "VirtualServices of the newest snapshot that apply to sidecars.", mesh(func(m *snapshot.Mesh) int { return len(m.VirtualServices.All) })),
-		gauge("pilot_eds_no_instances", "Services without an endpoint that takes requests.", mesh(withoutEndpoints)),
-		gauge("outrigger_control_snapshot_problems", "Things that are wrong between objects of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return model.CountProblems(m.Problems) })),
-		gauge("pilot_conflict_outbound_listener_tcp_over_current_tcp", "Connections to two services look the same to proxies, and the older service has them.", problemsOf(model.ConflictOutbound)),
-		gauge("pilot_conflict_inbound_listener", "Ports of workloads of which services say different things.", problemsOf(model.ConflictInbound)),
-		gauge("pilot_vservice_dup_domain", "Hosts that two VirtualServices rule.", problemsOf(model.DuplicateHost)),
+		gauge("pilot_eds_no_instances", "Services without an endpoint that accepts requests.", mesh(withoutEndpoints)),
+		gauge("outrigger_control_snapshot_problems", "Conflicts between objects of the newest snapshot.", mesh(func(m *snapshot.Mesh) int { return model.CountProblems(m.Problems) })),
+		gauge("pilot_conflict_outbound_listener_tcp_over_current_tcp", "Pairs of services whose connections proxies cannot distinguish. The older service receives them.", problemsOf(model.ConflictOutbound)),
+		gauge("pilot_conflict_inbound_listener", "Ports of workloads with contradictory settings of services.", problemsOf(model.ConflictInbound)),
+		gauge("pilot_vservice_dup_domain", "Hosts with more than one VirtualService.", problemsOf(model.DuplicateHost)),
 		gauge("outrigger_control_deny_list_proxies_missing", "Connected proxies that have not acknowledged the newest deny list.", func() float64 {
 			missing, _ := s.unacknowledged()
 			return float64(len(missing))
 		}),
-		gauge("outrigger_control_deny_list_proxies_ignoring_serials", "Connected proxies that ignore denied serial numbers, while there are any: Envoy 1.36 and gRPC without Envoy.", func() float64 { return float64(len(s.ignoring())) }),
+		gauge("outrigger_control_deny_list_proxies_ignoring_serials", "Connected proxies that do not check denied serial numbers, while there are any: Envoy 1.36 and proxyless gRPC.", func() float64 { return float64(len(s.ignoring())) }),
 		gauge("pilot_xds_cds_reject", "Proxies without the newest clusters because they, or others like them, rejected them.", rejects(xds.TypeCluster)),
 		gauge("pilot_xds_eds_reject", "Proxies without the newest endpoints because they, or others like them, rejected them.", rejects(xds.TypeEndpoint)),
 		gauge("pilot_xds_lds_reject", "Proxies without the newest listeners because they, or others like them, rejected them.", rejects(xds.TypeListener)),
@@ -133,8 +133,8 @@ func (s *Server) watchMesh(reg prometheus.Registerer) {
 	)
 }
 
-// problemsOf counts the problems of a kind: those between objects, and those that
-// show when something is made for a proxy.
+// problemsOf returns the number of problems with a code: those of the snapshot, and
+// those found while generating.
 func (s *Server) problemsOf(m *snapshot.Mesh, code model.ProblemCode) (n int) {
 	for _, p := range m.Problems {
 		if p.Code == code {
@@ -149,8 +149,8 @@ func (s *Server) problemsOf(m *snapshot.Mesh, code model.ProblemCode) (n int) {
 	return n
 }
 
-// rejecting counts the proxies that have not what was made of a type, because
-// they or others of their kind rejected it.
+// rejecting returns the number of proxies that lack generated resources of a type,
+// because they or others of their group rejected them.
 func (s *Server) rejecting(typeURL string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *Server) rejecting(typeURL string) (n int) {
 	return n
 }
 
-// withoutEndpoints counts the services that nobody answers for.
+// withoutEndpoints returns the number of services without endpoints.
 func withoutEndpoints(m *snapshot.Mesh) (n int) {
 	for _, svc := range m.Services.Sorted {
 		if m.Endpoints.Of(svc.ServiceKey) == nil && m.NamedEndpoints.Of(svc.ServiceKey) == nil {
@@ -172,7 +172,7 @@ func withoutEndpoints(m *snapshot.Mesh) (n int) {
 	return n
 }
 
-// shortType gives the bounded metric label of a type URL.
+// shortType returns the metric label of a type URL, one of a fixed set.
 func shortType(typeURL string) string {
 	if short, ok := shortTypes[typeURL]; ok {
 		return short

@@ -26,7 +26,7 @@ func TestPlaceOf(t *testing.T) {
 		{"us/b.2", nil, "us/b.2"},
 	} {
 		meta := &node.Metadata{Labels: map[string]string{"istio-locality": tc.label}}
-		if got := placeOf(&corev3.Node{Locality: tc.at}, meta); got != tc.want {
+		if got := workloadLocality(&corev3.Node{Locality: tc.at}, meta); got != tc.want {
 			t.Errorf("label %q at %v: %q, want %q", tc.label, tc.at, got, tc.want)
 		}
 	}

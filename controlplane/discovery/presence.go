@@ -21,39 +21,40 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// PresenceConfig is who hears of proxies that come, and knows their labels.
+// PresenceConfig has the functions that are notified of new proxies and that return
+// their labels.
 type PresenceConfig struct {
-	// OnConnect takes a proxy before it is served; an error refuses the stream.
-	// It must not wait. Config.OnGone hears of all proxies that it was called
-	// with. Nil takes all.
+	// OnConnect is called before a proxy is served; an error refuses the stream.
+	// It must not block. Config.OnGone is called for every proxy that OnConnect
+	// was called with. If it is nil, all proxies are accepted.
 	OnConnect func(model.ConnectedProxy) error
-	// Labels returns the labels that a proxy has now, or nil if only the proxy
-	// knows them. It has to be quick, and is asked again with each snapshot. The
-	// map is the caller's. Nil means that what proxies say at the start holds.
+	// Labels returns the current labels of a proxy's workload, or nil if they are
+	// not known. It must be fast: it is called again with each snapshot. The
+	// caller owns the map. If it is nil, the labels in the first request apply.
 	Labels func(*model.Proxy) map[string]string
-	// Registered is true if Labels knows every workload sooner or later. What a
-	// proxy claims then selects no objects but those that protect the proxy
-	// itself; one that is not known yet waits a moment before it is served.
+	// Registered is true if Labels eventually returns labels for every workload.
+	// The labels that a proxy claims then select only objects that restrict the
+	// proxy itself. A proxy that is not known yet is served after a short wait.
 	Registered bool
 }
 
-// A new proxy waits up to labelWait for its workload to be known. It asks after
-// labelPoll and then after twice the time before, so that thousands of proxies that
-// nobody knows cost little.
+// A new proxy waits up to labelWait for its workload to be known. The first retry is
+// after labelPoll, and the interval doubles, so that thousands of unknown proxies cost
+// little.
 const (
 	labelWait = 2 * time.Second
 	labelPoll = 20 * time.Millisecond
 )
 
-// bind replaces the labels that a new proxy claims by those of its workload. An
-// informer may hear of a pod after its proxy has connected, so it waits a moment.
-// It returns false if ctx has ended.
+// bind replaces the labels that a new proxy claims by those of its workload. It waits
+// for up to labelWait, because an informer may see a pod after its proxy has
+// connected. It returns false if ctx has ended.
 func (s *Server) bind(ctx context.Context, proxy *model.Proxy) bool {
 	if !s.presence.Registered {
 		return true
 	}
 	found := s.presence.Labels(proxy)
-	// The entry of a machine that registers itself comes after its stream.
+	// The WorkloadEntry of an auto-registered machine is created after its stream.
 	if wait := time.Duration(s.labelWait.Load()); found == nil && proxy.AutoRegisterGroup == "" && wait > 0 {
 		for pause := labelPoll; wait > 0 && found == nil; pause *= 2 {
 			pause = min(pause, wait)
@@ -72,14 +73,14 @@ func (s *Server) bind(ctx context.Context, proxy *model.Proxy) bool {
 		if proxy.ClaimedLabels = proxy.Labels; proxy.ClaimedLabels == nil {
 			proxy.ClaimedLabels = map[string]string{}
 		}
-		s.log.Warn("the workload of a proxy is not known: no object is chosen by the labels that it claims, until there is a Pod or WorkloadEntry", "proxy", proxy.ID, "namespace", proxy.Namespace)
+		s.log.Warn("the workload of a proxy is unknown: the labels that it claims select no object until there is a Pod or WorkloadEntry", "proxy", proxy.ID, "namespace", proxy.Namespace)
 	}
 	proxy.Labels = found
 	return true
 }
 
-// presented tells of a new proxy.
-func (s *Server) presented(ctx context.Context, proxy *model.Proxy, caller *authn.Caller, n *corev3.Node) error {
+// notifyConnected calls OnConnect for a new proxy.
+func (s *Server) notifyConnected(ctx context.Context, proxy *model.Proxy, caller *authn.Caller, n *corev3.Node) error {
 	if s.presence.OnConnect == nil {
 		return nil
 	}
@@ -93,14 +94,14 @@ func (s *Server) presented(ctx context.Context, proxy *model.Proxy, caller *auth
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// gone tells of the end of a proxy.
-func (s *Server) gone(proxy *model.Proxy) {
+// notifyGone calls OnGone.
+func (s *Server) notifyGone(proxy *model.Proxy) {
 	if s.onGone != nil {
 		s.onGone(proxy)
 	}
 }
 
-// sourceOf returns the address that a stream comes from.
+// sourceOf returns the remote address of a stream.
 func sourceOf(ctx context.Context) netip.Addr {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -118,8 +119,8 @@ func localityOf(n *corev3.Node) string {
 	return strings.TrimRight(l.GetRegion()+"/"+l.GetZone()+"/"+l.GetSubZone(), "/")
 }
 
-// isProbed reports whether the configuration of a proxy has a readinessProbe. A
-// value of another shape was refused before.
+// isProbed reports whether the configuration of a proxy has a readinessProbe. Values
+// of another type were refused before.
 func isProbed(n *corev3.Node) bool {
 	field := n.GetMetadata().GetFields()["PROXY_CONFIG"]
 	if text := field.GetStringValue(); text != "" {
@@ -130,21 +131,24 @@ func isProbed(n *corev3.Node) bool {
 	return field.GetStructValue().GetFields()["readinessProbe"].GetStructValue() != nil
 }
 
-// labels are those of the proxy of a stream.
+// labels are the current labels of the proxy of a stream.
 type labels struct {
-	// static were given to the agent for itself; those of its workload go over
-	// them. Before they are known no others are looked for.
+	// static are labels from the agent's settings; labels of the workload
+	// override them. No labels are looked up while it is nil.
 	static atomic.Pointer[map[string]string]
-	// at is the snapshot with which they were looked at; of the stream's loop.
+	// at is the snapshot with which the labels were last updated. The stream's
+	// loop owns it.
 	at *published
-	// seen is the proxy with them; nil as long as they are as it said.
+	// seen is the proxy with its current labels; nil while they are those of its
+	// first request.
 	seen atomic.Pointer[model.Proxy]
 }
 
-// given notes which labels count beneath those of the workload: those that the
-// agent was given, and what a machine that registers itself claims, as its entry
-// has the labels of its group alone. Where a registry knows the workloads, none do.
-func (l *labels) given(n *corev3.Node, proxy *model.Proxy, registered bool) {
+// setStatic sets the labels that those of the workload override: the agent's static
+// labels, and for an auto-registered machine the labels that it claims, as its
+// WorkloadEntry has only the labels of its group. There are none if a registry knows
+// all workloads.
+func (l *labels) setStatic(n *corev3.Node, proxy *model.Proxy, registered bool) {
 	static := map[string]string{}
 	switch {
 	case registered:
@@ -158,8 +162,8 @@ func (l *labels) given(n *corev3.Node, proxy *model.Proxy, registered bool) {
 	l.static.Store(&static)
 }
 
-// view returns the proxy for which resources are made: with the labels that its
-// workload has now.
+// view returns the proxy with the current labels of its workload, for which
+// resources are generated.
 func (s *stream) view() *model.Proxy {
 	if seen := s.labels.seen.Load(); seen != nil {
 		return seen
@@ -167,11 +171,11 @@ func (s *stream) view() *model.Proxy {
 	return s.proxy
 }
 
-// take takes the newest snapshot. The labels of the proxy are looked at with it,
-// so that all that is made of one snapshot is made of the same labels. A stream
-// that leaves keeps the snapshot that it has: while new ones come all the time, a
-// proxy owes an answer all the time.
-func (s *stream) take() {
+// updateSnapshot switches to the newest snapshot. It updates the labels of the proxy,
+// too, so that all resources of a snapshot are generated for the same labels. A
+// stream whose proxy is to move keeps its snapshot: otherwise frequent snapshots
+// would always leave a response unanswered.
+func (s *stream) updateSnapshot() {
 	if s.mesh != nil && s.leaving.Load() {
 		return
 	}
@@ -182,12 +186,12 @@ func (s *stream) take() {
 	s.labels.at = s.mesh
 	if fresh := s.relabelled(); fresh != s.view() {
 		s.labels.seen.Store(fresh)
-		s.log.Debug("a proxy has other labels", "count", len(fresh.Labels))
+		s.log.Debug("the labels of a proxy have changed", "count", len(fresh.Labels))
 	}
 }
 
-// relabelled returns the proxy with the labels that it has now. Who nobody knows
-// anything of any more keeps what was known.
+// relabelled returns the proxy with its current labels. If its workload is not known
+// any more, it keeps the last labels.
 func (s *stream) relabelled() *model.Proxy {
 	known, static := s.view(), s.labels.static.Load()
 	if static == nil || s.server.presence.Labels == nil {
@@ -210,14 +214,14 @@ func (s *stream) relabelled() *model.Proxy {
 	return &next
 }
 
-// denied returns the error that ends the stream of a caller that is served no
-// more.
+// denied returns the error that ends the stream of a caller that is not served any
+// more, or nil.
 func (s *stream) denied() error {
 	if s.server.denied == nil || s.caller == nil {
 		return nil
 	}
 	if err := s.server.denied(s.caller); err != nil {
-		s.log.Warn("ended a stream of a caller that is denied", "identity", s.caller.ID.String(), "err", err)
+		s.log.Warn("ended the stream of a denied caller", "identity", s.caller.ID.String(), "err", err)
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	return nil

@@ -42,7 +42,7 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 		}
 	}
 	s.Push(&snapshot.Mesh{Sequence: 100}, model.Change{All: true})
-	if n := len(s.problems.told); n != 0 {
+	if n := len(s.problems.seen); n != 0 {
 		t.Errorf("%d problems are remembered, want none", n)
 	}
 }

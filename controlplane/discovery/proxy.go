@@ -21,8 +21,8 @@ import (
 // generatorGRPC is GENERATOR in the metadata of a proxyless client.
 const generatorGRPC = "grpc"
 
-// proxyOf reads the node of a stream's first request. Errors are gRPC errors
-// that say what the proxy has to change.
+// proxyOf converts the node of a stream's first request. Errors are gRPC errors that
+// say what the proxy has to change.
 func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 	if n.GetId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "missing node information: the first request must carry node.id")
@@ -43,7 +43,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 	}
 	ips := node.Addresses(id, meta)
 	if len(ips) == 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "node %s names no address: neither its id nor INSTANCE_IPS holds one", n.Id)
+		return nil, status.Errorf(codes.InvalidArgument, "node %s has no address: neither its id nor INSTANCE_IPS contains one", n.Id)
 	}
 	p := &model.Proxy{
 		ID: id.Name, Role: id.Role, IPs: ips, Domain: id.Domain,
@@ -51,7 +51,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		ClusterID: meta.ClusterID, Interception: model.Interception(meta.InterceptionMode),
 		WorkloadEntry: meta.WorkloadEntry, AutoRegisterGroup: meta.AutoRegisterGroup, Network: meta.Network,
 		Proxyless: meta.Generator == generatorGRPC,
-		Locality:  placeOf(n, meta),
+		Locality:  workloadLocality(n, meta),
 		Agent:     meta.IstioVersion, Envoy: envoyVersion(n),
 		Node: cmp.Or(meta.NodeName, meta.Labels["kubernetes.io/hostname"]), NetworkView: meta.RequestedNetworkView,
 		AutoAllocate: bool(meta.DNSCapture) && bool(meta.DNSAutoAllocate),
@@ -75,9 +75,9 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 	return p, served(p)
 }
 
-// placeOf returns region/zone/subzone: that of the label of the workload, which may
-// have dots in place of slashes; otherwise that of the machine.
-func placeOf(n *corev3.Node, meta *node.Metadata) string {
+// workloadLocality returns region/zone/subzone: that of the label of the workload,
+// which may have dots instead of slashes, or else that of the machine.
+func workloadLocality(n *corev3.Node, meta *node.Metadata) string {
 	label := meta.Labels["istio-locality"]
 	switch {
 	case label == "":
@@ -88,9 +88,8 @@ func placeOf(n *corev3.Node, meta *node.Metadata) string {
 	return label
 }
 
-// served refuses proxies for which there would be no configuration: better a
-// clear end of the stream than an Envoy that stays empty. A gateway gets its
-// configuration whatever its interception mode is.
+// served returns an error for proxies whose configuration would be empty. The
+// configuration of a gateway does not depend on its interception mode.
 func served(p *model.Proxy) error {
 	switch p.Role {
 	case node.Router:
@@ -108,11 +107,11 @@ func served(p *model.Proxy) error {
 	return nil
 }
 
-// checkIdentity compares what a proxy claims with who opened the stream, and
-// fills in what it does not claim.
+// checkIdentity compares the claims of a proxy with the caller's identity, and sets
+// the service account if the proxy claims none.
 func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
 	if caller == nil {
-		return nil // the port takes everybody
+		return nil // the port has no authentication
 	}
 	mismatch := ""
 	switch {
@@ -127,8 +126,7 @@ func checkIdentity(p *model.Proxy, caller *authn.Caller) error {
 	return status.Errorf(codes.PermissionDenied, "proxy %s claims the %s, but the stream was opened by %s", p.ID, mismatch, caller.ID)
 }
 
-// envoyVersion returns the version that a proxy says it has, "1.39.3"; empty for
-// none.
+// envoyVersion returns the version that a proxy claims, such as "1.39.3", or "".
 func envoyVersion(n *corev3.Node) string {
 	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
 		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())

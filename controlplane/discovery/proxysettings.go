@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// settingsOf reads what was set for one proxy. Of its ProxyConfig only what is
-// used here is read: agents of other versions have other fields.
+// settingsOf returns the settings of one proxy. It reads only the fields of its
+// ProxyConfig that are used here: agents of other versions have other fields.
 func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	s := model.ProxySettings{
 		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1",
@@ -43,7 +43,7 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(meta.ProxyConfig, &fields); err != nil {
-		return nil, fmt.Errorf("PROXY_CONFIG is no JSON object: %w", err)
+		return nil, fmt.Errorf("PROXY_CONFIG is not a JSON object: %w", err)
 	}
 	used := map[string]json.RawMessage{}
 	for name, value := range fields {

@@ -70,7 +70,7 @@ func TestBadProxySettings(t *testing.T) {
 		`IDLE_TIMEOUT is "-5s"`:                                    {"IDLE_TIMEOUT": "-5s"},
 		`UNPRIVILEGED_POD is "perhaps"`:                            {"UNPRIVILEGED_POD": "perhaps"},
 		`INBOUND_LISTENER_EXACT_BALANCE`:                           {"INBOUND_LISTENER_EXACT_BALANCE": "perhaps"},
-		"PROXY_CONFIG is no JSON object":                           {"PROXY_CONFIG": "a"},
+		"PROXY_CONFIG is not a JSON object":                        {"PROXY_CONFIG": "a"},
 		"PROXY_CONFIG: field gatewayTopology":                      config(map[string]any{"gatewayTopology": 1.0}),
 		"PROXY_CONFIG: field gatewayTopology.forwardClientCertDet": config(map[string]any{"gatewayTopology": map[string]any{"forwardClientCertDetails": "SOME"}}),
 		"PROXY_CONFIG: field proxyHeaders":                         config(map[string]any{"proxyHeaders": map[string]any{"server": "x"}}),

@@ -18,25 +18,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Debug sets what questions are answered with. It is called once, before the server
-// is used.
+// Debug configures the answers to debug questions. It must be called once, before the
+// server is used.
 func (s *Server) Debug(cfg debug.Config) {
 	s.questions.Store(debug.New(cfg, source{s}))
 	s.watchMesh(cfg.Registerer)
 }
 
-// DebugHandler answers questions over HTTP, see [debug.Handler].
+// DebugHandler serves debug questions over HTTP, see [debug.Handler].
 func (s *Server) DebugHandler() http.Handler { return debug.Handler(s.questions.Load) }
 
-// isDebug reports whether a request is a question.
+// isDebug reports whether a request is a debug question.
 func isDebug(typeURL string) bool {
 	return typeURL == debug.Type || strings.HasPrefix(typeURL, debug.Type+"/")
 }
 
-// answerDebug answers a question on the stream that it came on.
+// answerDebug answers a debug question on its stream.
 func (s *stream) answerDebug(q *request) error {
 	if q.nonce != "" || q.rejected != "" {
-		return nil // an answer to an answer
+		return nil // an acknowledgement
 	}
 	names := q.subscribe
 	if !s.delta {
@@ -52,7 +52,7 @@ func (s *stream) answerDebug(q *request) error {
 	}
 	resources, err := s.server.questions.Load().Answer(question)
 	if err != nil {
-		return err // not possible: the answer is text
+		return err // impossible: the answer is text
 	}
 	s.nonces++
 	r := &response{typeURL: q.typeURL, nonce: nonceOf(s.nonces), body: encode(resources, s.delta)}

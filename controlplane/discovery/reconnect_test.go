@@ -194,7 +194,7 @@ func TestOnePushOneSnapshot(t *testing.T) {
 	server.mesh.Store(st.mesh)
 	for _, typeURL := range []string{xds.TypeCluster, xds.TypeListener, xds.TypeRoute} {
 		sub := newSubscription(typeURL, server.shared)
-		sub.wildcard, sub.at, sub.base = true, g.table.Generate(nil, nil, typeURL), g.table.Generate(nil, nil, typeURL)
+		sub.wildcard, sub.comparedWith, sub.base = true, g.table.Generate(nil, nil, typeURL), g.table.Generate(nil, nil, typeURL)
 		st.subs[typeURL] = sub
 	}
 	if err := st.push(); err != nil {

@@ -27,7 +27,7 @@ func (s *stream) give() error {
 	if g.mesh == s.mesh && s.member.Current(&g.Decision) {
 		return nil // as most times: what was made for a snapshot does not change
 	}
-	made, ok := s.server.made(s.mesh.Mesh, s.view())
+	made, ok := s.server.generateAll(s.mesh.Mesh, s.view())
 	switch {
 	case !ok && g.mesh == nil:
 		return errNotGenerated
@@ -40,7 +40,7 @@ func (s *stream) give() error {
 	if g.Spared != nil || decision.Spared != nil {
 		for _, typeURL := range xds.Types {
 			if sub := s.subs[typeURL]; sub != nil {
-				sub.at = nil // other resources are left out of the same set
+				sub.comparedWith = nil // other resources are left out of the same set
 			}
 		}
 	}
@@ -76,16 +76,16 @@ func (s *stream) Requests(it quarantine.Item, replaceable bool) bool {
 // Accepted implements [quarantine.Stream].
 func (s *stream) Accepted(k quarantine.Key) bool {
 	sub := s.subs[xds.Types[k.Type]]
-	return sub != nil && !sub.ack.waiting() && !sub.refused && sub.state(k.Name) == want{hash: k.Hash, has: true}
+	return sub != nil && !sub.ack.waiting() && !sub.refused && sub.state(k.Name) == resourceState{hash: k.Hash, has: true}
 }
 
 // Whole implements [quarantine.State].
 func (s *subscription) Whole() bool {
-	return len(s.over) == 0 && !s.own && (s.wildcard || len(s.names.list) >= len(s.base.Resources) && s.covers(s.base))
+	return len(s.overrides) == 0 && !s.ownBase && (s.wildcard || len(s.names.list) >= len(s.base.Resources) && s.covers(s.base))
 }
 
 // Has implements [quarantine.State].
-func (s *subscription) Has(res *xds.Resource) bool { return s.state(res.Name) == wantOf(res) }
+func (s *subscription) Has(res *xds.Resource) bool { return s.state(res.Name) == stateOf(res) }
 
 func (s *subscription) covers(set *xds.Set) bool {
 	return !slices.ContainsFunc(set.Resources, func(r *xds.Resource) bool { return !s.names.contains(r.Name) })
@@ -102,7 +102,7 @@ func (s *stream) judge(sub *subscription, q *request) {
 			Type: i, Base: sub.base, Sequence: sub.ack.sequence, Changed: sub.last.changed, Spared: len(s.given.Spared) > 0,
 		}, sub)
 	}
-	sub.last, sub.prior = update{}, prior{}
+	sub.last, sub.previous = update{}, previous{}
 }
 
 // spare takes out of an update what is held back and known to have no good
@@ -142,12 +142,12 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 	switch {
 	case !s.member.Rejected(r):
 		if sub.typeURL == xds.TypeVirtualHost {
-			sub.unsure(last) // Envoy takes all of a response or nothing
+			sub.resendLast(last) // Envoy takes all of a response or nothing
 		}
-		sub.prior = prior{}
+		sub.previous = previous{}
 		return
 	case r.Mixed: // what else it held is taken: only what is named is not
-		sub.prior = prior{}
+		sub.previous = previous{}
 		return
 	}
 	if s.give() != nil {
@@ -157,31 +157,31 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 	sub.refused = false
 	for _, res := range last.changed {
 		switch {
-		case wantOf(now.Get(res.Name)) != wantOf(res): // it is held back
-			sub.keep(res.Name, sub.prior.of(res.Name))
+		case stateOf(now.Get(res.Name)) != stateOf(res): // it is held back
+			sub.keepPrevious(res.Name, sub.previous.of(res.Name))
 		case !s.given.Spared[quarantine.Key{Item: quarantine.Item{Type: r.Type, Name: res.Name}, Hash: res.Hash}]:
-			sub.differ(res.Name, want{has: true})
+			sub.override(res.Name, resourceState{has: true})
 		case s.wholeAnswers(sub):
 			sub.refused = true // it is sent again with the next change
 		default:
-			sub.keep(res.Name, sub.prior.of(res.Name))
+			sub.keepPrevious(res.Name, sub.previous.of(res.Name))
 		}
 	}
 	for _, name := range last.removed {
-		sub.differ(name, want{has: true})
+		sub.override(name, resourceState{has: true})
 	}
-	sub.at, sub.prior = nil, prior{}
+	sub.comparedWith, sub.previous = nil, previous{}
 }
 
-// keep notes that the subscriber rejected a resource and still has what it had
-// before, which may be nothing.
-func (s *subscription) keep(name string, had want) {
-	s.differ(name, had)
+// keepPrevious records that the subscriber rejected a resource and still has its
+// previous version, if any.
+func (s *subscription) keepPrevious(name string, had resourceState) {
+	s.override(name, had)
 	if s.wildcard && !had.has {
-		if s.untaken == nil {
-			s.untaken = map[string]bool{}
+		if s.rejectedNew == nil {
+			s.rejectedNew = map[string]bool{}
 		}
-		s.untaken[name] = true
+		s.rejectedNew[name] = true
 	}
 }
 
@@ -192,39 +192,39 @@ func (s *stream) withdraw(sub *subscription, set *xds.Set) {
 	if i < 0 {
 		return
 	}
-	for name := range sub.untaken {
+	for name := range sub.rejectedNew {
 		switch {
 		case set.Get(name) != nil: // it learns of another version
-			delete(sub.untaken, name)
+			delete(sub.rejectedNew, name)
 		case s.given.Made[i].Get(name) == nil:
-			delete(sub.untaken, name)
-			sub.differ(name, want{has: true})
+			delete(sub.rejectedNew, name)
+			sub.override(name, resourceState{has: true})
 		}
 	}
 }
 
-// unsure notes that it is not known which part of a response that was rejected
-// the subscriber has: it is sent again with the next change.
-func (s *subscription) unsure(last update) {
-	at := s.at
+// resendLast records that it is unknown which part of a rejected response
+// the subscriber has: all of it is sent again with the next change.
+func (s *subscription) resendLast(last update) {
+	at := s.comparedWith
 	for _, res := range last.changed {
-		s.differ(res.Name, want{has: true})
+		s.override(res.Name, resourceState{has: true})
 	}
 	for _, name := range last.removed {
-		s.differ(name, want{has: true})
+		s.override(name, resourceState{has: true})
 	}
-	s.at = at
+	s.comparedWith = at
 }
 
-// prior is what a subscriber had before the last response.
-type prior struct {
-	base *xds.Set
-	over map[string]want
+// previous is what a subscriber had before the last response.
+type previous struct {
+	base      *xds.Set
+	overrides map[string]resourceState
 }
 
-func (p prior) of(name string) want {
-	if w, ok := p.over[name]; ok || p.base == nil {
+func (p previous) of(name string) resourceState {
+	if w, ok := p.overrides[name]; ok || p.base == nil {
 		return w
 	}
-	return wantOf(p.base.Get(name))
+	return stateOf(p.base.Get(name))
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// request is what both kinds of discovery request have in common.
+// request is a discovery request, of a delta or a state-of-the-world stream.
 type request struct {
 	node    *corev3.Node
 	typeURL string
@@ -27,39 +27,39 @@ type request struct {
 	rejected, message string
 	// subscribe and unsubscribe change the subscription (delta).
 	subscribe, unsubscribe []string
-	// versions is what the proxy has, by name (delta).
+	// versions are the versions that the proxy has, by name (delta).
 	versions map[string]string
-	// version is what the proxy has (state of the world).
+	// version is the version that the proxy has (state of the world).
 	version string
-	// named is how many names the subscription has (state of the world), and
-	// asked a hash of them in which their order does not count. Each answer
-	// of a proxy repeats its hundreds of names, so they are listed from body
-	// only when the hash is new.
+	// named is the number of names in the subscription (state of the world), and
+	// asked is a hash of them that does not depend on their order. Each answer of
+	// a proxy repeats its hundreds of names, so they are decoded from body only
+	// when the hash is new.
 	named int
 	asked uint64
 	body  []byte
-	// total is how many names it has in all, and size how many bytes.
+	// total is the number of all names in the request, and size its bytes.
 	total, size int
-	// wanted is about how many bytes the names take that it subscribes to.
+	// wanted is the approximate size of the names that it subscribes to, in bytes.
 	wanted int
-	// free gives body back; nothing else of the request lives in it.
+	// free releases body; no other field refers to it.
 	free func()
 }
 
-var errMalformed = errors.New("the request is no protobuf message")
+var errMalformed = errors.New("the request is not a protobuf message")
 
 // eachField calls fn for every length-delimited field of a message.
 func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
 	return wire.EachBytes(b, errMalformed, fn)
 }
 
-// readSotW reads a DiscoveryRequest. It keeps b.
+// readSotW decodes a DiscoveryRequest. It retains b.
 func readSotW(b []byte) (*request, error) {
 	q := &request{body: b, size: len(b)}
 	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
 		case wire.RequestVersion:
-			err = word(&q.version, "version_info", v)
+			err = shortText(&q.version, "version_info", v)
 		case wire.RequestNode:
 			err = q.readNode(v)
 		case wire.RequestNames:
@@ -68,9 +68,9 @@ func readSotW(b []byte) (*request, error) {
 			q.wanted += len(v) + perName
 			err = q.count(v)
 		case wire.RequestTypeURL:
-			err = word(&q.typeURL, "type_url", v)
+			err = shortText(&q.typeURL, "type_url", v)
 		case wire.RequestNonce:
-			err = word(&q.nonce, "response_nonce", v)
+			err = shortText(&q.nonce, "response_nonce", v)
 		case wire.RequestError:
 			err = q.readRejection(v)
 		}
@@ -79,10 +79,10 @@ func readSotW(b []byte) (*request, error) {
 	return q, err
 }
 
-// names lists the names of a state-of-the-world request.
+// names returns the names of a state-of-the-world request.
 func (q *request) names() []string {
 	names := make([]string, 0, q.named)
-	// The body was read once without an error.
+	// The body was decoded before without an error.
 	_ = eachField(q.body, func(n protowire.Number, v []byte) error {
 		if n == wire.RequestNames {
 			names = append(names, string(v))
@@ -92,7 +92,7 @@ func (q *request) names() []string {
 	return names
 }
 
-// readDelta reads a DeltaDiscoveryRequest.
+// readDelta decodes a DeltaDiscoveryRequest.
 func readDelta(b []byte) (*request, error) {
 	q := &request{size: len(b)}
 	err := eachField(b, func(n protowire.Number, v []byte) (err error) {
@@ -100,7 +100,7 @@ func readDelta(b []byte) (*request, error) {
 		case wire.DeltaRequestNode:
 			err = q.readNode(v)
 		case wire.DeltaRequestTypeURL:
-			err = word(&q.typeURL, "type_url", v)
+			err = shortText(&q.typeURL, "type_url", v)
 		case wire.DeltaRequestSubscribe:
 			q.wanted += len(v) + perName
 			q.subscribe, err = append(q.subscribe, string(v)), q.count(v)
@@ -109,7 +109,7 @@ func readDelta(b []byte) (*request, error) {
 		case wire.DeltaRequestVersions:
 			err = q.readVersion(v)
 		case wire.DeltaRequestNonce:
-			err = word(&q.nonce, "response_nonce", v)
+			err = shortText(&q.nonce, "response_nonce", v)
 		case wire.DeltaRequestError:
 			err = q.readRejection(v)
 		}
@@ -139,7 +139,7 @@ func (q *request) readRejection(b []byte) error {
 	return nil
 }
 
-// readVersion reads one entry of initial_resource_versions.
+// readVersion decodes one entry of initial_resource_versions.
 func (q *request) readVersion(b []byte) error {
 	var name, version string
 	err := eachField(b, func(n protowire.Number, v []byte) error {
@@ -148,7 +148,7 @@ func (q *request) readVersion(b []byte) error {
 			name = string(v)
 			return q.count(v)
 		case wire.EntryValue:
-			return word(&version, "a version", v)
+			return shortText(&version, "a version", v)
 		}
 		return nil
 	})

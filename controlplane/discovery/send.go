@@ -7,12 +7,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// send sends an update and notes it.
+// send sends an update and records it.
 func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	s.nonces++
 	resources, removed, common := u.changed, u.removed, u.common
 	if !s.delta {
-		removed = nil // what is not in the response of a wildcard is gone
+		removed = nil // a wildcard removes what a response does not contain
 		switch {
 		case sub.wildcard:
 			resources, common = set.Resources, false // shared if it is long
@@ -45,9 +45,9 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	return nil
 }
 
-// resendEndpoints makes the endpoints of changed clusters go out again: Envoy
-// warms a changed cluster with an answer that comes after it, even if the
-// bytes are the same.
+// resendEndpoints makes the next endpoint response contain the endpoints of changed
+// clusters: Envoy needs one to finish warming a changed cluster, even if the endpoints
+// are the same.
 func (s *stream) resendEndpoints(clusters []*xds.Resource) {
 	eds := s.subs[xds.TypeEndpoint]
 	if eds == nil {
@@ -57,5 +57,5 @@ func (s *stream) resendEndpoints(clusters []*xds.Resource) {
 	for i, c := range clusters {
 		names[i] = c.Name
 	}
-	eds.forget(names)
+	eds.resend(names)
 }

@@ -45,51 +45,53 @@ var shortTypes = map[string]string{
 	xds.TypeProxyConfig: "pcds",
 }
 
-// isServed reports whether proxies are given a type.
+// isServed reports whether proxies can subscribe to a type.
 func isServed(typeURL string) bool { _, ok := shortTypes[typeURL]; return ok }
 
-// Generator makes the resources of one type for one proxy. It must be pure
-// and quick for what it has made before: every stream calls it.
+// Generator generates the resources of one type for one proxy. It must be pure, and
+// fast for repeated calls: every stream calls it in every round.
 type Generator interface {
 	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set
 }
 
-// Config is what a [Server] needs.
+// Config configures a [Server].
 type Config struct {
 	Generator Generator
-	// Workers is how many connections are prepared for a push at a time.
+	// Workers is the number of streams that are prepared for a push at a time.
 	Workers int
 	Secrets secrets.Config
-	// CanaryPush has a change of clusters, listeners or routes tried by one
-	// proxy before the others of its kind get it.
+	// CanaryPush sends a change of clusters, listeners or routes to one proxy
+	// first, and to the others of its group after that one has accepted it.
 	CanaryPush bool
 	// CanaryWait returns how long the others wait for it; nil means 1 s.
 	CanaryWait func() time.Duration
 	// Objects serves other control planes; nil serves none.
 	Objects *mcpserver.Server
-	// NoVHDS has all proxies get virtual hosts inside their routes, also those
-	// that could have them as resources of their own.
+	// NoVHDS sends virtual hosts inside routes to all proxies, even to those that
+	// support them as separate resources.
 	NoVHDS bool
-	// OnHealth takes what an agent says of its application; nil for nobody. It
-	// is called in the order of the reports of a stream, and must not wait. The
-	// message is the agent's text.
+	// OnHealth is called with the health that an agent reports of its
+	// application, in the order of the reports of a stream. It must not block.
+	// The message is the agent's text. It may be nil.
 	OnHealth func(proxy *model.Proxy, healthy bool, message string)
-	// OnGone takes a proxy whose stream has ended, after its last report; nil
-	// for nobody. It must not wait.
+	// OnGone is called when the stream of a proxy has ended, after its last
+	// report. It must not block. It may be nil.
 	OnGone func(proxy *model.Proxy)
-	// Presence is who hears of proxies that come, and knows their labels.
+	// Presence is notified of new proxies, and returns their labels.
 	Presence PresenceConfig
-	// Denied tells why a caller is served no more; nil serves all. It is asked
-	// again with every push and request, and must not wait.
+	// Denied returns the reason why a caller is not served any more, or nil. It is
+	// called with every push and request, and must not block. If it is nil, all
+	// callers are served.
 	Denied func(caller *authn.Caller) error
-	// CallerStreams is how many streams one identity may have from one address, 64
-	// at least. More are for proxies that share an address behind a translation.
+	// CallerStreams is the maximum number of streams of one identity from one
+	// address, at least 64. More are needed for proxies that share an address
+	// behind a NAT.
 	CallerStreams int
-	// OnProgress hears that [Server.Distribution] may have changed; nil for
-	// nobody. It must not wait.
+	// OnProgress is called when [Server.Distribution] may have changed. It must
+	// not block. It may be nil.
 	OnProgress func()
 	Logger     *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics. It may be nil.
 	Registerer prometheus.Registerer
 }
 
@@ -101,10 +103,10 @@ type Server struct {
 	metrics *metrics
 	queue   *push.Queue[*stream]
 	shared  *shared
-	// quarantine decides what proxies receive of what is generated.
+	// quarantine decides which versions of generated resources proxies receive.
 	quarantine *quarantine.Quarantine
 	secrets    *secrets.Server
-	objects    *mcpserver.Server // nil if there are none
+	objects    *mcpserver.Server // may be nil
 	noVHDS     bool
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
@@ -113,10 +115,11 @@ type Server struct {
 	// onProgress may be nil.
 	onProgress func()
 	denied     func(caller *authn.Caller) error // may be nil
-	// labelWait is how long a proxy waits for its workload to be known, a
+	// labelWait is how long a proxy waits for its workload to be known, as a
 	// time.Duration.
 	labelWait atomic.Int64
-	// admission has a token for each proxy that is let in at a time.
+	// admission holds a token for each proxy whose first configuration is being
+	// generated.
 	admission chan struct{}
 	// mesh is the newest snapshot; nil until the first Push.
 	mesh atomic.Pointer[published]
@@ -128,20 +131,20 @@ type Server struct {
 	count    atomic.Uint64 // streams so far, for their ids
 
 	problems problems
-	// callers knows what the streams of each caller hold.
+	// callers limits the streams and requests of each caller.
 	callers *callers
-	// questions answers questions about the server.
+	// questions answers debug questions.
 	questions atomic.Pointer[debug.Server]
 }
 
-// published is a snapshot and when its push began.
+// published is a snapshot and the start time of its push.
 type published struct {
 	*snapshot.Mesh
 	since  time.Time
 	denied deniedList
 }
 
-// New checks the configuration. Nothing runs before Run.
+// New returns a server. It starts nothing; see Run.
 func New(cfg Config) (*Server, error) {
 	if cfg.Generator == nil {
 		return nil, errors.New("discovery needs a generator")
@@ -173,7 +176,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// watch has a stream hear of changes of Secrets.
+// watch makes a stream wake up when a Secret that it uses changes.
 func (s *Server) watch(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,9 +195,8 @@ func (s *Server) secretChanged(namespace, name string) {
 	}
 }
 
-// health hands on a report of an agent whose identity is proven: others could
-// take a workload of anybody out of service. Other requests that ignored names
-// say nothing.
+// health passes on a health report of an authenticated agent: anybody else could take
+// any workload out of service. It ignores the other requests that ignored selects.
 func (s *Server) health(proxy *model.Proxy, caller *authn.Caller, q *request) {
 	if q.typeURL == typeHealth && s.onHealth != nil && caller != nil {
 		s.onHealth(proxy, q.rejected == "", clipped(q.message))
@@ -211,7 +213,7 @@ func (s *Server) Connected() int {
 	return len(s.streams)
 }
 
-// Push publishes a snapshot and queues every stream. It does not wait.
+// Push publishes a snapshot and queues every stream. It does not block.
 func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.shared.reset()
 	s.objects.Changed(change)
@@ -231,7 +233,7 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 
 // Run serves the push queue until ctx ends. A worker generates the resources of a
 // stream, which is the expensive part, and wakes the stream, which sends them: a
-// proxy that reads slowly delays no other.
+// slow proxy does not delay others.
 func (s *Server) Run(ctx context.Context) error {
 	return s.queue.Run(ctx, s.workers, s.prepare)
 }
@@ -240,7 +242,7 @@ func (s *Server) Run(ctx context.Context) error {
 // the stream. A panic is counted and logged; other streams are unaffected.
 func (s *Server) prepare(st *stream) {
 	if st.leaving.Load() {
-		return // it gets no newer snapshot
+		return // it receives no newer snapshot
 	}
 	defer st.notify()
 	defer func() {
@@ -249,23 +251,23 @@ func (s *Server) prepare(st *stream) {
 		}
 	}()
 	if st.objects != nil {
-		return // all readers share the resources of objects
+		return // all control planes share the resources of objects
 	}
 	mesh, proxy := s.mesh.Load(), st.relabelled()
 	s.metrics.waited.Observe(time.Since(mesh.since).Seconds())
-	s.made(mesh.Mesh, proxy)
+	s.generateAll(mesh.Mesh, proxy)
 	if st.named.Load() {
 		s.generate(mesh.Mesh, proxy, xds.TypeNameTable)
 	}
 }
 
-// newStream returns a stream that is not in the server's list yet.
+// newStream returns a stream that the server does not list yet.
 func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *authn.Caller, objects *mcpserver.Server) *stream {
 	st := &stream{
 		server: s, proxy: proxy, objects: objects, caller: caller, secure: caller != nil && private(g.Context()), sendMsg: g.SendMsg,
 		subs: map[string]*subscription{},
 		wake: make(chan struct{}, 1),
-		// What was pushed before is not what this proxy waits for.
+		// Earlier pushes do not count as convergence of this proxy.
 		pushed: s.mesh.Load().since,
 		number: s.count.Add(1), connected: time.Now(),
 	}
@@ -278,7 +280,7 @@ func (s *Server) newStream(g grpc.ServerStream, proxy *model.Proxy, caller *auth
 	return st
 }
 
-// enter adds a stream to the server's list. From here on other goroutines use it.
+// enter adds a stream to the server's list. From then on other goroutines use it.
 func (s *Server) enter(st *stream) {
 	st.objects.Opened()
 	s.mu.Lock()
@@ -291,13 +293,13 @@ func (s *Server) enter(st *stream) {
 	}
 }
 
-// client is the proxy as secrets know it.
+// client returns the proxy's description for package secrets.
 func (s *stream) client() secrets.Client {
 	return secrets.Client{Namespace: s.proxy.Namespace, Caller: s.caller, Secure: s.secure, Log: s.log}
 }
 
-// identity returns the proven identity of the caller; empty on a port that asks
-// for none.
+// identity returns the authenticated identity of the caller, or "" on a port without
+// authentication.
 func (s *stream) identity() string {
 	if s.caller == nil {
 		return ""
@@ -327,7 +329,7 @@ func (s *Server) remove(st *stream) {
 		st.member.Leave()
 	}
 	st.objects.Closed()
-	s.gone(st.proxy)
+	s.notifyGone(st.proxy)
 	s.progressed()
 	s.metrics.connected.Dec()
 	st.log.Info("proxy disconnected")

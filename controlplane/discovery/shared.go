@@ -16,39 +16,38 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// shared is what streams share, because hundreds of them ask for the same
-// names, have the same, and get the same: name lists, differences, and the
-// encoded bodies of long answers.
+// shared caches what many streams have in common: lists of names, differences
+// between sets, and the encoded bodies of long responses.
 type shared struct {
 	mu sync.Mutex // guards what follows
-	// names are the lists that some stream uses.
+	// names are the lists that streams use. Unused ones are removed when there are
+	// sweepAt of them.
 	names   map[namesKey]weak.Pointer[nameSet]
 	sweepAt int
-	// updates, unions and bodies are of the snapshot in force; reset forgets
-	// them. Each is made once: after a start a thousand streams need the same at
-	// the same time, and the others wait for the first. A map that is full takes
-	// no more: what is not in it is made anew.
+	// updates, unions and bodies belong to the newest snapshot; reset clears them.
+	// Each value is computed once, and concurrent callers wait for it: after a
+	// start a thousand streams need the same one. A full map takes no more values:
+	// they are computed for each caller.
 	updates map[updateKey]func() update
 	unions  map[unionKey]func() *xds.Set
 	bodies  map[bodyKey]func() mem.Buffer
-	// asked are the bodies that are not encoded in one piece, and how often they
-	// were asked for.
-	asked map[bodyKey]int
+	// requested counts the requests for bodies that are not cached.
+	requested map[bodyKey]int
 }
 
-// Bounds of what is remembered for one snapshot. A body is as large as all
+// Limits of the caches of one snapshot, in entries. A body is as large as all
 // resources of a type.
 const (
-	maxUpdates = 4096
-	maxUnions  = 256
-	maxBodies  = 64
-	maxAsked   = 4096
+	maxUpdates   = 4096
+	maxUnions    = 256
+	maxBodies    = 64
+	maxRequested = 4096
 )
 
-// manyAsk is from when on a body is encoded in one piece, which is a copy of all of
-// its resources: sidecars of each service have listeners of their own, and few of
-// them do not make up for a copy.
-const manyAsk = 3
+// popularAfter is the number of requests after which a body is encoded in one piece
+// and cached. That copies all of its resources, which pays off only when several
+// streams share the body.
+const popularAfter = 3
 
 func newShared() *shared {
 	s := &shared{names: map[namesKey]weak.Pointer[nameSet]{}, sweepAt: 1024}
@@ -56,17 +55,17 @@ func newShared() *shared {
 	return s
 }
 
-// reset forgets what belonged to the last snapshot.
+// reset clears the caches of the previous snapshot.
 func (s *shared) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.updates, s.unions, s.bodies = map[updateKey]func() update{}, map[unionKey]func() *xds.Set{}, map[bodyKey]func() mem.Buffer{}
-	s.asked = map[bodyKey]int{}
+	s.requested = map[bodyKey]int{}
 }
 
-// remembered gives what makes the value of a key, once for all who ask; nil if
-// the map, which mu guards, is full.
-func remembered[K comparable, V any](mu *sync.Mutex, values *map[K]func() V, bound int, key K, build func() V) func() V {
+// memoized returns a function that builds the value of a key once and returns it to
+// every caller, or nil if the map is full. mu guards the map.
+func memoized[K comparable, V any](mu *sync.Mutex, values *map[K]func() V, bound int, key K, build func() V) func() V {
 	mu.Lock()
 	defer mu.Unlock()
 	value, ok := (*values)[key]
@@ -77,17 +76,16 @@ func remembered[K comparable, V any](mu *sync.Mutex, values *map[K]func() V, bou
 	return value
 }
 
-// nameSet is a sorted list of names. It is never written to.
+// nameSet is an immutable, sorted list of names.
 type nameSet struct {
 	list []string
-	// hash is the sum of the hashes of the names, so that their order does
-	// not count.
+	// hash is the sum of the hashes of the names: their order does not matter.
 	hash uint64
-	// size is about how many bytes they take.
+	// size is the approximate size of the names in bytes.
 	size int
 }
 
-// What every subscriber begins with. They are never written to.
+// The initial state of every subscriber. They are immutable.
 var (
 	noNames     = &nameSet{}
 	noResources = &xds.Set{}
@@ -103,15 +101,13 @@ type namesKey struct {
 	count int
 }
 
-// holds reports whether the set is that of names, among which are no two equal
-// ones.
-func (n *nameSet) holds(names []string) bool {
+// equal reports whether the set consists of names, which must not contain duplicates.
+func (n *nameSet) equal(names []string) bool {
 	return len(names) == len(n.list) && !slices.ContainsFunc(names, func(name string) bool { return !n.contains(name) })
 }
 
-// nameSet gives the set of names with a hash. The hash finds it, the names
-// decide: a proxy that makes up names with the hash of others' gets a set of
-// its own.
+// nameSet returns the shared set of names with a hash. It compares the names, too: a
+// proxy that constructs names with the same hash gets a set of its own.
 func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 	if len(names) == 0 {
 		return noNames
@@ -120,7 +116,7 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 	s.mu.Lock()
 	n := s.names[key].Value()
 	s.mu.Unlock()
-	if n != nil && n.holds(names) {
+	if n != nil && n.equal(names) {
 		return n
 	}
 	names = slices.Clone(names)
@@ -131,7 +127,7 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n = s.names[key].Value(); n != nil { // it may be there by now: many streams ask for the same at once
+	if n = s.names[key].Value(); n != nil { // another stream may have added it meanwhile
 		if slices.Equal(n.list, mine.list) {
 			return n
 		}
@@ -149,7 +145,7 @@ func (s *shared) nameSet(hash uint64, names []string) *nameSet {
 	return mine
 }
 
-// with gives a set with more names, without one with fewer.
+// with returns the set extended by names.
 func (s *shared) with(n *nameSet, more []string) *nameSet {
 	if len(n.list) == 0 {
 		if same := s.known(more); same != nil {
@@ -171,8 +167,8 @@ func (s *shared) with(n *nameSet, more []string) *nameSet {
 	return s.nameSet(hash, slices.Concat(n.list, added))
 }
 
-// known gives the set of names, in which no name stands twice, if some stream uses
-// it.
+// known returns the shared set of names if a stream uses it, or nil. It returns nil if
+// names contains duplicates.
 func (s *shared) known(names []string) *nameSet {
 	var hash uint64
 	for _, name := range names {
@@ -195,6 +191,7 @@ func (s *shared) known(names []string) *nameSet {
 	return n
 }
 
+// without returns the set reduced by names.
 func (s *shared) without(n *nameSet, less []string) *nameSet {
 	hash, drop := n.hash, make(map[string]struct{}, len(less))
 	for _, name := range less {
@@ -216,7 +213,7 @@ func (s *shared) without(n *nameSet, less []string) *nameSet {
 type updateKey struct {
 	names    *nameSet // nil for a wildcard
 	from, to *xds.Set
-	absent   absence
+	absent   absencePolicy
 }
 
 // compare computes the difference.
@@ -230,17 +227,17 @@ func (k updateKey) compare() update {
 		return u
 	}
 	for _, name := range k.names.list {
-		u.compare(name, wantOf(k.from.Get(name)), k.to.Get(name), k.absent)
+		u.compare(name, stateOf(k.from.Get(name)), k.to.Get(name), k.absent)
 	}
 	return u
 }
 
-// update gives the difference of two sets for some names, computed once.
+// update returns the difference of two sets for some names, computed once.
 func (s *shared) update(key updateKey) update {
 	if key.from == key.to {
 		return update{}
 	}
-	u := remembered(&s.mu, &s.updates, maxUpdates, key, func() update {
+	u := memoized(&s.mu, &s.updates, maxUpdates, key, func() update {
 		u := key.compare()
 		u.common = true
 		return u
@@ -259,31 +256,30 @@ func (s *shared) diff(from, to *xds.Set) (changed []*xds.Resource, removed []str
 
 type unionKey struct{ from, to *xds.Set }
 
-// union is the union of two sets, made once: streams that share a set go on
-// sharing.
+// union returns the union of two sets, computed once, so that streams that share a
+// set continue to do so.
 func (s *shared) union(from, to *xds.Set) *xds.Set {
-	all := remembered(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *xds.Set { return xds.Union(from, to) })
+	all := memoized(&s.mu, &s.unions, maxUnions, unionKey{from, to}, func() *xds.Set { return xds.Union(from, to) })
 	if all == nil {
 		return xds.Union(from, to)
 	}
 	return all()
 }
 
-// longAnswer is the number of resources from which the body of an answer that
-// holds all of a set is encoded once for all.
+// longAnswer is the number of resources from which the body of a response that
+// contains a whole set is shared.
 const longAnswer = 32
 
-// bodyKey is a list of resources that many streams send: by where it stands, for
-// as long as the list is remembered it is no other's place.
+// bodyKey identifies a list of resources by its address, which is not reused while
+// the list is cached.
 type bodyKey struct {
 	first **xds.Resource
 	count int
 	delta bool
 }
 
-// body gives the encoded resources of an answer. It is encoded once for all where
-// many ask for it: a difference that others have, too, which common says, or all of
-// a set.
+// body returns the encoded resources of a response. The bodies that several streams
+// send are encoded once: differences that others have, too (common), and whole sets.
 func (s *shared) body(set *xds.Set, resources []*xds.Resource, common, delta bool) mem.BufferSlice {
 	if len(resources) == 0 {
 		return nil
@@ -292,10 +288,10 @@ func (s *shared) body(set *xds.Set, resources []*xds.Resource, common, delta boo
 	if len(resources) >= longAnswer && slices.Equal(resources, set.Resources) {
 		key.first, common = &set.Resources[0], true
 	}
-	if !common || !s.manyAsk(key) {
+	if !common || !s.isPopular(key) {
 		return encode(resources, delta)
 	}
-	b := remembered(&s.mu, &s.bodies, maxBodies, key, func() mem.Buffer {
+	b := memoized(&s.mu, &s.bodies, maxBodies, key, func() mem.Buffer {
 		return mem.SliceBuffer(encode(resources, delta).Materialize())
 	})
 	if b == nil {
@@ -304,22 +300,22 @@ func (s *shared) body(set *xds.Set, resources []*xds.Resource, common, delta boo
 	return append(make(mem.BufferSlice, 0, 2), b()) // room for the tail
 }
 
-// manyAsk notes that a body is asked for, and reports whether many do.
-func (s *shared) manyAsk(key bodyKey) bool {
+// isPopular counts a request for a body, and reports whether to cache it.
+func (s *shared) isPopular(key bodyKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.bodies[key]; ok {
 		return true
 	}
-	n, ok := s.asked[key]
-	if ok || len(s.asked) < maxAsked {
-		s.asked[key] = n + 1
+	n, ok := s.requested[key]
+	if ok || len(s.requested) < maxRequested {
+		s.requested[key] = n + 1
 	}
-	return n+1 >= manyAsk
+	return n+1 >= popularAfter
 }
 
-// encode gives the resources as they stand in a response: only the few bytes
-// around each are new.
+// encode returns the resources in the encoding of a response. It copies nothing but
+// the few bytes before each.
 func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 	out := make(mem.BufferSlice, 0, 2*len(resources)+1) // room for the tail
 	var heads []byte
@@ -335,8 +331,8 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 	return out
 }
 
-// appendDeltaHead appends what stands before the length of the Any in an entry
-// of a delta response.
+// appendDeltaHead appends the part of an entry of a delta response that precedes the
+// length of the Any.
 func appendDeltaHead(b []byte, res *xds.Resource) []byte {
 	version := versionOf(res.Hash)
 	size := protowire.SizeTag(wire.ResourceVersion) + protowire.SizeBytes(len(version)) +

@@ -19,7 +19,7 @@ func (h *harness) remembered() string {
 	s := h.server.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Sprint(len(s.updates), len(s.unions), len(s.asked))
+	return fmt.Sprint(len(s.updates), len(s.unions), len(s.requested))
 }
 
 // Streams that ask for the same share the work, also while clusters wait for
@@ -207,7 +207,7 @@ func TestCrowdShares(t *testing.T) {
 		if len(lists) != 1 {
 			t.Fatalf("%d lists of the same difference", len(lists))
 		}
-		for range manyAsk - 1 {
+		for range popularAfter - 1 {
 			if b := s.body(to, to.Resources, false, true); len(b) != 2*count {
 				t.Fatalf("a body that few ask for is in %d pieces, want no copy of %d resources", len(b), count)
 			}

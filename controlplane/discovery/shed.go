@@ -10,14 +10,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errMoved ends the stream of a proxy that is to come to another replica.
+// errMoved ends the stream of a proxy that is to move to another replica.
 var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: connect again")
 
-// leaveTime is how long a proxy that is to go has to answer what it was sent. Its
-// stream ends after it, whatever the proxy still asks for or does not answer.
+// leaveTime is how long a proxy that is to move has to answer its last responses. Its
+// stream ends after it in any case.
 const leaveTime = 30 * time.Second
 
-// Load is how many proxies this server serves.
+// Load returns the number of connected proxies.
 func (s *Server) Load() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,8 +25,8 @@ func (s *Server) Load() int {
 	return n
 }
 
-// load returns how many proxies there are, and how many of them are to go and have
-// not gone yet. The caller holds mu.
+// load returns the number of connected proxies, and how many of them are to move. The
+// caller must hold mu.
 func (s *Server) load() (all, leaving int) {
 	for st := range s.streams {
 		if st.objects != nil {
@@ -39,10 +39,10 @@ func (s *Server) load() (all, leaving int) {
 	return all, leaving
 }
 
-// Shed has one proxy, whichever, connect again, so that it comes to another
-// replica: it is sent the rest of the snapshot that it is getting and no newer one,
-// and its stream ends when it has answered that, or after 30 s. It reports false if
-// there is none, or if one in twenty is about to go already.
+// Shed makes an arbitrary proxy reconnect, so that it moves to another replica. The
+// proxy receives the rest of its current snapshot and no newer one, and its stream
+// ends once it has answered, or after 30 s. Shed returns false if there is no proxy,
+// or if a twentieth of the proxies are moving already.
 func (s *Server) Shed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,9 @@ func (s *Server) Shed() bool {
 	return false
 }
 
-// leave returns errMoved if a stream that leaves owes no answer, else the timer after
-// which it ends in any case. Overdue is that timer, nil before there is one.
+// leave returns errMoved if all responses of a stream whose proxy is to move are
+// answered, else the timer after which it ends in any case. overdue is that timer, nil
+// if there is none yet.
 func (s *stream) leave(overdue <-chan time.Time) (<-chan time.Time, error) {
 	if !s.waiting() && !s.given.Open {
 		return nil, errMoved

@@ -26,59 +26,62 @@ import (
 type stream struct {
 	server *Server
 	proxy  *model.Proxy
-	// objects is what another control plane gets, of kinds, in the order in
-	// which it asked; nil for a proxy.
+	// objects serves another control plane, and kinds are the types that it
+	// subscribed to, in the order of its requests. objects is nil for a proxy.
 	objects *mcpserver.Server
 	kinds   []string
-	// caller is who opened the stream; nil if the port takes everybody. secure
-	// is true if it was proved, and nobody listens.
+	// caller is the authenticated client, or nil if the port accepts anybody.
+	// secure is true if the caller is authenticated and the stream is encrypted.
 	caller  *authn.Caller
 	secure  bool
 	delta   bool
 	sendMsg func(any) error
-	quota   *quota // what the caller holds with it
+	quota   *quota // the stream's share of the caller's limits
 	log     *slog.Logger
-	verbose bool // the log takes each message
+	verbose bool // each message is logged
 	subs    map[string]*subscription
 	nonces  uint64
-	// mesh is the snapshot that all types of one round come from.
+	// mesh is the snapshot that all types of one round are generated from.
 	mesh   *published
 	labels labels
-	// pushed is when the push began that was worked off last.
+	// pushed is the start time of the last push that was completed.
 	pushed time.Time
-	// wake has room for one token: a token means that there may be a newer
-	// snapshot. Latest wins.
+	// wake holds one token, which means that there may be a newer snapshot.
+	// Further tokens are dropped: the loop always reads the newest snapshot.
 	wake chan struct{}
-	// secrets is what it receives of TypeSecret, plugins of TypeExtension.
+	// secrets are the resources of TypeSecret, plugins those of TypeExtension.
 	secrets *secrets.View
 	plugins *secrets.Plugins
-	// named is true once the proxy asked for names: workers prepare them.
+	// named is true once the proxy subscribed to the name table, so that workers
+	// prepare it.
 	named atomic.Bool
-	// leaving is true once the proxy is to go to another replica, see Shed.
+	// leaving is true once the proxy is to move to another replica, see Shed.
 	leaving atomic.Bool
-	// acks is what the proxy was sent and has answered.
+	// acks records which responses were sent and answered.
 	acks acknowledgements
-	// member is its place in the quarantine, nil for other control planes; given is
-	// what it sends in this round.
+	// member is the stream's membership in the quarantine, nil for other control
+	// planes; given is what the stream sends in this round.
 	member *quarantine.Member
 	given  given
-	// returned is true if the proxy had something before this stream.
+	// returned is true if the proxy had resources before this stream.
 	returned  bool
 	questions *rate.Limiter
-	// claimed are the routes that the proxy came back with.
+	// claimed are the versions of the routes that a reconnecting proxy has.
 	claimed map[string]string
-	// refused are types that it asked for in vain.
-	refused   map[string]struct{}
-	number    uint64 // for people, as is connected
+	// refused are the requested types that are not served.
+	refused map[string]struct{}
+	// number and connected are shown in logs and debug answers.
+	number    uint64
 	connected time.Time
 }
 
-// order is the order in which types are pushed: Envoy's configuration, plugins before
-// the listeners that name them, what those and clusters ask for, the agent's.
+// order is the order in which types are pushed: Envoy's configuration, with plugins
+// before the listeners that name them; then what listeners and clusters refer to;
+// then the types of the agent.
 var order = slices.Concat(slices.Insert(slices.Clone(xds.Types), slices.Index(xds.Types, xds.TypeListener), xds.TypeExtension),
 	[]string{xds.TypeSecret, xds.TypeNameTable, xds.TypeProxyConfig})
 
-// notify tells the loop to look for a newer snapshot. It never blocks.
+// notify makes the loop check for a newer snapshot. It never blocks.
 func (s *stream) notify() {
 	select {
 	case s.wake <- struct{}{}:
@@ -86,11 +89,11 @@ func (s *stream) notify() {
 	}
 }
 
-// loop serves the stream: a request of the proxy, its end, a newer snapshot or
-// secret, and what becomes of its right to secrets. It ends with ctx, too, and
-// with the error of a send.
+// loop serves the stream until ctx ends, the proxy ends the stream or a send fails.
+// Its cases: the end; a request; a newer snapshot or secret; a decision about the
+// right to secrets, and its expiry; the deadline of a proxy that is to move.
 func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-chan error) error {
-	var overdue <-chan time.Time // nil before it leaves
+	var overdue <-chan time.Time // nil until the proxy is to move
 	for {
 		s.secrets.Ask(ctx)
 		var err error
@@ -101,26 +104,26 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 			return err
 		case q := <-requests:
 			if err = s.denied(); err == nil {
-				s.take()
+				s.updateSnapshot()
 				err = s.handle(q)
 			}
 			q.free()
 		case <-s.wake:
 			if err = s.denied(); err == nil {
-				s.take()
+				s.updateSnapshot()
 				err = s.push()
 			}
 		case no := <-s.secrets.Answers():
 			s.secrets.Answered(no)
-			s.take()
+			s.updateSnapshot()
 			err = s.push()
 		case <-s.secrets.Again():
 			s.secrets.CheckAgain()
-			s.take()
+			s.updateSnapshot()
 			err = s.push()
 		case <-s.plugins.Again():
 			s.plugins.CheckAgain()
-			s.take()
+			s.updateSnapshot()
 			err = s.push()
 		case <-overdue:
 			return errMoved
@@ -134,7 +137,7 @@ func (s *stream) loop(ctx context.Context, requests <-chan *request, ended <-cha
 	}
 }
 
-// handle takes one request: a subscription, an answer to a response, or both.
+// handle processes one request: a subscription, an answer to a response, or both.
 func (s *stream) handle(q *request) error {
 	if isDebug(q.typeURL) {
 		return s.answerDebug(q)
@@ -152,12 +155,12 @@ func (s *stream) handle(q *request) error {
 	}
 	if s.objects == nil && !isServed(q.typeURL) {
 		s.refuse(q.typeURL)
-		return s.push() // a request may be the first that hears of a snapshot
+		return s.push() // a request may be processed before the wake-up of a new snapshot
 	}
 	sub := s.subs[q.typeURL]
 	if q.rejected != "" {
 		s.server.metrics.rejects.WithLabelValues(shortType(q.typeURL)).Inc()
-		s.log.Warn("proxy rejected configuration and keeps what it had", "type_url", q.typeURL, "reason", clip.Text(q.rejected, maxReason))
+		s.log.Warn("proxy rejected configuration and keeps its previous version", "type_url", q.typeURL, "reason", clip.Text(q.rejected, maxReason))
 	}
 	current := true
 	if sub != nil && q.nonce != "" {
@@ -188,7 +191,7 @@ func (s *stream) handle(q *request) error {
 	}
 	if s.delta {
 		err = s.subscribeDelta(sub, q)
-	} else if current { // a rejection, too, may name more than before
+	} else if current { // a rejection may extend the subscription, too
 		err = s.subscribeSotW(sub, q)
 	}
 	if err == nil {
@@ -217,12 +220,12 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 		sub = s.subscribe(q.typeURL)
 		sub.wildcard = q.named == 0
 		if q.typeURL == xds.TypeEndpoint {
-			sub.absent = absentFilled
+			sub.absent = emptyAbsent
 		}
 		sub.setNames(q)
 		set := s.generate(q.typeURL)
 		if q.nonce == "" && q.version != "" && q.version == sub.version(set) && !s.rewarms(q.typeURL) {
-			sub.has(set, sub.diff(set)) // it came back with what is current
+			sub.has(set, sub.diff(set)) // it reconnected with the current version
 			s.acks.resumed(sub.ack)
 			return nil
 		}
@@ -233,9 +236,9 @@ func (s *stream) subscribeSotW(sub *subscription, q *request) error {
 	}
 	grown := sub.setNames(q)
 	if q.nonce == "" {
-		// It saw no response of this stream yet: it gets all that there is.
+		// The proxy has seen no response of this stream yet: send everything.
 		set := s.generate(q.typeURL)
-		sub.forget(slices.DeleteFunc(q.names(), func(n string) bool { return set.Get(n) == nil }))
+		sub.resend(slices.DeleteFunc(q.names(), func(n string) bool { return set.Get(n) == nil }))
 	} else if !grown {
 		return nil
 	}
@@ -253,26 +256,26 @@ func (s *stream) subscribeDelta(sub *subscription, q *request) error {
 		}
 		s.resumeHosts(q)
 	} else {
-		sub.forget(q.subscribe) // asking again means: send again
+		sub.resend(q.subscribe) // asking again means: send again
 	}
 	if len(q.unsubscribe) > 0 {
-		sub.drop(q.unsubscribe)
+		sub.removeNames(q.unsubscribe)
 	}
 	s.routesAsked(q)
 	if sub.wildcard {
 		if !first || len(sub.base.Resources) > 0 {
-			return nil // push sends what differs from what it has
+			return nil // push sends the difference
 		}
 		return s.answer(sub)
 	}
 	if len(q.subscribe) == 0 {
 		return nil
 	}
-	sub.ask(q.subscribe, s.generate(q.typeURL))
+	sub.addNames(q.subscribe, s.generate(q.typeURL))
 	return s.answer(sub)
 }
 
-// subscribe enters the first subscription of a type.
+// subscribe creates the subscription of a type.
 func (s *stream) subscribe(typeURL string) *subscription {
 	sub := newSubscription(typeURL, s.server.shared)
 	s.subs[typeURL] = sub
@@ -286,51 +289,50 @@ func (s *stream) subscribe(typeURL string) *subscription {
 	return sub
 }
 
-// rewarms reports whether what a proxy says it has of a type is of no use:
-// Envoy warms a changed cluster with an answer that comes after it, even if it
-// has the same endpoints already. Clusters may be warming when some were sent
-// on this stream, or when Envoy, which asks for clusters first unless some are
-// warming, did not ask for them.
+// rewarms reports whether the versions that a proxy claims to have of a type must be
+// ignored. Envoy needs an endpoint response after a changed cluster to finish warming
+// it, even if the endpoints are the same. Clusters may be warming if some were sent
+// on this stream, or if Envoy did not subscribe to clusters first, as it does unless
+// some are warming.
 func (s *stream) rewarms(typeURL string) bool {
 	clusters := s.subs[xds.TypeCluster]
 	return typeURL == xds.TypeEndpoint && (clusters == nil || clusters.ack.sent != 0)
 }
 
-// answer answers a new or wider subscription, even if there is nothing to
-// tell. What may name clusters is left to push, which comes next and looks
-// first whether the proxy has the newest: a request may be the first that hears
-// of a snapshot.
+// answer responds to a new or extended subscription, even if nothing differs. Types
+// that may name clusters are left to push, which runs next and sends newer clusters
+// first: the request may be processed before the wake-up of a new snapshot.
 func (s *stream) answer(sub *subscription) error {
-	sub.owed, sub.at = true, nil
+	sub.answerDue, sub.comparedWith = true, nil
 	if namesClusters(sub.typeURL) {
 		return nil
 	}
 	set := s.generate(sub.typeURL)
 	u := s.diff(sub, set)
-	if u.empty() && s.hasAll(sub) {
-		sub.owed = false
+	if u.empty() && s.needsNoAnswer(sub) {
+		sub.answerDue = false
 		return nil
 	}
 	return s.send(sub, set, u)
 }
 
-// hasAll reports whether a subscriber to whom there is nothing to tell is not
-// answered: it has all that it asks for.
-func (s *stream) hasAll(sub *subscription) bool {
-	return sub.absent == absentKept || s.delta && !sub.wildcard
+// needsNoAnswer reports whether an empty response to a subscription is omitted,
+// because the subscriber has everything that it asked for.
+func (s *stream) needsNoAnswer(sub *subscription) bool {
+	return sub.absent == ignoreAbsent || s.delta && !sub.wildcard
 }
 
-// namesClusters reports whether a type names clusters, itself or through others.
+// namesClusters reports whether resources of a type refer to clusters, directly or
+// through other resources.
 func namesClusters(typeURL string) bool {
 	return typeURL == xds.TypeListener || typeURL == xds.TypeRoute || typeURL == xds.TypeVirtualHost
 }
 
-// push sends what differs between the newest snapshot and what the proxy has,
-// in a fixed order, so that nothing is named that the proxy does
-// not have (make before break): routes and listeners wait while clusters or
-// endpoints are unanswered, virtual hosts while routes are, and what is gone is
-// removed when no route names it any more. The answer to each response brings
-// push here again.
+// push sends the difference between the newest snapshot and what the proxy has. The
+// order makes sure that no resource refers to one that the proxy does not have (make
+// before break): routes and listeners wait until clusters and endpoints are answered,
+// virtual hosts until routes are, and clusters are removed once no route names them.
+// The answer to each response calls push again.
 func (s *stream) push() error {
 	if err := s.give(); err != nil {
 		return err
@@ -338,7 +340,7 @@ func (s *stream) push() error {
 	return s.round()
 }
 
-// round sends what differs from what the proxy is given in this round.
+// round sends the difference to the resources that were chosen for this round.
 func (s *stream) round() error {
 	settled := s.routesSettled()
 	for _, typeURL := range s.types() {
@@ -348,20 +350,20 @@ func (s *stream) round() error {
 		}
 		set := s.generate(typeURL)
 		if typeURL == xds.TypeCluster && !settled {
-			set = sub.keeping(set)
+			set = sub.withoutRemovals(set)
 		}
-		if sub.at == set {
+		if sub.comparedWith == set {
 			continue // compared before
 		}
 		u := s.diff(sub, set)
-		// That something asked for by name is gone is said when nothing uses
-		// it; without delta it cannot be said.
+		// The removal of a resource that was subscribed to by name is sent once
+		// nothing refers to it; without delta it cannot be sent.
 		later := typeURL == xds.TypeEndpoint && !sub.wildcard && !settled && len(u.removed) > 0
 		if later || !sub.wildcard && !s.delta && !wholeState(typeURL) {
 			u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
 		}
-		if u.empty() && (!sub.owed || s.hasAll(sub)) {
-			sub.owed = false
+		if u.empty() && (!sub.answerDue || s.needsNoAnswer(sub)) {
+			sub.answerDue = false
 			sub.has(set, u)
 			if sub.ack.sent == 0 && sub.hasSome() {
 				s.acks.resumed(sub.ack)
@@ -370,15 +372,15 @@ func (s *stream) round() error {
 			return err
 		}
 		if later {
-			sub.at = nil
+			sub.comparedWith = nil
 		}
 	}
 	if !settled && s.routesSettled() {
-		return s.round() // no answer will come that makes it remove what is gone
+		return s.round() // no answer will follow that triggers the removals
 	}
 	s.noteProgress()
 	if s.given.Trying && !s.waiting() {
-		s.member.Confirm() // what it had already, too
+		s.member.Confirm() // also what the proxy had before
 	}
 	if !s.waiting() && !s.given.Open && s.pushed != s.mesh.since {
 		s.pushed = s.mesh.since
@@ -387,24 +389,24 @@ func (s *stream) round() error {
 	return nil
 }
 
-// routesSettled reports whether the proxy has, and has taken, the newest
-// listeners and routes. One that comes back may hold old ones until it has
-// asked for them on this stream.
+// routesSettled reports whether the proxy has accepted the newest listeners and
+// routes. A reconnecting proxy may have old ones until it has subscribed to them on
+// this stream.
 func (s *stream) routesSettled() bool {
 	for _, typeURL := range []string{xds.TypeListener, xds.TypeRoute, xds.TypeVirtualHost} {
 		if typeURL == xds.TypeVirtualHost && s.subs[xds.TypeRoute] == nil {
-			continue // it has no routes that they could belong to
+			continue // no routes, so no virtual hosts
 		}
 		sub, set := s.subs[typeURL], s.generate(typeURL)
-		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.ack.waiting() || sub.refused || sub.at != set) {
+		if sub == nil && len(set.Resources) > 0 || sub != nil && (sub.ack.waiting() || sub.refused || sub.comparedWith != set) {
 			return false
 		}
 	}
 	return true
 }
 
-// waits reports whether a type has to wait: because it may name clusters that
-// the proxy does not have yet, and virtual hosts for their routes.
+// waits reports whether a type must not be sent yet: because it may name clusters
+// that the proxy does not have, or, for virtual hosts, because of their routes.
 func (s *stream) waits(typeURL string) bool {
 	switch typeURL {
 	case xds.TypeListener, xds.TypeRoute:
@@ -446,9 +448,9 @@ func (s *stream) generate(typeURL string) *xds.Set {
 	if i := slices.Index(xds.Types, typeURL); i >= 0 && s.given.mesh == s.mesh {
 		return s.given.Sets[i]
 	}
-	set, ok := s.server.try(s.mesh.Mesh, s.view(), typeURL)
+	set, ok := s.server.tryGenerate(s.mesh.Mesh, s.view(), typeURL)
 	if sub := s.subs[typeURL]; !ok && sub != nil {
-		return sub.base // as it was
+		return sub.base // unchanged
 	}
 	if typeURL == xds.TypeExtension {
 		return s.plugins.Set(set, s.mesh.Mesh)
@@ -456,5 +458,5 @@ func (s *stream) generate(typeURL string) *xds.Set {
 	return set
 }
 
-// id names a stream in logs and answers.
+// id returns the name of the stream in logs and debug answers.
 func (s *stream) id() string { return fmt.Sprintf("%s-%d", s.proxy.ID, s.number) }

@@ -13,106 +13,106 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// subscription is what one stream wants of one type, and what it has.
-// State-of-the-world and delta streams share it; they differ only in how a
-// request is read into it and how an update is encoded.
+// subscription is what one stream asked for of one type, and what it has.
+// State-of-the-world and delta streams share it; they differ only in how requests are
+// decoded and updates are encoded.
 //
-// What a subscriber has is told by few words, because most have what others
-// have: of base, a set that all of its kind share, it has everything
-// (wildcard), or what its names ask for, but for what over says.
+// The state of a subscriber takes little memory, because most subscribers have the
+// same resources: it has all resources of base, a set shared by streams (wildcard),
+// or those of its names, except for the names in overrides.
 type subscription struct {
 	shared  *shared
 	typeURL string
-	// wildcard asks for every resource of the type; names for some.
+	// wildcard subscribes to every resource of the type, names to some.
 	wildcard bool
 	names    *nameSet
 	base     *xds.Set
-	// own is true while base belongs to this subscriber alone, for it came
-	// back with it; nothing that is made of it is remembered for others.
-	// ownUnion is what keeping made of such a base.
-	own      bool
+	// ownBase is true while base belongs to this subscriber alone, because it
+	// reconnected with it: results computed from it are not shared. ownUnion is
+	// the result of withoutRemovals for such a base.
+	ownBase  bool
 	ownUnion *xds.Set
-	// over is, by name, where the subscriber's state is not that of base.
-	over map[string]want
-	// at is the set that the subscriber was last brought to or compared
-	// with; nil when it has to be compared again.
-	at *xds.Set
-	// asked and named are the names of the last state-of-the-world request:
-	// their hash and number.
+	// overrides are, by name, the states that differ from base.
+	overrides map[string]resourceState
+	// comparedWith is the set that the subscriber was last updated to or compared
+	// with; nil if it has to be compared again.
+	comparedWith *xds.Set
+	// asked and named are the hash and the number of the names in the last
+	// state-of-the-world request.
 	asked uint64
 	named int
-	// ack is what was sent and answered. The proxy refused the last response if it
-	// rejected it and still has to be sent something else.
+	// ack records what was sent and answered. refused is true while the proxy has
+	// rejected the last response and no other one was sent.
 	ack     *acknowledgement
 	refused bool
-	// last is what the last response told until it is answered, and prior what
-	// the subscriber had before it.
-	last  update
-	prior prior
-	// untaken are resources that a wildcard subscriber rejected and of which it
-	// has no version.
-	untaken map[string]bool
-	// owed is true until a new or wider subscription is answered: it gets a
-	// response even if there is nothing to tell.
-	owed bool
-	// absent says what is told of a resource that does not exist.
-	absent absence
+	// last is the update of the last response until it is answered, and previous
+	// what the subscriber had before it.
+	last     update
+	previous previous
+	// rejectedNew are the resources that a wildcard subscriber rejected and of
+	// which it has no earlier version.
+	rejectedNew map[string]bool
+	// answerDue is true until a new or extended subscription is answered: it gets
+	// a response even if nothing differs.
+	answerDue bool
+	// absent is the policy for names that do not exist.
+	absent absencePolicy
 }
 
-// absence says what a subscriber is told of a resource that does not exist.
-type absence int
+// absencePolicy says how a subscriber learns that a resource does not exist.
+type absencePolicy int
 
 const (
-	// absentTold: that it is gone.
-	absentTold absence = iota
-	// absentFilled: that there are no endpoints, unless the subscriber has
+	// removeAbsent sends a removal.
+	removeAbsent absencePolicy = iota
+	// emptyAbsent sends a resource without endpoints, unless the subscriber has
 	// some. Without delta Envoy would wait for them.
-	absentFilled
-	// absentKept: nothing. The proxy waits, or goes on with what it has, and an
-	// answer that holds nothing is not sent.
-	absentKept
+	emptyAbsent
+	// ignoreAbsent sends nothing. The proxy waits, or continues with the version
+	// it has, and empty responses are omitted.
+	ignoreAbsent
 )
 
-// absenceOf gives what is told of a type.
-func absenceOf(typeURL string) absence {
+// absencePolicyOf returns the policy of a type.
+func absencePolicyOf(typeURL string) absencePolicy {
 	switch typeURL {
 	case xds.TypeSecret, xds.TypeExtension, xds.TypeNameTable, xds.TypeProxyConfig:
-		return absentKept
+		return ignoreAbsent
 	}
-	return absentTold
+	return removeAbsent
 }
 
-// want is what a subscriber has under one name.
-type want struct {
+// resourceState is what a subscriber has under one name.
+type resourceState struct {
 	hash uint64
 	has  bool
 }
 
-// wantOf gives the state of a subscriber that has a resource; nil is none.
-func wantOf(res *xds.Resource) want {
+// stateOf returns the state of a subscriber that has a resource; nil means none.
+func stateOf(res *xds.Resource) resourceState {
 	if res == nil {
-		return want{}
+		return resourceState{}
 	}
-	return want{hash: res.Hash, has: true}
+	return resourceState{hash: res.Hash, has: true}
 }
 
 func newSubscription(typeURL string, s *shared) *subscription {
-	return &subscription{shared: s, typeURL: typeURL, absent: absenceOf(typeURL), names: noNames, base: noResources, ack: &acknowledgement{typeURL: typeURL}}
+	return &subscription{shared: s, typeURL: typeURL, absent: absencePolicyOf(typeURL), names: noNames, base: noResources, ack: &acknowledgement{typeURL: typeURL}}
 }
 
-// state gives what the subscriber has under one name.
-func (s *subscription) state(name string) want {
-	if w, ok := s.over[name]; ok {
+// state returns what the subscriber has under one name.
+func (s *subscription) state(name string) resourceState {
+	if w, ok := s.overrides[name]; ok {
 		return w
 	}
 	if !s.wildcard && !s.names.contains(name) {
-		return want{}
+		return resourceState{}
 	}
-	return wantOf(s.base.Get(name))
+	return stateOf(s.base.Get(name))
 }
 
-// byName reports whether a type without names in its first request means
-// "nothing" rather than "everything".
+// byName reports whether a first request without names subscribes to nothing of a
+// type, rather than to everything.
 func byName(typeURL string) bool {
 	switch typeURL {
 	case xds.TypeEndpoint, xds.TypeRoute, xds.TypeExtension, xds.TypeSecret:
@@ -121,20 +121,20 @@ func byName(typeURL string) bool {
 	return false
 }
 
-// private reports whether nothing of what the subscriber gets may be remembered
-// for others: secrets are forgotten when nobody has them any more.
+// private reports whether the subscriber's resources must not be cached for others:
+// secrets are dropped once no stream has them.
 func (s *subscription) private() bool {
 	return s.typeURL == xds.TypeSecret || s.typeURL == xds.TypeExtension
 }
 
-// wholeState reports whether a response without delta holds all that a
-// subscriber by name has of a type: gRPC takes what a response of clusters or
-// listeners lacks as gone. Of other types it holds what is new.
+// wholeState reports whether a response without delta must contain all resources of
+// a subscriber by name: gRPC removes clusters and listeners that a response lacks.
+// Responses of other types contain only what is new.
 func wholeState(typeURL string) bool {
 	return typeURL == xds.TypeCluster || typeURL == xds.TypeListener
 }
 
-// ofNames gives what a set holds of the names.
+// ofNames returns the resources of a set that the subscriber named.
 func (s *subscription) ofNames(set *xds.Set) []*xds.Resource {
 	var out []*xds.Resource
 	for _, name := range s.names.list {
@@ -145,31 +145,31 @@ func (s *subscription) ofNames(set *xds.Set) []*xds.Resource {
 	return out
 }
 
-// update is the difference between what a subscriber has and what it should
-// have. Updates are shared: nobody writes to their lists.
+// update is the difference between what a subscriber has and what it should have.
+// Updates are shared and immutable.
 type update struct {
 	changed []*xds.Resource
 	removed []string
-	// kept is what is gone and the subscriber keeps, because it need not, or
-	// must not yet, be told.
+	// kept are names of resources that do not exist any more, whose removal is not
+	// sent, or not yet.
 	kept []string
-	// common is true if others are told the same, from the same list.
+	// common is true if other subscribers receive the same list.
 	common bool
 }
 
 func (u update) empty() bool { return len(u.changed) == 0 && len(u.removed) == 0 }
 
-// compare adds what a subscriber lacks under one name; res is nil when there
-// is no such resource.
-func (u *update) compare(name string, had want, res *xds.Resource, absent absence) {
+// compare adds the difference under one name; res is nil if the resource does not
+// exist.
+func (u *update) compare(name string, had resourceState, res *xds.Resource, absent absencePolicy) {
 	switch {
 	case res != nil:
 		if !had.has || had.hash != res.Hash {
 			u.changed = append(u.changed, res)
 		}
-	case had.has && absent != absentTold:
+	case had.has && absent != removeAbsent:
 		u.kept = append(u.kept, name)
-	case absent == absentFilled:
+	case absent == emptyAbsent:
 		if none := generate.NoEndpoints(name); none != nil {
 			u.changed = append(u.changed, none)
 		}
@@ -178,10 +178,10 @@ func (u *update) compare(name string, had want, res *xds.Resource, absent absenc
 	}
 }
 
-// diff compares without changing the subscription.
+// diff returns the difference to a set. It does not change the subscription.
 func (s *subscription) diff(set *xds.Set) update {
 	u := s.compare(set)
-	if s.absent == absentKept && len(u.removed) > 0 {
+	if s.absent == ignoreAbsent && len(u.removed) > 0 {
 		u.kept, u.removed = slices.Concat(u.kept, u.removed), nil
 	}
 	return u
@@ -193,21 +193,21 @@ func (s *subscription) compare(set *xds.Set) update {
 		key.names, key.absent = s.names, s.absent
 	}
 	var u update
-	if s.own || s.private() {
+	if s.ownBase || s.private() {
 		u = key.compare()
 	} else {
 		u = s.shared.update(key)
 	}
-	if len(s.over) == 0 {
+	if len(s.overrides) == 0 {
 		return u
 	}
-	isOver := func(name string) bool { _, ok := s.over[name]; return ok }
+	isOver := func(name string) bool { _, ok := s.overrides[name]; return ok }
 	u = update{
 		changed: slices.DeleteFunc(slices.Clone(u.changed), func(r *xds.Resource) bool { return isOver(r.Name) }),
 		removed: slices.DeleteFunc(slices.Clone(u.removed), isOver),
 		kept:    slices.DeleteFunc(slices.Clone(u.kept), isOver),
 	}
-	for name, w := range s.over {
+	for name, w := range s.overrides {
 		if s.wildcard || s.names.contains(name) {
 			u.compare(name, w, set.Get(name), s.absent)
 		}
@@ -219,22 +219,22 @@ func (s *subscription) compare(set *xds.Set) update {
 
 func byResourceName(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) }
 
-// sent notes that the subscriber got an update, which brings it to set.
+// sent records that the subscriber was sent an update, which brings it to set.
 func (s *subscription) sent(set *xds.Set, u update) {
-	s.refused, s.owed = false, false
+	s.refused, s.answerDue = false, false
 	if slices.Contains(xds.Types, s.typeURL) {
-		s.last, s.prior = u, prior{base: s.base, over: s.over}
+		s.last, s.previous = u, previous{base: s.base, overrides: s.overrides}
 	}
 	s.has(set, u)
 }
 
-// has notes what the subscriber has, without a response on the way: what set
-// holds, but for what u keeps or fills in.
+// has records that the subscriber has the resources of set, except for what u keeps
+// or fills in.
 func (s *subscription) has(set *xds.Set, u update) {
-	var over map[string]want
-	differs := func(name string, w want) {
+	var over map[string]resourceState
+	differs := func(name string, w resourceState) {
 		if over == nil {
-			over = map[string]want{}
+			over = map[string]resourceState{}
 		}
 		over[name] = w
 	}
@@ -243,69 +243,69 @@ func (s *subscription) has(set *xds.Set, u update) {
 	}
 	for _, name := range u.removed {
 		if set.Get(name) != nil {
-			differs(name, want{})
+			differs(name, resourceState{})
 		}
 	}
-	if s.absent == absentFilled && !s.wildcard {
+	if s.absent == emptyAbsent && !s.wildcard {
 		for _, res := range u.changed {
 			if set.Get(res.Name) == nil {
-				differs(res.Name, wantOf(res))
+				differs(res.Name, stateOf(res))
 			}
 		}
 	}
-	s.own, s.ownUnion = s.own && (set == s.base || set == s.ownUnion), nil
-	s.over, s.base, s.at = over, set, set
+	s.ownBase, s.ownUnion = s.ownBase && (set == s.base || set == s.ownUnion), nil
+	s.overrides, s.base, s.comparedWith = over, set, set
 }
 
-// differ notes that the subscriber's state under a name is not that of base.
-func (s *subscription) differ(name string, w want) {
-	if s.over == nil {
-		s.over = map[string]want{}
+// override records that the subscriber's state under a name is not that of base.
+func (s *subscription) override(name string, w resourceState) {
+	if s.overrides == nil {
+		s.overrides = map[string]resourceState{}
 	}
-	s.over[name], s.at = w, nil
+	s.overrides[name], s.comparedWith = w, nil
 }
 
-// forget makes the next diff hold these names again, whatever the subscriber
-// has of them.
-func (s *subscription) forget(names []string) {
+// resend makes the next diff contain these names, whatever version the subscriber
+// has.
+func (s *subscription) resend(names []string) {
 	for _, n := range names {
 		if s.state(n).has {
-			s.differ(n, want{})
+			s.override(n, resourceState{})
 		}
 	}
 }
 
-// ask adds names. What neither the subscriber nor set has counts as known in a
-// version that does not exist, so that the next diff tells, once, that there
-// is no such resource.
-func (s *subscription) ask(names []string, set *xds.Set) {
+// addNames extends the subscription. A name that neither the subscriber nor set has
+// is recorded with a version that does not exist, so that the next diff contains its
+// removal once.
+func (s *subscription) addNames(names []string, set *xds.Set) {
 	all := s.shared.with(s.names, names)
 	if s.hasNothing() && !s.private() {
-		// Hundreds begin with the same names, and next everybody asks for this
-		// difference. If there are all, there is no more to note.
+		// Hundreds of streams start with the same names and need the same
+		// difference. If every name exists, there is nothing to override.
 		u := s.shared.update(updateKey{names: all, from: s.base, to: set, absent: s.absent})
 		if len(u.changed) == len(all.list) {
-			s.names, s.at = all, nil
+			s.names, s.comparedWith = all, nil
 			return
 		}
 	}
 	for _, n := range names {
 		switch {
 		case s.state(n).has:
-		case set.Get(n) == nil && s.absent != absentTold: // no word of it
+		case set.Get(n) == nil && s.absent != removeAbsent: // its absence is not sent
 		case set.Get(n) == nil:
-			s.differ(n, want{has: true})
+			s.override(n, resourceState{has: true})
 		case s.base.Get(n) != nil:
-			s.differ(n, want{}) // others have it
+			s.override(n, resourceState{}) // in base, but new to this subscriber
 		}
 	}
-	s.names, s.at = all, nil
+	s.names, s.comparedWith = all, nil
 }
 
-// hasNothing reports whether a subscriber asks for names for the first time, and
-// said of none of them that it has it.
+// hasNothing reports whether the subscriber asks for names for the first time and
+// claimed to have none of them.
 func (s *subscription) hasNothing() bool {
-	return len(s.names.list) == 0 && len(s.over) == 0 && s.base == noResources && !s.wildcard
+	return len(s.names.list) == 0 && len(s.overrides) == 0 && s.base == noResources && !s.wildcard
 }
 
 // hasSome reports whether the subscriber has any resource.
@@ -316,19 +316,19 @@ func (s *subscription) hasSome() bool {
 	return slices.ContainsFunc(s.names.list, func(name string) bool { return s.state(name).has })
 }
 
-// drop takes names away.
-func (s *subscription) drop(names []string) {
+// removeNames removes names from the subscription.
+func (s *subscription) removeNames(names []string) {
 	s.names = s.shared.without(s.names, names)
 	for _, n := range names {
-		delete(s.over, n)
+		delete(s.overrides, n)
 	}
 }
 
-// resume takes what a proxy that comes back says it has.
+// resume records the versions that a reconnecting proxy claims to have.
 func (s *subscription) resume(versions map[string]string) {
 	if !s.wildcard {
 		for name, v := range versions {
-			s.differ(name, want{hash: hashOf(v), has: true})
+			s.override(name, resourceState{hash: hashOf(v), has: true})
 		}
 		return
 	}
@@ -337,32 +337,31 @@ func (s *subscription) resume(versions map[string]string) {
 		all.Resources = append(all.Resources, &xds.Resource{Name: name, Hash: hashOf(v)})
 	}
 	slices.SortFunc(all.Resources, byResourceName)
-	s.base, s.own = all, true
+	s.base, s.ownBase = all, true
 }
 
-// body gives the encoded resources of an answer that brings the subscriber to
-// a set.
+// body returns the encoded resources of a response that brings the subscriber to set.
 func (s *subscription) body(set *xds.Set, resources []*xds.Resource, common, delta bool) mem.BufferSlice {
-	if s.private() || s.own && (set == s.base || set == s.ownUnion) {
+	if s.private() || s.ownBase && (set == s.base || set == s.ownUnion) {
 		return encode(resources, delta)
 	}
 	return s.shared.body(set, resources, common, delta)
 }
 
-// keeping gives the resources of a set and those that the subscriber has and
-// that are gone from it.
-func (s *subscription) keeping(set *xds.Set) *xds.Set {
+// withoutRemovals returns the union of a set and of what the subscriber has, so that
+// a diff contains no removals.
+func (s *subscription) withoutRemovals(set *xds.Set) *xds.Set {
 	base := s.base
 	switch {
-	case len(s.over) > 0: // of base it may have rejected some
+	case len(s.overrides) > 0: // it may have rejected some of base
 		base = &xds.Set{Version: base.Version}
 		for _, res := range s.base.Resources {
-			if s.state(res.Name) == wantOf(res) {
+			if s.state(res.Name) == stateOf(res) {
 				base.Resources = append(base.Resources, res)
 			}
 		}
-		s.own = true
-	case !s.own:
+		s.ownBase = true
+	case !s.ownBase:
 		return s.shared.union(s.base, set)
 	}
 	all := xds.Union(base, set)
@@ -376,7 +375,7 @@ func (s *subscription) keeping(set *xds.Set) *xds.Set {
 // reports whether it wants something that it did not want before.
 func (s *subscription) setNames(q *request) (grown bool) {
 	if q.asked == s.asked && q.named == s.named {
-		return false // the same again, as in most answers
+		return false // unchanged, as in most acknowledgements
 	}
 	before := s.names
 	s.names, s.asked, s.named = s.shared.nameSet(q.asked, q.names()), q.asked, q.named
@@ -384,22 +383,21 @@ func (s *subscription) setNames(q *request) (grown bool) {
 		if before.contains(n) {
 			continue
 		}
-		grown, s.at = true, nil
-		if s.base.Get(n) != nil || s.absent == absentFilled {
-			s.differ(n, want{}) // others have it, or it is to be told that nobody has
+		grown, s.comparedWith = true, nil
+		if s.base.Get(n) != nil || s.absent == emptyAbsent {
+			s.override(n, resourceState{}) // new to this subscriber, or it does not exist
 		}
 	}
-	for n := range s.over {
+	for n := range s.overrides {
 		if !s.names.contains(n) {
-			delete(s.over, n)
+			delete(s.overrides, n)
 		}
 	}
 	return grown
 }
 
-// version gives what stands in version_info of a response: a subscriber by
-// name that comes back with it, and asks for the same names, has what is
-// current.
+// version returns the version_info of a response. A subscriber by name that
+// reconnects with it, and asks for the same names, has the current version.
 func (s *subscription) version(set *xds.Set) string {
 	if s.wildcard {
 		return set.Version

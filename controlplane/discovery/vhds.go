@@ -12,56 +12,57 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Virtual hosts as resources of their own (VHDS), as Envoy takes them: it asks
-// for all of them once in a stream, when it has the first route configuration
-// that names VHDS, and never again, and it gives each to the route configuration
-// whose name stands before the last slash. What comes for one that it does not
-// have is lost, though it says later that it has it. So a proxy gets the virtual
-// hosts of the route configurations that it has asked for and answered; all of
-// them, when it asks for one again; and those of one that it wants no longer are
-// taken back. What is gone from the mesh with its route configuration stays for
-// as long as the proxy asks for that: its listener is draining.
+// Virtual hosts as separate resources (VHDS). Envoy subscribes to all of them once in
+// a stream, after the first route configuration that names VHDS. It assigns each to
+// the route configuration whose name precedes the last slash, and drops those of
+// unknown route configurations, although it later claims to have them. Therefore:
+//
+//   - A proxy receives the virtual hosts of the route configurations that it has
+//     subscribed to and answered, and all of them again when it resubscribes to one.
+//   - When it unsubscribes from a route configuration, its virtual hosts are removed.
+//   - Virtual hosts that vanish with their route configuration are kept as long as the
+//     proxy subscribes to that: its listener is draining.
 
-// takesVirtualHosts reports whether a proxy is an Envoy that takes virtual hosts
-// over its ADS stream. Envoy 1.36 rejects every route configuration that names
-// VHDS with another source than a gRPC stream of its own; 1.37 was the first to
-// take ADS. Clients of other or unknown versions get virtual hosts inside routes.
+// takesVirtualHosts reports whether a proxy is an Envoy that supports VHDS over its
+// ADS stream. Envoy 1.36 rejects route configurations that name VHDS with a source
+// other than a separate gRPC stream; 1.37 is the first to accept ADS. Clients of other
+// or unknown versions receive virtual hosts inside routes.
 func takesVirtualHosts(n *corev3.Node) bool {
 	v := n.GetUserAgentBuildVersion().GetVersion()
 	return n.GetUserAgentName() == "envoy" && (v.GetMajorNumber() > 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() >= 37)
 }
 
-// routeOf gives the route configuration of a virtual host.
+// routeOf returns the name of the route configuration of a virtual host.
 func routeOf(name string) string { return name[:max(0, strings.LastIndexByte(name, '/'))] }
 
-// waitsForRoutes reports whether virtual hosts would come before their routes.
+// waitsForRoutes reports whether virtual hosts would arrive before their routes.
 func (s *stream) waitsForRoutes() bool {
 	routes := s.subs[xds.TypeRoute]
-	return routes == nil || routes.ack.waiting() || routes.owed
+	return routes == nil || routes.ack.waiting() || routes.answerDue
 }
 
-// resumeHosts looks at what a proxy that comes back says it has: virtual hosts
-// count only if it has their routes, too.
+// resumeHosts corrects the virtual hosts that a reconnecting proxy claims to have: it
+// has only those whose routes it claims, too.
 func (s *stream) resumeHosts(q *request) {
 	switch q.typeURL {
 	case xds.TypeRoute:
 		s.claimed = q.versions
 	case xds.TypeVirtualHost:
 		if s.subs[xds.TypeRoute] == nil {
-			return // they are looked at when it asks for routes
+			return // checked when it subscribes to routes
 		}
 		hosts := s.subs[q.typeURL]
 		for name := range q.versions {
 			if _, ok := s.claimed[routeOf(name)]; !ok {
-				hosts.differ(name, want{has: true})
+				hosts.override(name, resourceState{has: true})
 			}
 		}
 		s.claimed = nil
 	}
 }
 
-// routesAsked has the virtual hosts of routes compared again that the proxy
-// begins, or ceases, to ask for: its own were lost in between.
+// routesAsked makes the next diff compare the virtual hosts of the routes that the
+// proxy subscribes to or unsubscribes from: it dropped the previous ones.
 func (s *stream) routesAsked(q *request) {
 	hosts := s.subs[xds.TypeVirtualHost]
 	if q.typeURL != xds.TypeRoute || hosts == nil || len(q.subscribe)+len(q.unsubscribe) == 0 {
@@ -76,26 +77,26 @@ func (s *stream) routesAsked(q *request) {
 			changed[name] = true
 		}
 	}
-	hosts.doubt(func(name string) bool { return changed[routeOf(name)] })
-	hosts.at = nil
+	hosts.recheck(func(name string) bool { return changed[routeOf(name)] })
+	hosts.comparedWith = nil
 }
 
-// doubt makes the next diff tell again of what the subscriber has, as far as the
-// names are meant: whether it is still there, and if so in which version.
-func (s *subscription) doubt(meant func(name string) bool) {
-	for name, w := range s.over {
-		if w.has && meant(name) {
-			s.differ(name, want{has: true})
+// recheck makes the next diff contain the resources that the subscriber has and whose
+// names match: the current version, or the removal.
+func (s *subscription) recheck(matches func(name string) bool) {
+	for name, w := range s.overrides {
+		if w.has && matches(name) {
+			s.override(name, resourceState{has: true})
 		}
 	}
 	for _, res := range s.base.Resources {
-		if _, ok := s.over[res.Name]; !ok && meant(res.Name) {
-			s.differ(res.Name, want{has: true})
+		if _, ok := s.overrides[res.Name]; !ok && matches(res.Name) {
+			s.override(res.Name, resourceState{has: true})
 		}
 	}
 }
 
-// diff gives what a subscriber has to be told to be brought to set.
+// diff returns the update that brings a subscriber to set.
 func (s *stream) diff(sub *subscription, set *xds.Set) update {
 	s.withdraw(sub, set)
 	u := s.spare(sub, sub.diff(set))

@@ -13,16 +13,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// frame is a message as bytes.
+// frame is an encoded message.
 type frame struct {
 	// data is a response; most of its buffers are shared between streams.
 	data mem.BufferSlice
-	// request is a request; who received it frees it.
+	// request is a request; its receiver must free it.
 	request mem.Buffer
 }
 
-// Codec sends the server's responses without marshalling them again, hands
-// over its requests undecoded, and leaves all other messages to gRPC's own
+// Codec returns a codec that sends the server's responses without marshalling them
+// again, delivers its requests undecoded, and leaves all other messages to gRPC's own
 // codec. gRPC servers on which a [Server] is registered must force it.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
@@ -43,7 +43,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// response is what both kinds of discovery response have in common.
+// response is a discovery response, of a delta or a state-of-the-world stream.
 type response struct {
 	typeURL string
 	version string
@@ -53,7 +53,7 @@ type response struct {
 	removed []string // delta only
 }
 
-// frame encodes the response. The bytes of the resources are not copied.
+// frame returns the encoded response. It does not copy the bytes of the resources.
 func (r *response) frame() *frame {
 	size := len(r.version) + len(r.typeURL) + len(r.nonce) + 16
 	for _, name := range r.removed {
@@ -69,11 +69,11 @@ func (r *response) frame() *frame {
 	return &frame{data: append(r.body, mem.SliceBuffer(tail))}
 }
 
-// versionOf gives the version of a resource on the wire: its hash.
+// versionOf returns the version of a resource on the wire: its hash.
 func versionOf(hash uint64) string { return strconv.FormatUint(hash, 16) }
 
-// hashOf reads a version that versionOf made. Anything else gives 0, which
-// no resource has but by a chance of 1 to 2^64: the resource is sent then.
+// hashOf parses a version of versionOf. It returns 0 for any other text, so that the
+// resource is sent: no resource has that hash, but for a chance of 1 in 2^64.
 func hashOf(version string) uint64 {
 	h, err := strconv.ParseUint(version, 16, 64)
 	if err != nil {

@@ -55,7 +55,7 @@ func (g *laborious) count() (working int) {
 // those that are served hear of changes meanwhile.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
-	const workers, crowd = 3, 60
+	const workers, newcomers = 3, 60
 	g := &laborious{table: &table{}, known: map[string]bool{}, goOn: make(chan struct{})}
 	h := &harness{table: g.table}
 	h.serve(t, Config{Generator: g, Workers: workers}, nil, insecure.NewCredentials(), insecure.NewCredentials())
@@ -67,10 +67,10 @@ func TestAdmission(t *testing.T) {
 	served.wantAck("cds a=1")
 
 	var others []*peer
-	for i := range crowd {
+	for i := range newcomers {
 		p := h.connect(t, i%2 == 0)
 		p.node = shopNode(t, nil)
-		p.node.Id = fmt.Sprintf("sidecar~127.1.0.3~crowd-%d.default~default.svc.cluster.local", i)
+		p.node.Id = fmt.Sprintf("sidecar~127.1.0.3~new-%d.default~default.svc.cluster.local", i)
 		p.subscribe(xds.TypeCluster)
 		others = append(others, p)
 	}
@@ -78,7 +78,7 @@ func TestAdmission(t *testing.T) {
 	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
 	h.push()
 	served.wantAck("cds a=2")
-	for range crowd {
+	for range newcomers {
 		g.goOn <- struct{}{}
 	}
 	for _, p := range others {

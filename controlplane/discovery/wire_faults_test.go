@@ -112,7 +112,7 @@ func TestAcknowledgesWrongly(t *testing.T) {
 		p.want("cds a=1 b=1")
 		p.subscribe(xds.TypeListener)
 		p.quiet() // listeners wait for the answer to clusters
-		for _, nonce := range []string{"never sent", "-1", strings.Repeat("9", maxWord), p.nonce[xds.TypeListener] + "x"} {
+		for _, nonce := range []string{"never sent", "-1", strings.Repeat("9", maxShortText), p.nonce[xds.TypeListener] + "x"} {
 			say(xds.TypeCluster, nonce)
 		}
 		p.quiet()

@@ -253,7 +253,7 @@ func TestUnservedTypes(t *testing.T) {
 		}
 		p.subscribe(xds.TypeCluster)
 		p.wantAck("cds a=1 b=1") // and no word of the others
-		long := strings.Repeat("x", maxWord-20)
+		long := strings.Repeat("x", maxShortText-20)
 		for i := range count {
 			if p.delta {
 				p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: long + versionOf(uint64(i)), ResponseNonce: "1"})
