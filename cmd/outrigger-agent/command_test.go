@@ -125,7 +125,7 @@ func TestParseRole(t *testing.T) {
 			t.Errorf("%q: %q, %v", in, got, err)
 		}
 	}
-	for in, want := range map[string]string{"ztunnel": "it has a program of its own", "ingress": `role "ingress" is unknown, use sidecar, router or waypoint`} {
+	for in, want := range map[string]string{"ztunnel": "a separate program without Envoy", "ingress": `role "ingress" is unknown, use sidecar, router or waypoint`} {
 		if _, err := parseRole([]string{in}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", in, err, want)
 		}

@@ -2,9 +2,9 @@
 // Copyright The Outrigger Authors
 
 // Command outrigger-agent is the node agent: the process beside an application
-// that runs its Envoy. It takes the place of pilot-agent: arguments,
-// environment, files, sockets and ports are the same.
+// that runs its Envoy. It replaces pilot-agent: arguments, environment, files,
+// sockets and ports are the same.
 //
-// This package holds the program: main, flags, environment, and the commands that
-// only ask (wait, request, version). Package agent runs the agent.
+// This package contains the program: main, flags, environment, and the client
+// commands wait, request and version. Package agent runs the agent.
 package main

@@ -18,24 +18,24 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
-// process is what the commands get from the process they run in.
+// process is the process that the commands run in.
 type process struct {
-	// name is that of the program as it was called. Empty: its own.
+	// name is the name by which the program was called; "" means ownName.
 	name    string
 	environ []string
-	// dropped are the flags of the command line that nobody knows.
+	// dropped are the unknown flags of the command line.
 	dropped []string
-	// now is closed by a second signal: end without draining.
+	// now is closed by a second signal: stop without draining.
 	now <-chan struct{}
 }
 
 const rootLong = `outrigger-agent runs beside an application: it writes Envoy's bootstrap, runs and
 watches Envoy, relays its configuration from the control plane, gets its
-certificates, and answers the status port. It takes the place of Istio's
-pilot-agent: arguments, environment, files, sockets and ports are the same.
+certificates, and serves the status port. It replaces Istio's pilot-agent:
+arguments, environment, files, sockets and ports are the same.
 
-Exit codes: 0 after a clean stop (SIGTERM or SIGINT), 1 when Envoy ended although
-nobody had asked it to, 255 after any other error.`
+Exit codes: 0 after a clean stop (SIGTERM or SIGINT), 1 if Envoy exited
+unexpectedly, 255 after any other error.`
 
 func newRootCommand(p process) *cobra.Command {
 	root := &cobra.Command{
@@ -49,7 +49,7 @@ func newRootCommand(p process) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			if cmd.Name() != proxyName { // whose log has them
+			if cmd.Name() != proxyName { // which logs them
 				for _, flag := range p.dropped {
 					cmd.PrintErrf("%s: unknown flag %s is ignored\n", cmd.Root().Name(), flag)
 				}
@@ -80,9 +80,9 @@ func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.MeshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
 	fs.StringVar(&f.ProxyLogLevel, "proxyLogLevel", "warning,misc:error", "log level of Envoy, and component:level")
 	fs.StringVar(&f.OutlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
-	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often a crashed Envoy is started again: N/duration, such as 3/10m; off ends the agent with it")
+	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often to restart a crashed Envoy: N/duration, such as 3/10m; off ends the agent when Envoy crashes")
 	fs.DurationVar(&f.MaxDrain, "max-drain", time.Hour, "longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS")
-	fs.BoolVar(&f.HotRestart, "hot-restart", false, "on SIGHUP, or when its binary is another one, a new Envoy takes over from the old one without a failed request")
+	fs.BoolVar(&f.HotRestart, "hot-restart", false, "on SIGHUP, or when the Envoy binary changes, replace the running Envoy by a new one without failed requests")
 	fs.BoolVar(&f.Profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
 	fs.IntVar(&f.stsPort, "stsPort", 0, "port of the token exchange; not served yet, only 0 is accepted")
 	fs.StringVar(&f.TemplateFile, "templateFile", "", "bootstrap template; wins over proxyBootstrapTemplatePath, loses to ISTIO_BOOTSTRAP and customConfigFile")
@@ -92,7 +92,7 @@ func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ComponentLogLevel, "proxyComponentLogLevel", "", "deprecated: use component:level in --proxyLogLevel")
 }
 
-// check parses and checks what the flags' types do not.
+// check validates the flags, as far as their types do not, and parses --envoy-restart.
 func (f *proxyFlags) check() (err error) {
 	if f.stsPort != 0 {
 		return fmt.Errorf("--stsPort is %d: the token exchange is not supported yet, remove the flag", f.stsPort)
@@ -106,7 +106,7 @@ func (f *proxyFlags) check() (err error) {
 	return nil
 }
 
-// note remembers which flags were given that have no or no long future.
+// note records the deprecated flags and those without effect that are set.
 func (f *proxyFlags) note(fs *pflag.FlagSet) {
 	for _, name := range []string{"serviceCluster", "concurrency", "proxyComponentLogLevel"} {
 		if fs.Changed(name) {
@@ -120,10 +120,10 @@ func (f *proxyFlags) note(fs *pflag.FlagSet) {
 	}
 }
 
-// tolerate removes flags that nobody knows from the arguments of the program, so
-// that a command line made for another version still works. The word behind such
-// a flag is its value and goes too, unless it is reserved. The commands help and
-// completion, which talk about flags, have their arguments as they are.
+// tolerate removes unknown flags from the arguments of the program, so that a command
+// line for another version still works. The argument after such a flag is taken as
+// its value and removed, too, unless it is reserved. The arguments of the commands
+// help and completion, which are about flags, are left alone.
 func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
 	command, words := root, 0
 	for i := 0; i < len(args); i++ {
@@ -159,9 +159,9 @@ func tolerate(root *cobra.Command, args []string) (kept, dropped []string) {
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
 
-// reserved reports whether the first of the words behind an unknown flag is more
-// likely something else than its value: a command, the role of proxy, or what
-// request needs, which has had some words already.
+// reserved reports whether the first argument after an unknown flag is probably not
+// its value: it is a command, the role of proxy, or a required argument of request,
+// of which words were given before.
 func reserved(command, root *cobra.Command, behind []string, words int) bool {
 	switch {
 	case command == root:
@@ -188,8 +188,8 @@ func subcommand(root *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// lookup finds the flag that an argument names, nil if there is none. inline
-// tells whether the argument holds the value too.
+// lookup returns the flag that an argument names, or nil. inline reports whether the
+// argument contains the value, too.
 func lookup(command *cobra.Command, arg string) (flag *pflag.Flag, inline bool) {
 	help := &pflag.Flag{Name: "help", NoOptDefVal: "true"}
 	find := func(sets func(*pflag.FlagSet) *pflag.Flag) *pflag.Flag {

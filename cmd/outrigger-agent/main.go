@@ -20,12 +20,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
-// version is set by the linker (-ldflags "-X main.version=..."); nothing in the
-// program changes it.
+// version is set by the linker (-ldflags "-X main.version=...") and never changes.
 var version = "dev"
 
-// The exit codes. Those of errors and of a clean stop are pilot-agent's, which
-// has no other.
+// The exit codes. pilot-agent has only exitOK and exitError.
 const (
 	exitOK           = 0
 	exitEnvoyCrashed = 1
@@ -46,15 +44,15 @@ func run(argv, environ []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	// A log that nobody reads any more must not end the proxy: writing to it
-	// fails instead. The signal itself is not looked at.
+	// A closed log pipe must not end the proxy: with a handler, writes to it fail
+	// instead. The signal itself is ignored.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	done := make(chan struct{})
 	defer close(done)
 	go obey(signals, done,
-		cancel,                        // drain, then end
-		func() { close(now) },         // end now
-		func() { os.Exit(exitError) }, // end, although something hangs that nobody waits for
+		cancel,                        // drain, then exit
+		func() { close(now) },         // exit without draining
+		func() { os.Exit(exitError) }, // exit even if something hangs
 	)
 
 	kept, dropped := tolerate(newRootCommand(process{}), args)
@@ -63,12 +61,12 @@ func run(argv, environ []string) int {
 	return exitCode(name, root.ExecuteContext(ctx))
 }
 
-// sameWish is how soon after a signal another one is the same wish: programs
-// such as timeout and sudo send it to a process and to its group, so that it
-// comes twice. It must not cut the drain short.
-const sameWish = 100 * time.Millisecond
+// duplicateSignal is the interval in which a second signal counts as a duplicate:
+// programs such as timeout and sudo send a signal to a process and to its group, so
+// that it arrives twice. It must not cut the drain short.
+const duplicateSignal = 100 * time.Millisecond
 
-// obey does one act for each signal until there is none left, or done is closed.
+// obey runs one act for each signal, until all have run or done is closed.
 func obey(signals <-chan os.Signal, done <-chan struct{}, acts ...func()) {
 	var last time.Time
 	for len(acts) > 0 {
@@ -77,7 +75,7 @@ func obey(signals <-chan os.Signal, done <-chan struct{}, acts ...func()) {
 		case <-done:
 			return
 		}
-		if now := time.Now(); now.Sub(last) >= sameWish {
+		if now := time.Now(); now.Sub(last) >= duplicateSignal {
 			last = now
 			acts[0]()
 			acts = acts[1:]
@@ -85,7 +83,7 @@ func obey(signals <-chan os.Signal, done <-chan struct{}, acts ...func()) {
 	}
 }
 
-// exitCode reports an error and maps it to a code.
+// exitCode prints an error, unless it was logged, and returns its exit code.
 func exitCode(name string, err error) int {
 	if err == nil {
 		return exitOK
@@ -101,14 +99,14 @@ func exitCode(name string, err error) int {
 	return exitError
 }
 
-// The names of the program: its own, and that of the one whose place it takes.
+// The names of the program: its own, and that of the program that it replaces.
 const (
 	ownName  = "outrigger-agent"
 	peerName = "pilot-agent"
 )
 
-// programName is the name by which the program was called. It is used in help
-// and messages only: all names do the same.
+// programName returns the name by which the program was called. Only help and
+// messages depend on it.
 func programName(argv []string) string {
 	if len(argv) > 0 && filepath.Base(argv[0]) == peerName {
 		return peerName
@@ -116,7 +114,7 @@ func programName(argv []string) string {
 	return ownName
 }
 
-// rename puts a name into the usage and the examples of all commands.
+// rename replaces the program's name in the usage and the examples of all commands.
 func rename(command *cobra.Command, name string) {
 	command.Use = strings.Replace(command.Use, ownName, name, 1)
 	command.Example = strings.ReplaceAll(command.Example, ownName, name)

@@ -20,7 +20,7 @@ func TestObey(t *testing.T) {
 		var acts []string
 		act := func(name string) func() { return func() { acts = append(acts, name) } }
 		go obey(signals, done, act("drain"), act("end"), act("exit"))
-		for _, pause := range []time.Duration{0, sameWish / 2, sameWish / 4, sameWish, time.Hour} {
+		for _, pause := range []time.Duration{0, duplicateSignal / 2, duplicateSignal / 4, duplicateSignal, time.Hour} {
 			time.Sleep(pause)
 			signals <- syscall.SIGTERM
 			synctest.Wait()

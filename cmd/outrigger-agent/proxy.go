@@ -20,14 +20,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-const proxyLong = `proxy runs the agent and its Envoy until SIGTERM or SIGINT. Then readiness goes off,
-Envoy drains for terminationDrainDuration of ProxyConfig, and both end with code 0. A
-second signal ends them at once, and so does the first one after POST /drain of the
-status port has drained. When Envoy ends by itself, the agent says why and ends with
-code 1; other errors end with 255. With --envoy-restart=N/duration a crashed Envoy is
-started again instead, up to N times in any such duration. With --hot-restart, SIGHUP
-or another Envoy binary has a new Envoy take over from the old one without a failed
-request.
+const proxyLong = `proxy runs the agent and its Envoy until SIGTERM or SIGINT. It then fails readiness
+probes, drains Envoy for terminationDrainDuration of ProxyConfig, and exits with code
+0. A second signal stops both at once, and so does the first one if POST /drain of the
+status port has drained Envoy before. If Envoy exits unexpectedly, the agent logs why
+and exits with code 1; after other errors it exits with 255. With
+--envoy-restart=N/duration it restarts a crashed Envoy instead, up to N times in any
+such duration. With --hot-restart, a new Envoy replaces the running one without failed
+requests on SIGHUP and when the Envoy binary changes.
 
 The role is sidecar (the default), router, or waypoint. The configuration comes from flags, the
 pod's annotations, the environment (docs/reference/env-agent.md) and the mesh config file, in
@@ -42,7 +42,7 @@ func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 		Use:   proxyName + " [sidecar|router|waypoint]",
 		Short: "Run the agent and its Envoy",
 		Long:  proxyLong,
-		// For completion only: parseRole says what is wrong with others.
+		// For completion only: parseRole rejects other roles.
 		ValidArgs: []string{node.Sidecar, node.Router, node.Waypoint},
 		Example: "  # in a pod, as the entrypoint of the istio-proxy container\n" +
 			"  outrigger-agent proxy sidecar --domain default.svc.cluster.local\n\n" +
@@ -55,13 +55,13 @@ func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 			}
 			f.note(cmd.Flags())
 			for _, flag := range p.dropped {
-				log.Warn("an unknown flag is ignored", "name", flag)
+				log.Warn("unknown flag ignored", "name", flag)
 			}
 			for _, flag := range f.deprecated {
-				log.Warn("a deprecated flag is used; see --help for its successor", "name", flag)
+				log.Warn("deprecated flag; see --help for its replacement", "name", flag)
 			}
 			for _, flag := range f.ineffects {
-				log.Warn("a flag is accepted but has no effect", "name", flag)
+				log.Warn("flag has no effect", "name", flag)
 			}
 			return logs.Report(log, runProxy(cmd.Context(), log, proxyRun{args: args, flags: f, jsonLog: logs.JSON, process: p}))
 		},
@@ -70,7 +70,7 @@ func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 	return cmd
 }
 
-// proxyRun is what one run of the proxy command is asked to do.
+// proxyRun are the inputs of one run of the proxy command.
 type proxyRun struct {
 	args    []string
 	flags   proxyFlags
@@ -78,7 +78,7 @@ type proxyRun struct {
 	process process
 }
 
-// runProxy runs the agent as flags and environment say.
+// runProxy runs the agent with the settings of flags and environment.
 func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 	role, err := parseRole(r.args)
 	if err != nil {
@@ -88,14 +88,14 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 		return err
 	}
 	if r.flags.HotRestart {
-		// One that comes before there is an Envoy must not end the agent.
+		// A SIGHUP before Envoy has started must not end the agent.
 		early := make(chan os.Signal, 1)
 		signal.Notify(early, syscall.SIGHUP)
 		defer signal.Stop(early)
 	}
 	values, warnings := environ.Read(r.process.environ)
 	for _, warning := range warnings {
-		log.Warn("the configuration holds something that is not used", "reason", warning)
+		log.Warn("unused setting in the configuration", "reason", warning)
 	}
 	if !values.GoTuned {
 		agent.TuneRuntime()
@@ -109,8 +109,7 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 	return a.Run(ctx)
 }
 
-// parseRole reads the role. What stands behind it is ignored, as pilot-agent
-// does.
+// parseRole returns the role. Like pilot-agent, it ignores further arguments.
 func parseRole(args []string) (string, error) {
 	if len(args) == 0 {
 		return node.Sidecar, nil
@@ -119,7 +118,7 @@ func parseRole(args []string) (string, error) {
 	case node.Sidecar, node.Router, node.Waypoint:
 		return role, nil
 	case node.Ztunnel:
-		return "", fmt.Errorf("role %q: it has a program of its own, which needs no Envoy; use sidecar, router or waypoint", role)
+		return "", fmt.Errorf("role %q: this role has a separate program without Envoy; use sidecar, router or waypoint", role)
 	default:
 		return "", errors.New("role \"" + role + "\" is unknown, use sidecar, router or waypoint")
 	}

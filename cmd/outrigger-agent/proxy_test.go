@@ -286,7 +286,7 @@ func TestProxySecondSignalEndsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the agent drains", func() bool { return strings.Contains(a.out.String(), "envoy drains") })
-		time.Sleep(2 * sameWish) // a second signal that comes sooner is the first one
+		time.Sleep(2 * duplicateSignal) // a second signal that comes sooner is the first one
 	}
 	a.waitEnd(exitOK)
 }

@@ -24,18 +24,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/agent/environ"
 )
 
-// requestTimeout bounds a request with its answer, dialTimeout the connection
-// to a port of this machine.
+// requestTimeout limits a request including its answer, dialTimeout the connection
+// to a local port.
 const (
 	requestTimeout = 60 * time.Second
 	dialTimeout    = 5 * time.Second
 )
 
-// defaultStatusPort is that of the agent, not of Envoy.
+// defaultStatusPort is the default status port of the agent.
 const defaultStatusPort = 15020
 
-// debugPorts are the local ports that request may ask: Envoy's admin port, the
-// agent's debug port, the status port, and Envoy's own of readiness.
+// debugPorts returns the local ports that request may use: Envoy's admin port, the
+// agent's debug port, the status port, and Envoy's readiness port.
 func debugPorts(env environ.Values) []int {
 	ports := []int{15000, 15004, defaultStatusPort, 15021}
 	if p := env.Debug.Port; p != 0 && !slices.Contains(ports, p) {
@@ -49,11 +49,11 @@ the body of the answer. The address is localhost, or OUTRIGGER_BIND_ADDRESS. The
 debug port is always at a loopback address.
 
 An answer with a status above 399 is an error: the status and the beginning of the
-body go to standard error, nothing goes to standard output. So is an answer that
-takes more than 60 seconds; POST drain of port 15020, which is answered when the
-proxy has drained, may take as long as that does.`
+body are printed to standard error, and nothing to standard output. An answer that
+takes more than 60 seconds is an error, too. POST drain of port 15020, which is
+answered once the proxy has drained, has no timeout.`
 
-// requestName is the name of the command, requestWords how many arguments it needs.
+// requestName is the name of the command, requestWords the number of required arguments.
 const (
 	requestName  = "request"
 	requestWords = 2
@@ -80,7 +80,7 @@ func newRequestCommand(p process) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			env, _ := environ.Read(p.environ) // other variables are not this command's
+			env, _ := environ.Read(p.environ) // errors of other variables do not concern this command
 			ports := debugPorts(env)
 			if !slices.Contains(ports, port) {
 				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(ports), "[]"))
@@ -112,26 +112,26 @@ func newRequestCommand(p process) *cobra.Command {
 	return cmd
 }
 
-// question is one request to a local port.
+// question is a request to a local port.
 type question struct {
 	address, method, path, body string
 }
 
-// drains tells whether a request is answered only when the proxy has drained.
-// How long that may take is the agent's to say; the caller can end sooner.
+// drains reports whether a request is answered only after the proxy has drained. The
+// agent limits how long that may take; the caller can stop sooner.
 func drains(port int, q question) bool {
 	path, _, _ := strings.Cut(strings.TrimPrefix(q.path, "/"), "?")
 	return port == defaultStatusPort && q.method == http.MethodPost && path == "drain"
 }
 
-// request asks and writes the body of the answer to out.
+// request sends a request and writes the body of the answer to out.
 func request(ctx context.Context, out io.Writer, q question) error {
 	target := "http://" + q.address + "/" + strings.TrimPrefix(q.path, "/")
 	req, err := http.NewRequestWithContext(ctx, q.method, target, strings.NewReader(q.body))
 	if err != nil {
 		return fmt.Errorf("request %s %q: %w", q.method, q.path, err)
 	}
-	// The answer of a local port: no proxy of the environment stands between.
+	// The proxies of the environment are not for local ports.
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialer.DialContext}, CheckRedirect: sameHost}
 	resp, err := client.Do(req)
@@ -140,7 +140,7 @@ func request(ctx context.Context, out io.Writer, q question) error {
 	}
 	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
 	if resp.StatusCode >= http.StatusBadRequest {
-		// Without the body the status has to do.
+		// If the body cannot be read, the status must suffice.
 		reason, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason))
 		if text := strings.TrimSpace(string(reason)); text != "" {
 			return fmt.Errorf("request %s %s: the answer is %s: %s", q.method, target, resp.Status, text)
@@ -153,11 +153,11 @@ func request(ctx context.Context, out io.Writer, q question) error {
 	return nil
 }
 
-// unanswered turns what the network says into what it means here.
+// unanswered converts a network error into one that says what to check.
 func unanswered(err error) error {
 	var inner *url.Error
 	if errors.As(err, &inner) {
-		err = inner.Err // the URL stands before it already
+		err = inner.Err // the caller adds the URL
 	}
 	var op *net.OpError
 	switch {
@@ -166,16 +166,16 @@ func unanswered(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no complete answer within %s", requestTimeout)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nothing listens there: is the proxy running, and is it --debug-port that you mean? (%w)", err)
+		return fmt.Errorf("nothing listens there: is the proxy running, and is --debug-port correct? (%w)", err)
 	}
 	return err
 }
 
-// sameHost follows redirections on the port that was asked only.
+// sameHost accepts only redirects to the same host and port.
 func sameHost(next *http.Request, before []*http.Request) error {
 	switch {
 	case next.URL.Host != before[0].URL.Host:
-		return fmt.Errorf("the answer sends to another address, %s", next.URL.Redacted())
+		return fmt.Errorf("the answer redirects to another address, %s", next.URL.Redacted())
 	case len(before) >= 5:
 		return errors.New("the answer is an endless chain of redirects")
 	}

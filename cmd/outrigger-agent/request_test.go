@@ -60,7 +60,7 @@ func TestRequest(t *testing.T) {
 		"one slash only":  {q: question{method: "GET", path: "//stats"}, want: "GET //stats \n"},
 		"body":            {q: question{method: "POST", path: "logging", body: "the body"}, want: "POST /logging the body\n"},
 		"redirected":      {q: question{method: "GET", path: "here"}, want: "GET /there?a=b \n"},
-		"sent away":       {q: question{method: "GET", path: "away"}, wantErr: "sends to another address, http://127.0.0.1:1/"},
+		"sent away":       {q: question{method: "GET", path: "away"}, wantErr: "redirects to another address, http://127.0.0.1:1/"},
 		"sent round":      {q: question{method: "GET", path: "round"}, wantErr: "endless chain of redirects"},
 		"not found":       {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the answer is 404 Not Found: 404 page not found"},
 		"error, no body":  {q: question{method: "GET", path: "silent"}, wantErr: "the answer is 503 Service Unavailable"},

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// buildInfo is what version prints, in the shape of Istio's programs.
+// buildInfo is the output of version, in the format of Istio's programs.
 type buildInfo struct {
 	Version       string `json:"version"`
 	GitRevision   string `json:"revision"`
@@ -65,8 +65,8 @@ func printVersion(w io.Writer, short bool, output string) error {
 	return err
 }
 
-// yamlText quotes what YAML might take for something else than text, such as a
-// revision of digits only.
+// yamlText quotes text that YAML might not parse as a string, such as a revision of
+// digits only.
 func yamlText(s string) string {
 	letter := func(r rune) bool { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
 	plain := func(r rune) bool { return letter(r) || '0' <= r && r <= '9' || strings.ContainsRune("._+-", r) }
@@ -80,7 +80,7 @@ func yamlText(s string) string {
 	return s
 }
 
-// thisBuild puts together what the linker and the compiler wrote down.
+// thisBuild returns what the linker and the compiler recorded.
 func thisBuild() buildInfo {
 	info := buildInfo{Version: version, GitRevision: "unknown", GolangVersion: runtime.Version(), BuildStatus: "unknown", GitTag: version}
 	build, ok := debug.ReadBuildInfo()

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxReason is how much is read of an answer that is not 200.
+// maxReason is how many bytes are read of an answer that is not 200.
 const maxReason = 1 << 10
 
 func newWaitCommand() *cobra.Command {
@@ -27,7 +27,7 @@ func newWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "wait",
 		Short:   "Wait until the proxy is ready",
-		Long:    "wait asks a URL until the answer is 200, and fails when it is not in time.",
+		Long:    "wait requests a URL until the answer is 200, and fails after a timeout.",
 		Args:    cobra.NoArgs,
 		Example: "  outrigger-agent wait\n  outrigger-agent wait --url http://127.0.0.1:15020/healthz/ready --timeoutSeconds 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,14 +44,14 @@ func newWaitCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&url, "url", "http://localhost:15021/healthz/ready", "URL to ask")
-	fs.IntVar(&timeoutSeconds, "timeoutSeconds", 60, "how long to wait in all")
-	fs.IntVar(&requestMillis, "requestTimeoutMillis", 500, "how long to wait for one answer")
-	fs.IntVar(&period, "periodMillis", 500, "time between two questions")
+	fs.StringVar(&url, "url", "http://localhost:15021/healthz/ready", "URL to request")
+	fs.IntVar(&timeoutSeconds, "timeoutSeconds", 60, "total time to wait")
+	fs.IntVar(&requestMillis, "requestTimeoutMillis", 500, "time to wait for one answer")
+	fs.IntVar(&period, "periodMillis", 500, "time between two requests")
 	return cmd
 }
 
-// waitFor asks at once and then every period.
+// waitFor requests a URL at once and then every period, until the answer is 200.
 func waitFor(ctx context.Context, url string, request, period time.Duration) error {
 	client := &http.Client{Timeout: request}
 	var last error
@@ -61,7 +61,7 @@ func waitFor(ctx context.Context, url string, request, period time.Duration) err
 			return nil
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // that the time is over is not the reason
+			last = err // keep the reason rather than the timeout
 		}
 		timer := time.NewTimer(period)
 		select {
@@ -86,7 +86,7 @@ func ask(ctx context.Context, client *http.Client, url string) error {
 	if resp.StatusCode == http.StatusOK {
 		return nil
 	}
-	// The first line says what is not ready; without it the status has to do.
+	// The first line says what is not ready; if there is none, the status must suffice.
 	line, _ := bufio.NewReader(io.LimitReader(resp.Body, maxReason)).ReadString('\n')
 	if line = strings.TrimSpace(line); line != "" {
 		return fmt.Errorf("it answers %s: %s", resp.Status, line)

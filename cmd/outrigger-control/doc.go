@@ -3,8 +3,8 @@
 
 // Command outrigger-control is the control plane: it reads the configuration
 // of the mesh, serves it to the proxies over ADS, and signs their
-// certificates. It takes the place of pilot-discovery.
+// certificates. It replaces pilot-discovery.
 //
-// This package holds flags and environment, nothing else: controlplane/server
-// puts the parts together.
+// This package contains only flags and environment: package controlplane/server
+// assembles and runs the components.
 package main

@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
-// environment is what the control plane reads from its environment, once.
+// environment are the settings of the control plane, read from its environment once.
 type environment struct {
 	server.Config
 	gogc string
@@ -39,7 +39,7 @@ func duration(field func(*environment) *time.Duration) func(*environment, string
 	return func(e *environment, s string) error {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < 0 {
-			return fmt.Errorf("%q is no duration: write for example 100ms or 24h", s)
+			return fmt.Errorf("%q is not a duration: write for example 100ms or 24h", s)
 		}
 		*field(e) = d
 		return nil
@@ -57,45 +57,44 @@ func boolean(field func(*environment) *bool) func(*environment, string) error {
 	}
 }
 
-// variables is the one place that knows the environment.
+// variables returns the table of all environment variables. Nothing else reads them.
 func variables() []variable {
 	return slices.Concat([]variable{
-		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate, and with Kubernetes where its Secret and leases are; --namespace wins", text(func(e *environment) *string { return &e.Namespace })},
-		{"REVISION", "default", "revision of the control plane: an object of a cluster with another value of the label istio.io/rev is left out", text(func(e *environment) *string { return &e.Revision })},
-		{"OUTRIGGER_STATE_DIR", "", "directory of the self-signed certificate authority, and of what is known about replaced roots; --stateDir wins (default: with Kubernetes none, they are in the Secret istio-ca-secret; else ./var/lib/outrigger/ca)", text(func(e *environment) *string { return &e.StateDir })},
-		{"PILOT_CERT_PROVIDER", server.CertProviderIstiod, "what makes the control plane's own certificate: istiod is its authority, custom somebody else, who puts it into files (see --tlsCertFile, which wins)", certProvider},
-		{"ISTIOD_CUSTOM_HOST", "", "more DNS names or addresses for the control plane's own certificate, with commas between", text(func(e *environment) *string { return &e.CustomHosts })},
-		{"PILOT_DEBOUNCE_AFTER", "100ms", "quiet time that ends a burst of changes; a change after it goes out at once", duration(func(e *environment) *time.Duration { return &e.DebounceAfter })},
-		{"PILOT_DEBOUNCE_MAX", "10s", "how long a burst of changes is gathered at most", duration(func(e *environment) *time.Duration { return &e.DebounceMax })},
-		{"PILOT_PUSH_THROTTLE", "", "connections that are prepared for a push at a time (default: one for each processor)", func(e *environment, s string) error {
+		{"POD_NAMESPACE", "istio-system", "namespace of the control plane: part of the names in its own certificate and, with Kubernetes, the namespace of its Secret and leases; --namespace overrides it", text(func(e *environment) *string { return &e.Namespace })},
+		{"REVISION", "default", "revision of the control plane: objects of a cluster with another value of the label istio.io/rev are ignored", text(func(e *environment) *string { return &e.Revision })},
+		{"OUTRIGGER_STATE_DIR", "", "directory of the self-signed certificate authority and of its replaced roots; --stateDir overrides it (default: none with Kubernetes, which has them in the Secret istio-ca-secret; else ./var/lib/outrigger/ca)", text(func(e *environment) *string { return &e.StateDir })},
+		{"PILOT_CERT_PROVIDER", server.CertProviderIstiod, "who issues the control plane's own certificate: istiod means its certificate authority, custom means that it is in files (see --tlsCertFile, which overrides it)", certProvider},
+		{"ISTIOD_CUSTOM_HOST", "", "additional DNS names or addresses for the control plane's own certificate, comma-separated", text(func(e *environment) *string { return &e.CustomHosts })},
+		{"PILOT_DEBOUNCE_AFTER", "100ms", "quiet time that ends a burst of changes; the next change is pushed at once", duration(func(e *environment) *time.Duration { return &e.DebounceAfter })},
+		{"PILOT_DEBOUNCE_MAX", "10s", "longest time for which a burst of changes is collected", duration(func(e *environment) *time.Duration { return &e.DebounceMax })},
+		{"PILOT_PUSH_THROTTLE", "", "number of connections that are prepared for a push concurrently (default: one for each processor)", func(e *environment, s string) error {
 			if s == "" {
 				e.PushWorkers = runtime.GOMAXPROCS(0)
 				return nil
 			}
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 1 {
-				return fmt.Errorf("%q is no number of connections: write 1 or more", s)
+				return fmt.Errorf("%q is not a number of connections: write 1 or more", s)
 			}
 			e.PushWorkers = n
 			return nil
 		}},
-		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes goes to one proxy of each scope first, and to the others when it took it, or after a second; what it rejects the others never get", boolean(func(e *environment) *bool { return &e.CanaryPush })},
-		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select proxies of their own namespace only", boolean(func(e *environment) *bool { return &e.Generate.ScopeGateways })},
-		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router get only the clusters that their routes lead to", boolean(func(e *environment) *bool { return &e.Generate.FilterGatewayClusters })},
-		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s is none", duration(func(e *environment) *time.Duration { return &e.Generate.RequestTimeout })},
-		{"OUTRIGGER_VHDS", "true", "virtual hosts as resources of their own for Envoys that speak delta; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.VHDS })},
-		{"GRPC_KEEPALIVE_INTERVAL", "30s", "how long a connection is silent before it is probed; --keepaliveInterval wins", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},
-		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "how long a probe may take before the connection counts as dead; --keepaliveTimeout wins", duration(func(e *environment) *time.Duration { return &e.Keepalive.Timeout })},
-		{"GOGC", "", "garbage collection of Go; empty means 60", text(func(e *environment) *string { return &e.gogc })},
+		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes is sent to one proxy of each group first, and to the others once it has accepted it, or after a second; what it rejects is not sent to the others", boolean(func(e *environment) *bool { return &e.CanaryPush })},
+		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select only proxies in their own namespace", boolean(func(e *environment) *bool { return &e.Generate.ScopeGateways })},
+		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router receive only the clusters that their routes refer to", boolean(func(e *environment) *bool { return &e.Generate.FilterGatewayClusters })},
+		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s means no timeout", duration(func(e *environment) *time.Duration { return &e.Generate.RequestTimeout })},
+		{"OUTRIGGER_VHDS", "true", "sends virtual hosts as separate resources to Envoys with delta xDS; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.VHDS })},
+		{"GRPC_KEEPALIVE_INTERVAL", "30s", "idle time after which a connection is probed; --keepaliveInterval overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},
+		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "time to wait for the answer to a probe before closing the connection; --keepaliveTimeout overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Timeout })},
+		{"GOGC", "", "target percentage of Go's garbage collector; empty means 60", text(func(e *environment) *string { return &e.gogc })},
 	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables(), denyVariables())
 }
 
 // read reads every variable of the table.
 func (e *environment) read() error { return e.readFrom(os.Getenv) }
 
-// readFrom reads the variables with a function. A value that cannot be read is an
-// error: a control plane that runs with other settings than those that were
-// written down is worse than one that does not start.
+// readFrom reads the variables with a function. An invalid value is an error: a
+// control plane with unintended settings is worse than one that does not start.
 func (e *environment) readFrom(getenv func(string) string) error {
 	for _, v := range variables() {
 		s := getenv(v.name)

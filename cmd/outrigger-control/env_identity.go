@@ -17,15 +17,15 @@ import (
 // authorityVariables are the rows of the table about certificates.
 func authorityVariables() []variable {
 	return []variable{
-		{"ENABLE_CA_SERVER", "true", "false signs no certificates of workloads", boolean(func(e *environment) *bool { return &e.CA.Enabled })},
-		{"ROOT_CA_DIR", "./etc/cacerts", "directory of a plugged-in certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem and ca-crl.pem, or tls.crt, tls.key and ca.crt; read again when they change. Without them a self-signed root is made", text(func(e *environment) *string { return &e.CA.PluginDir })},
-		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "life of a workload certificate when the request names none", duration(func(e *environment) *time.Duration { return &e.CA.DefaultTTL })},
-		{"MAX_WORKLOAD_CERT_TTL", "2160h", "longest life of a workload certificate that may be asked for", duration(func(e *environment) *time.Duration { return &e.CA.MaxTTL })},
-		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "life of a self-signed root that is made", duration(func(e *environment) *time.Duration { return &e.CA.Root.TTL })},
+		{"ENABLE_CA_SERVER", "true", "false turns off signing of workload certificates", boolean(func(e *environment) *bool { return &e.CA.Enabled })},
+		{"ROOT_CA_DIR", "./etc/cacerts", "directory of a plugged-in certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem and ca-crl.pem, or tls.crt, tls.key and ca.crt; reloaded when they change. Without them a self-signed root is created", text(func(e *environment) *string { return &e.CA.PluginDir })},
+		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "lifetime of a workload certificate if the request names none", duration(func(e *environment) *time.Duration { return &e.CA.DefaultTTL })},
+		{"MAX_WORKLOAD_CERT_TTL", "2160h", "longest lifetime of a workload certificate that may be requested", duration(func(e *environment) *time.Duration { return &e.CA.MaxTTL })},
+		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "lifetime of a new self-signed root", duration(func(e *environment) *time.Duration { return &e.CA.Root.TTL })},
 		{"CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", "1h", "how often to check whether a self-signed root must be renewed; 0 means never", func(e *environment, s string) error {
 			d, err := time.ParseDuration(s)
 			if err != nil {
-				return fmt.Errorf("%q is no duration: write for example 1h", s)
+				return fmt.Errorf("%q is not a duration: write for example 1h", s)
 			}
 			if d <= 0 {
 				d = -1
@@ -33,84 +33,84 @@ func authorityVariables() []variable {
 			e.CA.Root.Check = d
 			return nil
 		}},
-		{"CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE", "20", "a self-signed root is renewed when so many percent of its life are left", func(e *environment, s string) error {
+		{"CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE", "20", "a self-signed root is renewed when this percentage of its lifetime is left", func(e *environment, s string) error {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 1 || n > 99 {
-				return fmt.Errorf("%q is no share of a life: write 1 to 99", s)
+				return fmt.Errorf("%q is not a percentage: write 1 to 99", s)
 			}
 			e.CA.Root.Grace = n
 			return nil
 		}},
-		{"OUTRIGGER_CA_KEY_TYPE", "P256", "key of a self-signed root that is made: P256, P384, RSA2048, RSA3072 or RSA4096", func(e *environment, s string) error {
+		{"OUTRIGGER_CA_KEY_TYPE", "P256", "key type of a new self-signed root: P256, P384, RSA2048, RSA3072 or RSA4096", func(e *environment, s string) error {
 			e.CA.Root.KeyType = certs.KeyType(s)
 			return e.CA.Root.KeyType.Validate()
 		}},
-		{"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "", "2048, 3072 or 4096 make an RSA root of that size; it goes before OUTRIGGER_CA_KEY_TYPE", func(e *environment, s string) error {
+		{"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "", "2048, 3072 or 4096 create an RSA root of that size; overrides OUTRIGGER_CA_KEY_TYPE", func(e *environment, s string) error {
 			if s == "" {
 				return nil
 			}
 			if e.CA.Root.KeyType = certs.KeyType("RSA" + s); e.CA.Root.KeyType.Validate() != nil {
-				return fmt.Errorf("%q is no size of an RSA key: write 2048, 3072 or 4096", s)
+				return fmt.Errorf("%q is not the size of an RSA key: write 2048, 3072 or 4096", s)
 			}
 			return nil
 		}},
-		{"OUTRIGGER_CA_PROPAGATION", "0s", "from when a new root is given out until it signs; 0 means until each workload has renewed its certificate", duration(func(e *environment) *time.Duration { return &e.CA.Propagation })},
-		{"CA_TRUSTED_NODE_ACCOUNTS", "", "namespace/serviceaccount of node proxies, with commas between, which may ask for certificates of the workloads on their node; only Kubernetes knows which those are", func(e *environment, s string) error {
+		{"OUTRIGGER_CA_PROPAGATION", "0s", "time from the distribution of a new root until it signs; 0 means until each workload has renewed its certificate", duration(func(e *environment) *time.Duration { return &e.CA.Propagation })},
+		{"CA_TRUSTED_NODE_ACCOUNTS", "", "namespace/serviceaccount of node proxies, comma-separated, which may request certificates for the workloads on their node; requires Kubernetes", func(e *environment, s string) error {
 			var err error
 			e.CA.NodeAccounts, err = parseNodeAccounts(s)
 			return err
 		}},
-		{"OUTRIGGER_CA_CALLER_RATE", "10", "certificate requests a second of one workload, ten times as many at once; 0 means no limit", perSecond(func(e *environment) *float64 { return &e.CA.CallerRate })},
-		{"OUTRIGGER_CA_IDENTITY_RATE", "100", "certificate requests a second for one identity, ten times as many at once; 0 means no limit", perSecond(func(e *environment) *float64 { return &e.CA.IdentityRate })},
+		{"OUTRIGGER_CA_CALLER_RATE", "10", "limit of certificate requests per second of one workload, with bursts of ten times as many; 0 means no limit", perSecond(func(e *environment) *float64 { return &e.CA.CallerRate })},
+		{"OUTRIGGER_CA_IDENTITY_RATE", "100", "limit of certificate requests per second for one identity, with bursts of ten times as many; 0 means no limit", perSecond(func(e *environment) *float64 { return &e.CA.IdentityRate })},
 	}
 }
 
 // signerVariables are the rows of the table about other signers.
 func signerVariables() []variable {
 	return []variable{
-		{"EXTERNAL_CA", "", server.RegistrationAuthority + " has certificates of workloads signed through the CertificateSigningRequest API of Kubernetes; the requests are approved here. The roots of its signers belong into " + server.SignerRootFile + ", or into caCertificates of the mesh config", func(e *environment, s string) error {
+		{"EXTERNAL_CA", "", server.RegistrationAuthority + " signs workload certificates through the CertificateSigningRequest API of Kubernetes; the control plane approves the requests. The roots of the signers belong into " + server.SignerRootFile + ", or into caCertificates of the mesh config", func(e *environment, s string) error {
 			if s != "" && s != server.RegistrationAuthority {
-				return fmt.Errorf("%q is not served: write %s, or nothing to sign here", s, server.RegistrationAuthority)
+				return fmt.Errorf("%q is not supported: write %s, or leave it empty to sign with the own authority", s, server.RegistrationAuthority)
 			}
 			e.CA.Signer.External = s
 			return nil
 		}},
-		{"K8S_SIGNER", "", "full name of the signer of all requests that name none; empty means that those are signed here", text(func(e *environment) *string { return &e.CA.Signer.Name })},
-		{"CERT_SIGNER_DOMAIN", "", "domain of the signers that requests may name (CERT_SIGNER of an agent); empty means that they may name none but K8S_SIGNER", text(func(e *environment) *string { return &e.CA.Signer.Domain })},
+		{"K8S_SIGNER", "", "full name of the signer of requests that name none; empty signs them with the own authority", text(func(e *environment) *string { return &e.CA.Signer.Name })},
+		{"CERT_SIGNER_DOMAIN", "", "domain of the signers that requests may name (CERT_SIGNER of an agent); empty allows only K8S_SIGNER", text(func(e *environment) *string { return &e.CA.Signer.Domain })},
 	}
 }
 
-// callerVariables are the rows of the table about who may call.
+// callerVariables are the rows of the table about the authentication of callers.
 func callerVariables() []variable {
 	return []variable{
-		{"JWT_RULE", "", "who may call with a token: Istio's JWTRule as JSON (issuer, audiences, jwks or jwksUri with file:// or https://; without keys, the issuer is asked where they are)", text(func(e *environment) *string { return &e.Callers.JWTRule })},
-		{"TOKEN_ISSUER", "", "issuer of tokens that may call, beside JWT_RULE, whose keys are found by OpenID Connect Discovery; AUDIENCE is needed too", text(func(e *environment) *string { return &e.Callers.Issuer })},
-		{"AUDIENCE", "", "what tokens of TOKEN_ISSUER must be for", text(func(e *environment) *string { return &e.Callers.Audience })},
-		{"OUTRIGGER_JWT_HOSTS", "", "hosts, as host or host:port with commas between, that may be asked for keys of tokens beside that of the issuer and of jwksUri; naming localhost or an address of this machine also allows addresses of this machine", func(e *environment, s string) error {
+		{"JWT_RULE", "", "accepted tokens: Istio's JWTRule as JSON (issuer, audiences, jwks or jwksUri with file:// or https://; without keys, they are found by OpenID Connect Discovery)", text(func(e *environment) *string { return &e.Callers.JWTRule })},
+		{"TOKEN_ISSUER", "", "another issuer of accepted tokens, whose keys are found by OpenID Connect Discovery; requires AUDIENCE", text(func(e *environment) *string { return &e.Callers.Issuer })},
+		{"AUDIENCE", "", "required audience of tokens of TOKEN_ISSUER", text(func(e *environment) *string { return &e.Callers.Audience })},
+		{"OUTRIGGER_JWT_HOSTS", "", "additional hosts, as host or host:port, comma-separated, from which token keys may be fetched, besides those of the issuer and of jwksUri; localhost or an address of this machine also allows the addresses of this machine", func(e *environment, s string) error {
 			e.Callers.Hosts = names(s)
 			return nil
 		}},
-		{"TOKEN_AUDIENCES", "istio-ca", "with Kubernetes: what a token of a service account must be for, one of these with commas between", func(e *environment, s string) error {
+		{"TOKEN_AUDIENCES", "istio-ca", "with Kubernetes: accepted audiences of service account tokens, comma-separated", func(e *environment, s string) error {
 			if e.Callers.KubernetesAudiences = names(s); len(e.Callers.KubernetesAudiences) == 0 {
 				return fmt.Errorf("%q names no audience: write for example istio-ca", s)
 			}
 			return nil
 		}},
-		{"REQUIRE_3P_TOKEN", "false", "with Kubernetes: true refuses tokens without any audience, which old versions of Kubernetes put into each pod", boolean(func(e *environment) *bool { return &e.Callers.RequireAudience })},
+		{"REQUIRE_3P_TOKEN", "false", "with Kubernetes: true rejects tokens without an audience, which old versions of Kubernetes put into each pod", boolean(func(e *environment) *bool { return &e.Callers.RequireAudience })},
 	}
 }
 
-// denyVariables are the rows of the table about who is denied.
+// denyVariables are the rows of the table about the deny list.
 func denyVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_DENY_LIST", "", "file with identities and serial numbers of certificates that the mesh refuses, one in a line: spiffe://cluster.local/ns/shop/sa/web, spiffe://cluster.local/ns/shop/sa/* for a whole namespace, or serial 3F2A9C; text after # is a comment. It is read again when it changes; one with an error leaves the last good list in force", text(func(e *environment) *string { return &e.DenyList })},
+		{"OUTRIGGER_DENY_LIST", "", "file with identities and certificate serial numbers that the mesh rejects, one per line: spiffe://cluster.local/ns/shop/sa/web, spiffe://cluster.local/ns/shop/sa/* for a whole namespace, or serial 3F2A9C; text after # is a comment. It is reloaded when it changes; if the new version has an error, the last valid list stays in force", text(func(e *environment) *string { return &e.DenyList })},
 	}
 }
 
 func credentialVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_CREDENTIALS", "", "where the Secrets with the certificates of gateways are: fs:///directory, with ?links=/other if links may lead to /other, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.Credentials.Source })},
-		{"OUTRIGGER_CREDENTIAL_READERS", "", "with fs://: service accounts whose gateways get the Secrets of their namespace, as namespace/account, with commas between; * stands for all accounts of a namespace. In a cluster the right to list Secrets decides", func(e *environment, s string) (err error) {
+		{"OUTRIGGER_CREDENTIALS", "", "source of the Secrets with gateway certificates: fs:///directory, with ?links=/other if symbolic links may lead to /other, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.Credentials.Source })},
+		{"OUTRIGGER_CREDENTIAL_READERS", "", "with fs://: service accounts whose gateways may read the Secrets of their namespace, as namespace/account, comma-separated; * means all accounts of a namespace. In a cluster the permission to list Secrets decides", func(e *environment, s string) (err error) {
 			e.Credentials.Readers, err = accounts(s)
 			return err
 		}},
@@ -121,7 +121,7 @@ func perSecond(field func(*environment) *float64) func(*environment, string) err
 	return func(e *environment, s string) error {
 		n, err := strconv.ParseFloat(s, 64)
 		if err != nil || !(n >= 0 && n <= 1e6) {
-			return fmt.Errorf("%q is no number of requests a second: write for example 10", s)
+			return fmt.Errorf("%q is not a number of requests per second: write for example 10", s)
 		}
 		if n == 0 {
 			n = -1
@@ -139,14 +139,14 @@ func parseNodeAccounts(list string) (map[string]bool, error) {
 		}
 		namespace, name, found := strings.Cut(account, "/")
 		if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("%q is no account: write namespace/serviceaccount", account)
+			return nil, fmt.Errorf("%q is not an account: write namespace/serviceaccount", account)
 		}
 		accounts[account] = true
 	}
 	return accounts, nil
 }
 
-// names splits a list with commas.
+// names splits a comma-separated list.
 func names(list string) (out []string) {
 	for _, name := range strings.Split(list, ",") {
 		if name = strings.TrimSpace(name); name != "" {
@@ -156,7 +156,7 @@ func names(list string) (out []string) {
 	return out
 }
 
-// accounts reads a list of service accounts.
+// accounts parses a list of service accounts.
 func accounts(list string) ([]string, error) {
 	var all []string
 	for account := range strings.SplitSeq(list, ",") {
@@ -165,7 +165,7 @@ func accounts(list string) ([]string, error) {
 		}
 		namespace, name, ok := strings.Cut(account, "/")
 		if !ok || namespace == "" || namespace == "*" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("%q is no account: write namespace/account or namespace/*", account)
+			return nil, fmt.Errorf("%q is not an account: write namespace/account or namespace/*", account)
 		}
 		all = append(all, account)
 	}
@@ -174,7 +174,7 @@ func accounts(list string) ([]string, error) {
 
 func certProvider(e *environment, s string) error {
 	if s != server.CertProviderIstiod && s != server.CertProviderCustom {
-		return fmt.Errorf("%q is not served: write %s (the authority makes the control plane's own certificate) or %s (it is in files)", s, server.CertProviderIstiod, server.CertProviderCustom)
+		return fmt.Errorf("%q is not supported: write %s (the certificate authority issues the control plane's own certificate) or %s (it is in files)", s, server.CertProviderIstiod, server.CertProviderCustom)
 	}
 	e.TLS.Provider = s
 	return nil

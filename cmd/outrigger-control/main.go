@@ -42,7 +42,7 @@ func newRootCommand() *cobra.Command {
 		Use:   "outrigger-control",
 		Short: "The control plane of a service mesh with stock Envoy",
 		Long: "outrigger-control reads the configuration of the mesh, serves it to the proxies and signs their\n" +
-			"certificates. It takes the place of Istio's pilot-discovery: flags, environment, ports and wire are the same.",
+			"certificates. It replaces Istio's pilot-discovery: flags, environment, ports and protocols are the same.",
 		Example: "  outrigger-control discovery --configDir ./config --registries \"\"\n" +
 			"  outrigger-control version",
 		SilenceErrors: true,
@@ -88,7 +88,7 @@ func newDiscoveryCommand() *cobra.Command {
 				return err
 			}
 			for _, name := range f.ineffects {
-				log.Warn("a flag of pilot-discovery is accepted and has no effect", "component", "control", "name", name)
+				log.Warn("flag of pilot-discovery has no effect", "component", "control", "name", name)
 			}
 			srv, err := server.New(cmd.Context(), env.Config, log)
 			if err != nil {
@@ -101,8 +101,8 @@ func newDiscoveryCommand() *cobra.Command {
 	return cmd
 }
 
-// tuneRuntime trades a little CPU for memory: what the control plane holds
-// lives long, and what a push allocates dies at once. GOGC wins.
+// tuneRuntime saves memory for a little CPU: the heap of the control plane is mostly
+// long-lived, and the garbage of a push is short-lived. GOGC overrides it.
 func tuneRuntime(gogc string) {
 	if gogc == "" {
 		debug.SetGCPercent(60)

@@ -5,23 +5,23 @@ package main
 
 import "os"
 
-// environment is what the tool reads from its environment, once.
+// environment are the environment variables that the tool uses.
 type environment struct {
 	// envoy is ENVOY: the Envoy to run.
 	envoy string
 	// store is OUTRIGGER_STORE: the config store of the commands that use one.
 	store string
-	// control is OUTRIGGER_CONTROL: the control planes that are asked.
+	// control is OUTRIGGER_CONTROL: the control planes to ask.
 	control string
-	// kubeconfig is KUBECONFIG, home is HOME, inPod tells whether
-	// KUBERNETES_SERVICE_HOST is set: where the cluster of the user is.
+	// kubeconfig is KUBECONFIG, home is HOME, inPod is true if
+	// KUBERNETES_SERVICE_HOST is set: they locate the user's cluster.
 	kubeconfig, home string
 	inPod            bool
-	// noColor is true when NO_COLOR is set to anything.
+	// noColor is true if NO_COLOR is not empty.
 	noColor bool
-	// dumb is true when TERM is "dumb": a terminal that only takes lines.
+	// dumb is true if TERM is "dumb": a terminal without control sequences.
 	dumb bool
-	// all is handed on to the applications of a mesh.
+	// all is the whole environment, for the applications of a mesh.
 	all []string
 }
 

@@ -15,13 +15,14 @@ const upLong = `Run a mesh on this machine: one control plane, and for each work
 file its application, an agent and an Envoy on a loopback address of its own.
 No root, no container, no network is needed.
 
-The mesh file is checked first, and every problem is listed: an unknown field, a
-missing command, a port in use. Then everything starts, a table shows what runs,
-and the output of the workloads follows. What ends is started again. Ctrl-C ends
-everything and removes what was made; a second Ctrl-C does so at once.
+The mesh file is checked first, and all problems are listed, such as an unknown
+field, a missing command or a port in use. Then everything starts, a table shows the
+processes, and the output of the workloads follows. Processes that exit are
+restarted. Ctrl-C stops everything and removes temporary files; a second Ctrl-C does
+so at once.
 
-Envoy 1.36 or newer is taken from --envoy, from ENVOY, from beside this program
-(make envoy puts it there) or from PATH, in this order.`
+Envoy 1.36 or newer is taken from --envoy, ENVOY, the directory of this program
+(where make envoy puts it) or PATH, in this order.`
 
 const upExample = `  outrigger up -f examples/shop/mesh.yaml
   outrigger up -f mesh.yaml --verbose

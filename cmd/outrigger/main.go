@@ -31,11 +31,11 @@ func run(args []string, env environment) int {
 	kill := make(chan struct{})
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
 		signal.Notify(signals, syscall.SIGHUP) // the terminal was closed
 	}
-	// Writing to a pipe that nobody reads fails then, instead of ending the
-	// process on the spot. The signal itself is not looked at.
+	// With a handler, writes to a closed pipe fail instead of ending the process.
+	// The signal itself is ignored.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() {
 		<-signals
@@ -50,7 +50,7 @@ func run(args []string, env environment) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &exit) && exit.Err == nil: // everything was said
+	case errors.As(err, &exit) && exit.Err == nil: // the command has printed it
 	default:
 		fmt.Fprintln(os.Stderr, "outrigger:", err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// TestMain lets the test binary be the program itself, so that signals and exit
-// codes are the real ones.
+// TestMain makes the test binary run the program itself, so that tests see real
+// signals and exit codes.
 func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "outrigger" {
 		os.Exit(run(os.Args[1:], readEnvironment()))
@@ -43,7 +43,7 @@ func program(t *testing.T, stdout *os.File, args ...string) (*exec.Cmd, *bytes.B
 	return cmd, &stderr
 }
 
-// A signal while Envoy is asked for its version is no problem of Envoy.
+// A signal during the check of Envoy's version is not reported as an error of Envoy.
 func TestSignalBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
@@ -72,8 +72,8 @@ func TestSignalBeforeTheStart(t *testing.T) {
 	}
 }
 
-// Output that nobody reads any more ends the mesh as a signal does, not the
-// process on the spot.
+// A closed output pipe stops the mesh like a signal, instead of ending the process at
+// once.
 func TestOutputThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
