@@ -17,34 +17,34 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
-// Config is what a command line and an environment ask of the agent.
+// Config are the settings of a command line and an environment.
 type Config struct {
 	Role    string // node.Sidecar, node.Router or node.Waypoint
 	Flags   Flags
 	Environ environ.Values
 	// JSONLog makes Envoy's log JSON.
 	JSONLog bool
-	// Version is that of the program, for the log and the debug pages.
+	// Version is the version of the program, for the log and the debug pages.
 	Version string
 	Logger  *slog.Logger
-	// Now is closed to end without draining.
+	// Now is closed to stop without draining.
 	Now <-chan struct{}
 }
 
-// Flags are the flags of the proxy command that the agent runs by.
+// Flags are the flags of the proxy command that configure the agent.
 type Flags struct {
-	Domain            string // DNS domain; empty: that of the namespace
+	Domain            string // DNS domain; "" means that of the namespace
 	MeshConfig        string // file, which may be missing
-	ProxyLogLevel     string // of Envoy, and component:level
-	ComponentLogLevel string // of Envoy's components
+	ProxyLogLevel     string // level of Envoy, and component:level
+	ComponentLogLevel string // levels of Envoy's components
 	OutlierLogPath    string
 	TemplateFile      string // template of the bootstrap
 	ServiceCluster    string
-	Concurrency       int // worker threads of Envoy; 0: as ProxyConfig says
+	Concurrency       int // worker threads of Envoy; 0 means those of ProxyConfig
 	Profiling         bool
-	Restart           envoy.Restart // how often a crashed Envoy is started again
+	Restart           envoy.Restart // how often to restart a crashed Envoy
 	MaxDrain          time.Duration // longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS
-	HotRestart        bool          // a new Envoy takes over from the one that runs
+	HotRestart        bool          // enables hot restarts
 }
 
 // Agent is the node agent.
@@ -53,14 +53,14 @@ type Agent struct {
 	log      *slog.Logger
 }
 
-// New resolves the configuration. It starts nothing and binds nothing, but asks
-// for the machine's cloud and the address of statsd, until ctx is done.
+// New resolves the configuration. It starts and binds nothing, but detects the
+// machine's cloud and looks up the address of statsd, until ctx is done.
 func New(ctx context.Context, c Config) (*Agent, error) {
 	cfg, warnings, err := resolve(ctx, sources{
 		Config: c, read: os.ReadFile, addresses: hostAddresses, lookup: net.DefaultResolver.LookupHost, platform: detector(ctx, c.Environ.Cloud, c.Logger),
 	})
 	for _, warning := range warnings {
-		c.Logger.Warn("the configuration holds something that is not used", "reason", warning)
+		c.Logger.Warn("unused setting in the configuration", "reason", warning)
 	}
 	if err != nil {
 		return nil, err
@@ -71,11 +71,11 @@ func New(ctx context.Context, c Config) (*Agent, error) {
 	return &Agent{settings: cfg, log: c.Logger}, nil
 }
 
-// detector finds the cloud. What its metadata service does not answer in time is
-// left out.
+// detector returns a function that detects the cloud. Metadata that its service does
+// not return in time is left out.
 func detector(ctx context.Context, cloud environ.Cloud, log *slog.Logger) func(bool) platform.Result {
 	return func(ipv6 bool) platform.Result {
-		// The error is that of ctx: the start ends anyway.
+		// The error is that of ctx, which ends the start anyway.
 		result, _ := platform.Detect(ctx, platform.Config{
 			Platform: cloud.Platform, IPv6: ipv6, Logger: log.With("component", "platform"),
 			Env: platform.Env{
@@ -87,11 +87,11 @@ func detector(ctx context.Context, cloud environ.Cloud, log *slog.Logger) func(b
 	}
 }
 
-// Run binds what the agent listens on, builds its parts and runs them until ctx
-// is done or a part ends. Envoy drains before Run returns.
+// Run binds the sockets of the agent, builds its components and runs them until ctx
+// is done or a component stops. Envoy drains before Run returns.
 func (a *Agent) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return nil // the end came before the start
+		return nil // stopped before the start
 	}
 	cfg := a.settings
 	ctx, quit := context.WithCancel(ctx)
@@ -117,12 +117,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	return parts.run(ctx, a.log)
 }
 
-// TuneRuntime has the process trade a little CPU for memory: the agent allocates
-// little, and there is one beside every application. Run limits its memory. A program that honors GOGC,
-// GOMAXPROCS and GOMEMLIMIT does not call it when one of them is set.
+// TuneRuntime makes the process save memory for a little CPU: the agent allocates
+// little, and every application has one. Run limits its memory. A program that honors
+// GOGC, GOMAXPROCS and GOMEMLIMIT does not call it if one of them is set.
 func TuneRuntime() {
 	debug.SetGCPercent(50)
-	// One relay and few probes keep one processor busy at most; more of them
-	// cost memory and wake-ups.
+	// One relay and few probes use at most one processor; more processors cost
+	// memory and wake-ups.
 	runtime.GOMAXPROCS(1)
 }

@@ -18,13 +18,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
-// istioTemplate is where Istio's images have the template of their own
-// bootstrap. Naming it asks for nothing special; its content is made for
-// Istio's own Envoy.
+// istioTemplate is the path of the bootstrap template in Istio's images. A setting
+// that names it selects the built-in bootstrap: the template is for Istio's own Envoy.
 const istioTemplate = "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json"
 
-// setBootstrap sets Envoy's bootstrap in the configuration: one of the user's
-// own, as it is, one that a template of the user makes, or the usual one.
+// setBootstrap sets Envoy's bootstrap in the settings: a file of the user, the output
+// of a user's template, or the built-in bootstrap.
 func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []string, err error) {
 	pc := cfg.proxyConfig
 	path, from, warnings := chooseTemplate(src, pc)
@@ -71,14 +70,14 @@ func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []strin
 	return append(warnings, doubts...), nil
 }
 
-// chooseTemplate returns the user's template of the bootstrap and what names
-// it, or none.
+// chooseTemplate returns the path of the user's bootstrap template and the setting
+// that names it, or "".
 func chooseTemplate(src sources, pc *meshv1alpha1.ProxyConfig) (path, from string, warnings []string) {
 	note := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	own := func(path, from string) bool {
-		clean := filepath.Clean("/" + path) // Istio's agent runs in / and names it relatively
+		clean := filepath.Clean("/" + path) // Istio's agent runs in / and uses a relative path
 		if path != "" && clean == istioTemplate {
-			note("%s is %q, the template of Istio's own bootstrap: ours takes its place, which stock Envoy accepts; give a changed one another name", from, path)
+			note("%s is %q, the template of Istio's bootstrap: it is replaced by the built-in bootstrap, which stock Envoy accepts; to use a modified template, give it another name", from, path)
 		}
 		return path != "" && clean != istioTemplate
 	}
@@ -103,8 +102,8 @@ func chooseTemplate(src sources, pc *meshv1alpha1.ProxyConfig) (path, from strin
 	return "", "", warnings
 }
 
-// rootsFile is the file of the system's root certificates, empty when it is
-// in none of the usual places, or when no server is reached over TLS.
+// rootsFile returns the file of the system's root certificates, or "" if no server
+// uses TLS or the file is not in any of the usual directories.
 func rootsFile(read func(string) ([]byte, error), pc *meshv1alpha1.ProxyConfig) string {
 	if pc.GetTracing().GetTlsSettings() == nil && pc.GetEnvoyMetricsService().GetTlsSettings() == nil && pc.GetEnvoyAccessLogService().GetTlsSettings() == nil {
 		return ""
@@ -126,8 +125,8 @@ func rootsFile(read func(string) ([]byte, error), pc *meshv1alpha1.ProxyConfig) 
 // lookupTimeout is how long the start waits for the address of statsd.
 const lookupTimeout = 5 * time.Second
 
-// resolveStatsd puts the IP address in place of the name: Envoy looks up none
-// for statsd. Without it the sink is left out, which harms no traffic.
+// resolveStatsd replaces the host name of statsd by its IP address, because Envoy does
+// not resolve it. If the lookup fails, the sink is left out, which affects no traffic.
 func resolveStatsd(ctx context.Context, src sources, pc *meshv1alpha1.ProxyConfig, warn func(string, ...any)) error {
 	const field = "statsdUdpAddress"
 	address := pc.GetStatsdUdpAddress()
@@ -163,13 +162,13 @@ func resolveStatsd(ctx context.Context, src sources, pc *meshv1alpha1.ProxyConfi
 	return nil
 }
 
-// writeBootstrap writes the rendered bootstrap; the function it returns
-// removes it. A file of the user's own stays as it is.
+// writeBootstrap writes the rendered bootstrap, and returns a function that removes
+// it. It does not touch a user's file.
 func writeBootstrap(cfg *settings) (remove func(), err error) {
 	if cfg.bootstrap == nil || cfg.env.Envoy.Disabled {
 		return func() {}, nil
 	}
-	remove = func() { _ = os.Remove(cfg.bootstrapFile) } // what is left is overwritten at the next start
+	remove = func() { _ = os.Remove(cfg.bootstrapFile) } // a remaining file is overwritten at the next start
 	if err := durable.ReplaceFast(cfg.bootstrapFile, cfg.bootstrap, 0o600); err != nil {
 		return nil, fmt.Errorf("ProxyConfig configPath is %q: %w", cfg.proxyConfig.GetConfigPath(), err)
 	}

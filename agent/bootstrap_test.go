@@ -90,7 +90,7 @@ func TestTemplate(t *testing.T) {
 		"custom over flag":    {environ: custom, flag: "a", file: "own"},
 		"YAML template":       {flag: "c.yaml.tmpl", file: "etc/istio/proxy/envoy-rev.yaml", want: "c: 1"},
 		"environment, custom": {environ: "ISTIO_BOOTSTRAP=a\n" + custom, file: "own", warning: `environment variable ISTIO_BOOTSTRAP is "a": it is not used, ProxyConfig customConfigFile "own"`},
-		"Istio's own":         {environ: "ISTIO_BOOTSTRAP=" + istioTemplate, file: ours, want: "xds-grpc", warning: "the template of Istio's own bootstrap: ours takes its place"},
+		"Istio's own":         {environ: "ISTIO_BOOTSTRAP=" + istioTemplate, file: ours, want: "xds-grpc", warning: "the template of Istio's bootstrap: it is replaced by the built-in bootstrap"},
 		"Istio's own, custom": {environ: "ISTIO_BOOTSTRAP=" + istioTemplate + "\n" + custom, file: "own", warning: "it is not used"},
 		"Istio's own, flag":   {environ: field, flag: "." + istioTemplate, file: ours, want: "xds-grpc", warning: "--templateFile is"},
 		"no such file":        {flag: "none", err: `--templateFile is "none", it must be a template of Envoy's bootstrap: open none`},

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
-// builder makes the parts of the agent one after the other; nothing runs yet.
+// builder creates the components of the agent one after the other, and starts nothing.
 type builder struct {
 	cfg      *settings
 	socks    *sockets
@@ -24,11 +24,11 @@ type builder struct {
 	parts    *parts
 }
 
-// build makes the parts. ctx is done when the agent drains.
+// build creates the components. ctx is done when the agent drains.
 func (b *builder) build(ctx context.Context) (*parts, error) {
 	b.registry = prometheus.NewRegistry()
-	// With a prefix, as Istio's agent has it: the application's own metrics of
-	// Go and of its process stand beside these.
+	// The prefix is that of Istio's agent. It distinguishes these metrics from the
+	// application's metrics of Go and of its process.
 	prometheus.WrapRegistererWithPrefix("istio_agent_", b.registry).MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.cfg.flags.HotRestart, limited: !b.cfg.env.GoTuned}
@@ -45,9 +45,10 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 	return b.parts, err
 }
 
-func (b *builder) scope(name string) *slog.Logger { return b.log.With("component", name) }
+// logger returns the logger of a component.
+func (b *builder) logger(name string) *slog.Logger { return b.log.With("component", name) }
 
-// envoy makes the process of Envoy, unless applications do without.
+// envoy creates the process of Envoy, unless it is disabled.
 func (b *builder) envoy() (err error) {
 	cfg := b.cfg
 	if cfg.env.Envoy.Disabled {
@@ -57,7 +58,7 @@ func (b *builder) envoy() (err error) {
 	b.parts.envoy, err = envoy.New(envoy.Config{
 		Binary: b.parts.binary, Args: cfg.envoyArgs, Admin: admin, Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
 		HotRestart: hotRestart(cfg, b.parts.relay.Connected),
-		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.scope("envoy"), Registerer: b.registry,
+		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.logger("envoy"), Registerer: b.registry,
 	})
 	return err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
-// debugHandlers are the paths of the status port by which users on this
-// machine look into the agent.
+// debugHandlers returns the debug handlers of the status port, by path. Only peers on
+// this machine may use them.
 func (b *builder) debugHandlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/debug/config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -28,7 +28,7 @@ func (b *builder) debugHandlers() map[string]http.Handler {
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			_, _ = w.Write(doc) // a peer that has gone needs no answer
+			_, _ = w.Write(doc) // a disconnected peer needs no answer
 		}),
 		"/debug/xds":  relayHandler(b.parts.relay),
 		"/debug/ndsz": namesHandler(b.parts.dns),
@@ -46,26 +46,26 @@ func (s *sockets) bindDebug(cfg *settings) (err error) {
 	return nil
 }
 
-// debugPort makes the server of the debug port.
+// debugPort creates the server of the debug port.
 func (b *builder) debugPort() (err error) {
 	if b.socks.debug == nil {
 		return nil
 	}
-	b.parts.debug, err = xdsproxy.NewDebug(xdsproxy.DebugConfig{Listener: b.socks.debug, Proxy: b.parts.relay, Logger: b.scope("xdsproxy")})
+	b.parts.debug, err = xdsproxy.NewDebug(xdsproxy.DebugConfig{Listener: b.socks.debug, Proxy: b.parts.relay, Logger: b.logger("xdsproxy")})
 	return err
 }
 
-// relayHandler shows how the streams to the control plane are.
+// relayHandler serves the state of the streams to the control plane.
 func relayHandler(relay *xdsproxy.Proxy) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_ = json.NewEncoder(w).Encode(relay.Status()) // a peer that has gone needs no answer
+		_ = json.NewEncoder(w).Encode(relay.Status()) // a disconnected peer needs no answer
 	})
 }
 
-// DebugHost is where the debug port is, for users on this machine only: with
-// the other ports where that is a loopback address.
+// DebugHost returns the address of the debug port, which is always a loopback address:
+// the address of the other local ports if that is one.
 func DebugHost(local string) string {
 	switch ip := net.ParseIP(local); {
 	case ip == nil || ip.IsLoopback():
@@ -77,8 +77,8 @@ func DebugHost(local string) string {
 	}
 }
 
-// effective is the configuration that the agent runs by, as JSON, without
-// anything that may be secret.
+// effective returns the settings of the agent as JSON, without values that may be
+// secret.
 func effective(cfg *settings) ([]byte, error) {
 	to := func(u upstream) map[string]any {
 		return map[string]any{"address": u.address, "serverName": u.serverName, "roots": u.roots, "tls": u.tlsConfig(nil) != nil}
@@ -107,9 +107,9 @@ func effective(cfg *settings) ([]byte, error) {
 	return append(doc, '\n'), nil
 }
 
-// shownMetadata is the metadata of the node. What has no type is anything that
-// somebody put into the environment: its keys only. The same goes for
-// annotations.
+// shownMetadata returns the metadata of the node for display. Of untyped metadata,
+// which may be any variable of the environment, and of annotations it contains only
+// the keys.
 func shownMetadata(cfg *settings) map[string]any {
 	typed := *cfg.metadata
 	typed.ProxyConfig, typed.Raw, typed.Annotations = nil, nil, nil
@@ -120,7 +120,7 @@ func shownMetadata(cfg *settings) map[string]any {
 	}
 }
 
-// shownArgs are the arguments of Envoy without the text that is laid over the
+// shownArgs returns the arguments of Envoy without the text that Envoy merges into the
 // bootstrap.
 func shownArgs(args []string) []string {
 	shown := slices.Clone(args)
@@ -132,7 +132,7 @@ func shownArgs(args []string) []string {
 	return shown
 }
 
-// redacted is the ProxyConfig as JSON without values that may be secret.
+// redacted returns the ProxyConfig as JSON, without values that may be secret.
 func redacted(cfg *settings) string {
 	var fields map[string]any
 	if err := json.Unmarshal(cfg.metadata.ProxyConfig, &fields); err != nil {
@@ -141,7 +141,7 @@ func redacted(cfg *settings) string {
 	if values, ok := fields["proxyMetadata"].(map[string]any); ok {
 		fields["proxyMetadata"] = slices.Sorted(maps.Keys(values))
 	}
-	delete(fields, "tracing") // may hold an access token
+	delete(fields, "tracing") // may contain an access token
 	delete(fields, "caCertificatesPem")
 	doc, err := json.Marshal(fields)
 	if err != nil {

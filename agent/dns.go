@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
 
-// bindDNS binds the DNS proxy, where the node's metadata asks for one.
+// bindDNS binds the DNS proxy, if the node's metadata enables it.
 func (s *sockets) bindDNS(cfg *settings) (err error) {
 	if !bool(cfg.metadata.DNSCapture) || cfg.node.Role != node.Sidecar {
 		return nil
@@ -34,31 +34,31 @@ func (s *sockets) bindDNS(cfg *settings) (err error) {
 	return nil
 }
 
-// dnsProxy makes the DNS proxy.
+// dnsProxy creates the DNS proxy.
 func (b *builder) dnsProxy() (err error) {
 	if len(b.socks.dns) == 0 {
 		return nil
 	}
 	b.parts.dns, err = dns.New(dns.Config{
 		Sockets: b.socks.dns, Domain: b.cfg.node.Domain, Namespace: b.cfg.env.Workload.Namespace, Upstream: b.socks.upstream,
-		Logger: b.scope("dns"), Registerer: b.registry,
+		Logger: b.logger("dns"), Registerer: b.registry,
 	})
 	return err
 }
 
-// namesMissing tells whether the DNS proxy waits for its first names.
+// namesMissing reports whether the DNS proxy has not received its first names yet.
 func (b *builder) namesMissing() bool { return b.parts.dns != nil && !b.parts.dns.Ready() }
 
-// namesHandler shows the name table.
+// namesHandler serves the name table.
 func namesHandler(table *dns.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if table == nil || table.Table() == nil {
 			w.WriteHeader(http.StatusNotFound)
-			_, _ = w.Write([]byte("{}\n")) // a peer that has gone needs no answer
+			_, _ = w.Write([]byte("{}\n")) // a disconnected peer needs no answer
 			return
 		}
-		_ = json.NewEncoder(w).Encode(table.Table()) // nor does it here
+		_ = json.NewEncoder(w).Encode(table.Table()) // a disconnected peer needs no answer
 	})
 }

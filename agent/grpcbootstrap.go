@@ -14,12 +14,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
-// writeGRPCBootstrap writes the bootstrap of applications that speak xDS
-// themselves. It stays when the agent ends: an application that starts
-// meanwhile waits for the socket, but would not start without the file.
+// writeGRPCBootstrap writes the bootstrap of proxyless gRPC applications. The file
+// remains when the agent stops: an application that starts meanwhile waits for the
+// socket, but would not start without the file.
 //
-// Where a path was asked for, an error ends the agent; at the default one
-// nobody may want the file.
+// An error is returned only if the path was configured. It is logged for the default
+// path, where the file may not be needed.
 func writeGRPCBootstrap(cfg *settings, log *slog.Logger) error {
 	path := cfg.env.GRPCBootstrap
 	if path == "" {
@@ -30,7 +30,7 @@ func writeGRPCBootstrap(cfg *settings, log *slog.Logger) error {
 	case err == nil:
 		return nil
 	case path == environ.DefaultGRPCBootstrap:
-		log.Warn("the bootstrap of applications with gRPC of their own is not written", "path", path, "err", err)
+		log.Warn("the bootstrap of proxyless gRPC applications is not written", "path", path, "err", err)
 		return nil
 	default:
 		return fmt.Errorf("environment variable %s: %w; set it to a file that can be written, or to nothing", environ.NameGRPCBootstrap, err)

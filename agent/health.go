@@ -7,7 +7,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/status/health"
 )
 
-// healthCheck makes the check of an application that no kubelet probes.
+// healthCheck creates the health check of an application that no kubelet probes.
 func (b *builder) healthCheck() (err error) {
 	probe := b.cfg.proxyConfig.GetReadinessProbe()
 	if probe == nil {
@@ -15,7 +15,7 @@ func (b *builder) healthCheck() (err error) {
 	}
 	c := health.Config{
 		Probe: probe, Address: b.cfg.node.IP, SourceIP: b.probeSource(), Report: b.parts.relay.ReportHealth,
-		Logger: b.scope("healthcheck"), Registerer: b.registry,
+		Logger: b.logger("healthcheck"), Registerer: b.registry,
 	}
 	if b.cfg.env.Probe.LegacyLocalhost {
 		c.Address = ""
@@ -27,8 +27,8 @@ func (b *builder) healthCheck() (err error) {
 	return err
 }
 
-// probeSource is where probes come from: an address that the rules which
-// capture traffic let pass. Empty: the kernel chooses.
+// probeSource returns the source address of probes, which the redirect rules do not
+// capture, or "" if the kernel chooses it.
 func (b *builder) probeSource() string {
 	switch {
 	case b.cfg.metadata.InterceptionMode == "NONE", b.cfg.env.BindAddress != "":

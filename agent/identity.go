@@ -17,28 +17,29 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
-// Where certificates of the workload lie that somebody else provides, relative
-// to the working directory.
+// The directories and files of certificates that are provided to the workload,
+// relative to the working directory.
 const (
 	workloadCertDir = "./var/run/secrets/workload-spiffe-credentials"
 	mountedCertDir  = "./etc/certs"
 	crlFile         = "./var/run/secrets/istio/crl/ca-crl.pem"
 )
 
-// identitySource says where the workload's identity comes from.
+// identitySource is the source of the workload's identity.
 type identitySource struct {
-	// dir holds chain, key and roots; empty: the certificate authority signs.
+	// dir contains chain, key and roots; "" means that the certificate authority
+	// signs.
 	dir string
-	// saved is the directory of an earlier identity, which counts until the
-	// authority answers: on machines, whose token may be gone by then.
+	// saved is the directory of an earlier identity, which is used until the
+	// authority answers: on machines, whose token may have expired by then.
 	saved string
-	// crl is the file of what is revoked; empty: there is none.
+	// crl is the file of the revocation list; "" means none.
 	crl string
 }
 
 func (s identitySource) file(name string) string { return filepath.Join(s.dir, name) }
 
-// resolveIdentity chooses where the identity comes from.
+// resolveIdentity returns the source of the identity.
 func resolveIdentity(src sources) (s identitySource, err error) {
 	e := src.Environ
 	exist := func(dir string, names ...string) bool {
@@ -54,7 +55,7 @@ func resolveIdentity(src sources) (s identitySource, err error) {
 	}
 	switch {
 	case e.Identity.FileMounted && e.Upstream.ProvCert != "":
-		return s, fmt.Errorf("environment variables FILE_MOUNTED_CERTS and PROV_CERT (%q) are both set: the first means that no authority is asked, the second how to prove oneself to one; unset one of them", e.Upstream.ProvCert)
+		return s, fmt.Errorf("environment variables FILE_MOUNTED_CERTS and PROV_CERT (%q) are both set: the first turns off the certificate authority, the second has the credentials for it; unset one of them", e.Upstream.ProvCert)
 	case exist(workloadCertDir, "cert-chain.pem", "key.pem", "root-cert.pem"):
 		s.dir = workloadCertDir
 	case e.Identity.FileMounted:
@@ -73,8 +74,8 @@ func resolveIdentity(src sources) (s identitySource, err error) {
 	return s, nil
 }
 
-// checkIdentity refuses an identity that no authority could certify, before
-// anything runs. Files say themselves who this is.
+// checkIdentity returns an error for an identity that no authority would certify,
+// before anything runs. It does not check identities in files.
 func checkIdentity(cfg *settings) error {
 	if cfg.source.dir != "" {
 		return nil
@@ -90,22 +91,22 @@ func checkIdentity(cfg *settings) error {
 	return nil
 }
 
-// identity makes the parts that keep who this is.
+// identity creates the components that manage the workload's identity.
 func (b *builder) identity() (err error) {
 	cfg, p := b.cfg, b.parts
-	if b.socks.external { // somebody else keeps it, and serves Envoy
+	if b.socks.external { // another server manages it, and serves Envoy
 		if cfg.env.Identity.OutputDir != "" {
-			b.log.Warn("OUTPUT_CERTS has no effect: the secrets are those of another server", "path", cfg.env.Identity.OutputDir)
+			b.log.Warn("OUTPUT_CERTS has no effect: another server provides the secrets", "path", cfg.env.Identity.OutputDir)
 		}
 		return nil
 	}
-	p.files, err = sds.NewFiles(sds.FilesConfig{Debounce: cfg.env.Identity.FileDebounce, Logger: b.scope("sds"), Registerer: b.registry})
+	p.files, err = sds.NewFiles(sds.FilesConfig{Debounce: cfg.env.Identity.FileDebounce, Logger: b.logger("sds"), Registerer: b.registry})
 	if err != nil {
 		return err
 	}
 	if cfg.source.dir != "" {
 		p.workload, err = sds.NewFileWorkload(sds.FileWorkloadConfig{
-			ID: cfg.identity, Files: p.files, CRLFile: cfg.source.crl, Logger: b.scope("sds"), Registerer: b.registry,
+			ID: cfg.identity, Files: p.files, CRLFile: cfg.source.crl, Logger: b.logger("sds"), Registerer: b.registry,
 			Chain: cfg.source.file("cert-chain.pem"), Key: cfg.source.file("key.pem"), Roots: cfg.source.file("root-cert.pem"),
 		})
 	} else {
@@ -116,7 +117,7 @@ func (b *builder) identity() (err error) {
 	}
 	if b.socks.sds != nil {
 		p.secrets, err = sds.NewServer(sds.ServerConfig{
-			Listener: b.socks.sds, Workload: p.workload, Files: p.files, KeyProvider: keyProvider(cfg.proxyConfig.GetPrivateKeyProvider()), Logger: b.scope("sds"),
+			Listener: b.socks.sds, Workload: p.workload, Files: p.files, KeyProvider: keyProvider(cfg.proxyConfig.GetPrivateKeyProvider()), Logger: b.logger("sds"),
 		})
 		if err != nil {
 			return err
@@ -125,7 +126,7 @@ func (b *builder) identity() (err error) {
 	if cfg.env.Identity.OutputDir == "" {
 		return nil
 	}
-	out := sds.OutputConfig{Dir: cfg.env.Identity.OutputDir, Workload: p.workload, Logger: b.scope("sds")}
+	out := sds.OutputConfig{Dir: cfg.env.Identity.OutputDir, Workload: p.workload, Logger: b.logger("sds")}
 	if cfg.env.Workload.KubernetesHost != "" {
 		out.Mode = 0o644 // containers of other users read them
 	}
@@ -135,12 +136,12 @@ func (b *builder) identity() (err error) {
 	return nil
 }
 
-// signedIdentity makes an identity that the certificate authority signs.
+// signedIdentity creates an identity that the certificate authority signs.
 func (b *builder) signedIdentity() (err error) {
 	cfg, p := b.cfg, b.parts
 	ca := caclient.Config{
 		Address: cfg.ca.address, ServerName: cfg.ca.serverName, TLS: cfg.ca.tlsConfig(b.certificate), Token: tokenSource(cfg.env.Upstream.JWTPolicy),
-		ClusterID: cfg.metadata.ClusterID, CertSigner: certSigner(cfg.metadata), Headers: cfg.env.Upstream.CAHeaders, Logger: b.scope("ca"), Registerer: b.registry,
+		ClusterID: cfg.metadata.ClusterID, CertSigner: certSigner(cfg.metadata), Headers: cfg.env.Upstream.CAHeaders, Logger: b.logger("ca"), Registerer: b.registry,
 	}
 	if ca.TLS == nil {
 		ca.Token = nil // never in plaintext
@@ -150,13 +151,13 @@ func (b *builder) signedIdentity() (err error) {
 	}
 	p.workload, err = sds.NewWorkload(sds.WorkloadConfig{
 		ID: cfg.identity, KeyType: cfg.keyType, TTL: cfg.env.Identity.TTL, GraceRatio: cfg.env.Identity.GraceRatio, Sign: p.ca.Sign,
-		Saved: cfg.source.saved, Kept: b.keptIdentity(), Files: p.files, CRLFile: cfg.source.crl, Logger: b.scope("sds"), Registerer: b.registry,
+		Saved: cfg.source.saved, Kept: b.keptIdentity(), Files: p.files, CRLFile: cfg.source.crl, Logger: b.logger("sds"), Registerer: b.registry,
 	})
 	return err
 }
 
-// certificate is what the agent proves itself with: the workload's own, once
-// there is one.
+// certificate returns the client certificate of the agent: the workload's own, or nil
+// if there is none yet.
 func (b *builder) certificate() *tls.Certificate {
 	if b.parts.workload == nil {
 		return nil
@@ -164,7 +165,7 @@ func (b *builder) certificate() *tls.Certificate {
 	return b.parts.workload.Certificate()
 }
 
-// keyProvider is how Envoy uses private keys; nil: by itself.
+// keyProvider returns Envoy's private key provider; nil means none.
 func keyProvider(p *meshv1alpha1.PrivateKeyProvider) *sds.KeyProvider {
 	if c := p.GetCryptomb(); c != nil {
 		return &sds.KeyProvider{Name: "cryptomb", PollDelay: c.GetPollDelay().AsDuration(), Fallback: c.GetFallback().GetValue()}
@@ -175,7 +176,7 @@ func keyProvider(p *meshv1alpha1.PrivateKeyProvider) *sds.KeyProvider {
 	return nil
 }
 
-// certSigner is the name of the signer that the node metadata asks for.
+// certSigner returns the name of the signer in the node metadata.
 func certSigner(m *node.Metadata) string {
 	name, _ := m.Raw["CERT_SIGNER"].(string)
 	return name

@@ -39,7 +39,7 @@ func (b *builder) lastGood() error {
 		return fmt.Errorf("environment variable OUTRIGGER_LAST_GOOD_DIR is %q: %w", e.Dir, err)
 	}
 	if e.MaxAge == 0 {
-		lastgood.Forget(filepath.Join(dir, "data"), b.scope("lastgood"))
+		lastgood.Forget(filepath.Join(dir, "data"), b.logger("lastgood"))
 		return nil
 	}
 	b.parts.keeps = e.Identity || key != nil
@@ -47,7 +47,7 @@ func (b *builder) lastGood() error {
 		Dir: filepath.Join(dir, "data"), KeyDir: filepath.Join(dir, "key"),
 		Identity: b.cfg.node.Role + " " + b.cfg.identity.String() + " " + b.cfg.metadata.ClusterID, Version: lastGoodFormat,
 		MaxAge: e.MaxAge, KeepIdentity: b.parts.keeps, IdentityKey: key, Secrets: e.Secrets,
-		Extensions: b.coldExtensions(), Logger: b.scope("lastgood"), Registerer: b.registry,
+		Extensions: b.coldExtensions(), Logger: b.logger("lastgood"), Registerer: b.registry,
 	})
 	b.parts.keeps = b.parts.keeps && err == nil && !b.socks.external
 	return err

@@ -12,20 +12,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap"
 )
 
-// The variables that say where metrics are read from.
+// The variables that configure the ports of metrics.
 const (
 	nameSecureMetrics = "ENVOY_SECURE_METRICS_PORT"
 	nameSecureMerged  = "ENVOY_SECURE_MERGED_METRICS_PORT"
 	nameMetricsLocal  = "METRICS_LOCALHOST_ACCESS_ONLY"
 )
 
-// bootstrapMetrics returns the ports of metrics as the bootstrap has them.
+// bootstrapMetrics returns the ports of metrics in the form of the bootstrap.
 func bootstrapMetrics(m environ.Metrics) bootstrap.Metrics {
 	return bootstrap.Metrics{SecurePort: m.SecurePort, SecureMergedPort: m.SecureMergedPort, LocalOnly: m.LocalOnly}
 }
 
-// checkMetrics refuses ports of metrics that could not be bound, or that would
-// let others read than was asked for.
+// checkMetrics returns an error for ports of metrics that cannot be bound, or that
+// more peers could read than configured.
 func checkMetrics(cfg *settings) error {
 	e, statusPort := cfg.env.Metrics, int(cfg.proxyConfig.GetStatusPort())
 	if bind, err := netip.ParseAddr(cfg.env.BindAddress); e.LocalOnly && err == nil && !bind.IsLoopback() {

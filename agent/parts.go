@@ -23,12 +23,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
 )
 
-// parts are what the agent is made of.
+// parts are the components of the agent.
 type parts struct {
-	files    *sds.Files       // nil when another server keeps the identity
-	ca       *caclient.Client // nil when the identity comes in files
-	workload *sds.Workload    // nil when another server keeps the identity
-	secrets  *sds.Server      // nil without Envoy, or when another server serves it
+	files    *sds.Files       // nil if another server manages the identity
+	ca       *caclient.Client // nil if the identity is in files
+	workload *sds.Workload    // nil if another server manages the identity
+	secrets  *sds.Server      // nil without Envoy, or if another server serves it
 	output   *sds.Output      // nil without OUTPUT_CERTS
 	relay    *xdsproxy.Proxy
 	lastGood *lastgood.Store // nil when nothing is kept
@@ -36,16 +36,16 @@ type parts struct {
 	debug    *xdsproxy.Debug // nil when the debug port is off
 	dns      *dns.Server     // nil without a DNS proxy
 	wasm     *wasm.Cache     // nil when modules are left to Envoy
-	health   *health.Checker // nil where a kubelet probes the application
+	health   *health.Checker // nil if a kubelet probes the application
 	status   *status.Server  // nil when the status port is off
 	envoy    *envoy.Process  // nil with DISABLE_ENVOY
 	binary   string
-	hot      bool // a signal asks for a hot restart
-	limited  bool // the process's memory is limited: nobody tuned Go
+	hot      bool // SIGHUP triggers a hot restart
+	limited  bool // the agent limits its memory: the user has not tuned Go
 }
 
-// run runs the parts. Envoy ends first, whatever the cause: a signal, or a
-// part that ended by itself. The others serve it until then.
+// run runs the components until ctx is done or one of them stops. Envoy always stops
+// first, while the others still serve it.
 func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	var g errgroup.Group
 	proxying, stopEnvoy := context.WithCancel(ctx)
@@ -56,7 +56,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		g.Go(func() error {
 			defer stopEnvoy()
 			if err := run(helping); err != nil {
-				log.Error("a part of the agent has ended, and ends the agent", "name", name, "err", err)
+				log.Error("component stopped unexpectedly; shutting down the agent", "name", name, "err", err)
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			return nil
@@ -142,14 +142,14 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	return g.Wait()
 }
 
-// versionDelay keeps the check of Envoy's version, which starts a second Envoy
-// for a moment, out of the way of the start.
+// versionDelay delays the check of Envoy's version, which briefly starts a second
+// Envoy, so that it does not slow down the start.
 const versionDelay = time.Second
 
-// checkVersion refuses an Envoy that is too old, a moment after its start or
-// when it has ended: an old one may end over the bootstrap, and that would be
-// all the log says. It is not asked for once the agent drains. An Envoy that
-// runs is not ended because its binary does not tell: that may be gone or busy.
+// checkVersion returns an error for an Envoy that is too old, shortly after its start
+// or when it has exited: an old one may reject the bootstrap, and the log would not
+// say why. It checks nothing once the agent drains. A running Envoy is not stopped
+// because its binary does not print a version: that may be missing or busy.
 func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-chan struct{}) error {
 	timer := time.NewTimer(versionDelay)
 	defer timer.Stop()
@@ -163,10 +163,10 @@ func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-
 	}
 	v, err := envoy.CheckVersion(ctx, binary)
 	if why := v.Untested(); err == nil && why != "" {
-		log.With("component", "envoy").Warn("this build of envoy is not one that the agent is tested with", "version", v.String(), "path", binary, "reason", why)
+		log.With("component", "envoy").Warn("the agent is not tested with this build of envoy", "version", v.String(), "path", binary, "reason", why)
 	}
 	if err == nil || ctx.Err() != nil {
-		return nil // or cut short
+		return nil // or interrupted
 	}
 	select {
 	case <-ended:
@@ -174,16 +174,16 @@ func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-
 	default:
 	}
 	if v.Full == "" {
-		log.With("component", "envoy").Warn("envoy runs, but its version is not known", "err", err)
+		log.With("component", "envoy").Warn("envoy is running, but its version is unknown", "err", err)
 		return nil
 	}
 	return err
 }
 
-// memoryFloor is how much memory, in bytes, the agent keeps: what a large
-// configuration needed beyond that goes back to the system.
+// memoryFloor is how much memory, in bytes, the agent keeps. Memory beyond that, which
+// a large configuration needed, is returned to the system.
 const memoryFloor = 32 << 20
 
-// When memory goes back to the system: while Envoy starts, and when what the
-// start needed is not needed any more.
+// giveBackAfter are the times after which memory is returned to the system: while
+// Envoy starts, and after the start.
 var giveBackAfter = [...]time.Duration{100 * time.Millisecond, 1400 * time.Millisecond}

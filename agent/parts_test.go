@@ -31,8 +31,8 @@ func TestCheckVersion(t *testing.T) {
 		ended    <-chan struct{}
 		err, log string
 	}{
-		"gone while it runs":    {binary: "/none/envoy", ended: running, log: "its version is not known"},
-		"silent while it runs":  {binary: script("exit 1"), ended: running, log: "its version is not known"},
+		"gone while it runs":    {binary: "/none/envoy", ended: running, log: "its version is unknown"},
+		"silent while it runs":  {binary: script("exit 1"), ended: running, log: "its version is unknown"},
 		"too old while it runs": {binary: old, ended: running, err: "is version 1.30.1"},
 		"too old, ended":        {binary: old, ended: ended, err: "is version 1.30.1"},
 		"gone, ended":           {binary: "/none/envoy", ended: ended, err: "there is no envoy at /none/envoy"},

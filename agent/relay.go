@@ -13,13 +13,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// typeProxyConfig is the type of the resource with more roots.
+// typeProxyConfig is the type of the resource with additional roots.
 const typeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 
 func (b *builder) relay() (err error) {
 	cfg := b.cfg
 	b.parts.relay, err = xdsproxy.New(xdsproxy.Config{
-		Listener: b.socks.xds, Logger: b.scope("xdsproxy"), Registerer: b.registry,
+		Listener: b.socks.xds, Logger: b.logger("xdsproxy"), Registerer: b.registry,
 		Consumers: b.consumers(), Rewriters: b.rewriters(), Check: b.fileCheck(), LastGood: b.lastGoodOfRelay(),
 		Rejected: func(pid int, typeURL, reason string) {
 			if b.parts.envoy != nil {
@@ -35,7 +35,7 @@ func (b *builder) relay() (err error) {
 	return err
 }
 
-// consumers are the types that the agent takes itself.
+// consumers returns the consumers of the types that are for the agent itself.
 func (b *builder) consumers() []xdsproxy.Consumer {
 	var list []xdsproxy.Consumer
 	if table := b.parts.dns; table != nil {
@@ -73,7 +73,7 @@ func (b *builder) consumers() []xdsproxy.Consumer {
 	return list
 }
 
-// refused renews a certificate that the control plane does not take.
+// refused renews a certificate that the control plane does not accept.
 func (b *builder) refused() {
 	if b.parts.workload != nil {
 		b.parts.workload.Renew()

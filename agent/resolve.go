@@ -38,12 +38,11 @@ const (
 	annotationProxyConfig = "proxy.istio.io/config"
 	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
 	annotationStatusPort  = "status.sidecar.istio.io/port"
-	// More than one place of the application's metrics, as of Istio 1.31.
+	// Several scrape targets of the application, as in Istio 1.31.
 	annotationScrapeTargets = "prometheus.istio.io/scrape-targets"
 )
 
-// settings are all that the agent runs by. resolve puts them together
-// once; nothing changes them afterwards.
+// settings is the resolved configuration of the agent. It is immutable.
 type settings struct {
 	flags       Flags
 	now         <-chan struct{}
@@ -52,15 +51,15 @@ type settings struct {
 	proxyConfig *meshv1alpha1.ProxyConfig
 	node        node.ID
 	metadata    *node.Metadata
-	locality    bootstrap.Locality // of the cloud, where there is one
+	locality    bootstrap.Locality // of the cloud, if there is one
 	identity    certs.ID
 	source      identitySource
 	keyType     certs.KeyType
 
-	// local is where the local ports of agent and Envoy are found.
+	// local is the host of the local ports of agent and Envoy.
 	local string
-	// bootstrap is Envoy's configuration, bootstrapFile where it is written.
-	// Without the former, the latter is a file of the user's own.
+	// bootstrap is Envoy's configuration, and bootstrapFile the file to write it
+	// to. If bootstrap is nil, bootstrapFile is a user's file.
 	bootstrap     []byte
 	bootstrapFile string
 	envoyArgs     []string
@@ -70,23 +69,22 @@ type settings struct {
 	appScrape []status.AppScrape
 }
 
-// sources are what settings are made of.
+// sources are the inputs of settings.
 type sources struct {
 	Config
-	// read reads a file, addresses returns the addresses of the host's
-	// interfaces: tests have their own.
+	// read reads a file, and addresses returns the addresses of the host's
+	// interfaces. Tests replace them.
 	read      func(string) ([]byte, error)
 	addresses func() []string
 	// lookup returns the addresses of a name.
 	lookup func(ctx context.Context, host string) ([]string, error)
-	// platform finds the cloud that this runs in; nil: none.
+	// platform detects the cloud; nil means none.
 	platform func(ipv6 bool) platform.Result
 }
 
-// resolve puts the configuration together: flags win over the pod's
-// annotations, these over the environment, this over the mesh config file, and
-// that over the defaults. The warnings are sentences for the log. What it asks
-// others ends with ctx.
+// resolve returns the settings. Flags override the pod's annotations, which override
+// the environment, which overrides the mesh config file, which overrides the defaults.
+// The warnings are sentences for the log. Lookups end with ctx.
 func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string, err error) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	labels := podInfo(src.read, labelsFile, warn)
@@ -151,8 +149,8 @@ func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string
 	return cfg, warnings, nil
 }
 
-// resolveProxyConfig lays the sources of the ProxyConfig over each other, and
-// tells whether one of them sets tracing.
+// resolveProxyConfig merges the sources of the ProxyConfig, and reports whether one of
+// them sets tracing.
 func resolveProxyConfig(ctx context.Context, src sources, annotations map[string]string, warn func(string, ...any)) (pc *meshv1alpha1.ProxyConfig, tracingSet bool, err error) {
 	pc = meshconfig.DefaultProxyConfig()
 	doc, err := src.read(src.Flags.MeshConfig)
@@ -207,25 +205,25 @@ func resolveProxyConfig(ctx context.Context, src sources, annotations map[string
 	return pc, tracingSet, nil
 }
 
-// podInfo reads a file of the downward API. One that is missing or damaged
-// must not keep the workload from starting.
+// podInfo reads a file of the downward API. A missing or invalid file must not prevent
+// the workload from starting.
 func podInfo(read func(string) ([]byte, error), path string, warn func(string, ...any)) map[string]string {
 	data, err := read(path)
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
-			warn("%s is left out: %s", path, err)
+			warn("%s is ignored: %s", path, err)
 		}
 		return nil
 	}
 	values, err := bootstrap.ParsePodInfo(string(data))
 	if err != nil {
-		warn("%s is left out: %s", path, err)
+		warn("%s is ignored: %s", path, err)
 	}
 	return values
 }
 
-// proxyAddresses returns the addresses of the proxy, never none. With an address
-// to bind to, the host's other addresses belong to others.
+// proxyAddresses returns the addresses of the proxy, at least one. If there is an
+// address to bind to, the host's other addresses belong to others.
 func proxyAddresses(src sources) ([]string, error) {
 	var ips []string
 	for name, ip := range map[string]string{"INSTANCE_IP": src.Environ.Workload.InstanceIP, "OUTRIGGER_BIND_ADDRESS": src.Environ.BindAddress} {
@@ -257,10 +255,10 @@ func proxyAddresses(src sources) ([]string, error) {
 	return ips, nil
 }
 
-// hostAddresses are the addresses of the interfaces that are up, without
-// loopback and link-local ones.
+// hostAddresses returns the addresses of the interfaces that are up, except loopback
+// and link-local ones.
 func hostAddresses() []string {
-	// Without interfaces there are no addresses; INSTANCE_IP may do.
+	// Without interfaces there are no addresses; INSTANCE_IP may suffice.
 	interfaces, _ := net.Interfaces()
 	return addressesOf(interfaces, func(i net.Interface) ([]net.Addr, error) { return i.Addrs() })
 }
@@ -273,7 +271,7 @@ func addressesOf(interfaces []net.Interface, of func(net.Interface) ([]net.Addr,
 		}
 		addrs, err := of(i)
 		if err != nil {
-			continue // it has just gone
+			continue // the interface was removed meanwhile
 		}
 		for _, addr := range addrs {
 			if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
@@ -299,7 +297,7 @@ func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) 
 	}
 	for variable, value := range map[string]string{"POD_NAME": name, "POD_NAMESPACE": src.Environ.Workload.Namespace} {
 		if strings.Contains(value, "~") {
-			return node.ID{}, fmt.Errorf("environment variable %s is %q, it must be a name without ~, which parts the node id", variable, value)
+			return node.ID{}, fmt.Errorf("environment variable %s is %q, it must be a name without ~, which separates the parts of the node id", variable, value)
 		}
 	}
 	if domain == "" {
@@ -311,7 +309,7 @@ func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) 
 	return node.ParseID(node.ID{Role: src.Role, IP: ip, Name: name + "." + src.Environ.Workload.Namespace, Domain: domain}.String())
 }
 
-// own is the metadata that the agent knows itself.
+// own returns the metadata that the agent determines itself.
 func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Metadata {
 	return node.Metadata{
 		Name:                        strings.TrimSuffix(id.Name, "."+src.Environ.Workload.Namespace),
@@ -326,13 +324,13 @@ func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Me
 	}
 }
 
-// maxArgument is how long the kernel lets one argument of a program be.
+// maxArgument is the kernel's limit of one argument of a program, in bytes.
 const maxArgument = 128<<10 - 1
 
 func envoyArgs(src sources, cfg *settings, ips []string, warn func(string, ...any)) ([]string, error) {
 	_, _, dropped := envoy.ParseLogLevel(src.Flags.ProxyLogLevel)
 	for _, entry := range dropped {
-		warn("--proxyLogLevel: %q is left out, write a level or component:level; the levels are %s", entry, strings.Join(envoy.LogLevels(), ", "))
+		warn("--proxyLogLevel: %q is ignored, write a level or component:level; the levels are %s", entry, strings.Join(envoy.LogLevels(), ", "))
 	}
 	override := ""
 	if path := src.Environ.Envoy.Override; path != "" {
@@ -358,7 +356,7 @@ func envoyArgs(src sources, cfg *settings, ips []string, warn func(string, ...an
 	}), nil
 }
 
-// drain says how Envoy ends.
+// drain returns how to drain and stop Envoy.
 func (c *settings) drain() envoy.DrainConfig {
 	return envoy.DrainConfig{
 		InboundOnly: c.node.Role == node.Sidecar,
@@ -372,7 +370,7 @@ func (c *settings) drain() envoy.DrainConfig {
 	}
 }
 
-// ownPorts are the ports of Envoy that probes and scrapes stay connected to.
+// ownPorts returns the ports of Envoy that probes and scrapes stay connected to.
 func (c *settings) ownPorts() []int {
 	ports := []int{c.env.Envoy.StatusPort, c.env.Envoy.PrometheusPort}
 	for _, port := range []int{c.env.Metrics.SecurePort, c.env.Metrics.SecureMergedPort} {
@@ -383,5 +381,5 @@ func (c *settings) ownPorts() []int {
 	return ports
 }
 
-// address is a local port.
+// address returns the address of a local port.
 func (c *settings) address(port int) string { return net.JoinHostPort(c.local, strconv.Itoa(port)) }

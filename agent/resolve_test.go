@@ -166,7 +166,7 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"./etc/istio/pod/labels is left out", "statsdUdpAddress", "XDS_AUTH_PROVIDER", "ISTIO_METAJSON_X", "--proxyLogLevel", "ISTIO_BOOTSTRAP_OVERRIDE"} {
+	for i, want := range []string{"./etc/istio/pod/labels is ignored", "statsdUdpAddress", "XDS_AUTH_PROVIDER", "ISTIO_METAJSON_X", "--proxyLogLevel", "ISTIO_BOOTSTRAP_OVERRIDE"} {
 		if i >= len(warnings) || !strings.Contains(warnings[i], want) {
 			t.Errorf("warning %d of %q does not name %s", i, warnings, want)
 		}
@@ -247,7 +247,7 @@ func TestListenUnix(t *testing.T) {
 		t.Fatalf("a dead socket: %v", err)
 	}
 	_ = l.Close() // nothing was sent
-	if _, err := listenUnix(t.Context(), "/"+strings.Repeat("x", maxSocketPath), ownMode, 0o750); err == nil || !strings.Contains(err.Error(), "the kernel takes 107") {
+	if _, err := listenUnix(t.Context(), "/"+strings.Repeat("x", maxSocketPath), ownMode, 0o750); err == nil || !strings.Contains(err.Error(), "the kernel's limit is 107") {
 		t.Errorf("a long path: %v", err)
 	}
 }

@@ -22,16 +22,17 @@ import (
 const (
 	ownMode    = 0o660
 	sharedMode = 0o666
-	// maxSocketPath is what the kernel takes for the path of a Unix socket.
+	// maxSocketPath is the kernel's limit of the path of a Unix socket, in bytes.
 	maxSocketPath = 107
 )
 
-// sockets are the listeners of the agent. They are bound before anything runs,
-// so that a conflict is an exit and not a half-working agent.
+// sockets are the listeners of the agent. They are bound before anything runs, so that
+// the agent exits on a conflict instead of working partially.
 type sockets struct {
 	xds net.Listener
 	sds net.Listener // nil with DISABLE_ENVOY, and when external
-	// external: another server keeps the identity and serves the SDS socket.
+	// external is true if another server manages the identity and serves the SDS
+	// socket.
 	external bool
 	status   net.Listener // nil when the status port is off
 	debug    net.Listener // nil when the debug port is off
@@ -51,8 +52,8 @@ func bind(ctx context.Context, cfg *settings) (*sockets, error) {
 	return s, nil
 }
 
-// checkFiles refuses files without which nothing could work, before anything
-// is bound or written.
+// checkFiles returns an error if a required file is missing, before anything is bound
+// or written.
 func checkFiles(cfg *settings) error {
 	if err := checkRoots(cfg); err != nil || cfg.env.Envoy.Disabled {
 		return err
@@ -67,7 +68,7 @@ func (s *sockets) bind(ctx context.Context, cfg *settings) (err error) {
 	dir := cfg.proxyConfig.GetConfigPath()
 	mode := os.FileMode(ownMode)
 	if cfg.env.Envoy.Disabled {
-		mode = sharedMode // applications open it, as whatever user they run
+		mode = sharedMode // applications of any user open it
 	}
 	if s.xds, err = listenUnix(ctx, filepath.Join(dir, bootstrap.XDSSocketName), mode, 0o700); err != nil {
 		return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
@@ -101,7 +102,7 @@ func (s *sockets) bind(ctx context.Context, cfg *settings) (err error) {
 	return s.bindDNS(cfg)
 }
 
-// close removes the sockets; those that were closed before do not mind.
+// close closes the sockets. It may be called several times.
 func (s *sockets) close() {
 	for _, l := range []net.Listener{s.xds, s.sds, s.status, s.debug} {
 		if l != nil {
@@ -113,24 +114,24 @@ func (s *sockets) close() {
 	}
 }
 
-// listenUnix binds a Unix socket. A socket that a dead process left is
-// removed, one that answers belongs to somebody. Nobody whom the mode keeps
-// out can open it in the meantime, whatever the umask is.
+// listenUnix binds a Unix socket. It removes a stale socket file of a dead process, and
+// returns an error if another process serves the socket. The socket never has more
+// permissions than mode, whatever the umask is.
 func listenUnix(ctx context.Context, path string, mode, dirMode os.FileMode) (net.Listener, error) {
 	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("socket %s: the path has %d characters, the kernel takes %d: use a shorter or a relative one", path, len(path), maxSocketPath)
+		return nil, fmt.Errorf("socket %s: the path has %d characters, the kernel's limit is %d: use a shorter or a relative one", path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return nil, fmt.Errorf("directory of the socket %s: %w; it must be a directory that can be written", path, err)
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = conn.Close() // it was only asked whether somebody is there
-		return nil, fmt.Errorf("socket %s: another process serves it; another agent runs here", path)
+		_ = conn.Close() // it was only a probe
+		return nil, fmt.Errorf("socket %s: another process serves it; is another agent running here?", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
-	// On Linux the socket file has the mode of its descriptor, reduced by the umask.
+	// On Linux the file has the mode of the descriptor, reduced by the umask.
 	early := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), uint32(mode)) }) // Chmod follows
 	}}
@@ -139,7 +140,7 @@ func listenUnix(ctx context.Context, path string, mode, dirMode os.FileMode) (ne
 		return nil, fmt.Errorf("socket %s: %w; its directory must be one that can be written", path, err)
 	}
 	if err := os.Chmod(path, mode); err != nil {
-		_ = l.Close() // the error that counts is the first
+		_ = l.Close() // the first error is returned
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}
 	return l, nil

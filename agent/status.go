@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
-// status makes the server of the status port.
+// status creates the server of the status port.
 func (b *builder) status(ctx context.Context) (*status.Server, error) {
 	cfg, proxy := b.cfg, b.parts.envoy
 	instance := cfg.node.IP
@@ -43,7 +43,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		InstanceIP:    instance,
 		ProbeSourceIP: source,
 		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.flags.Profiling, Debug: b.debugHandlers()},
-		Logger:        b.scope("status"),
+		Logger:        b.logger("status"),
 		Registerer:    b.registry,
 
 		MetricsLocalOnly: cfg.env.Metrics.LocalOnly,
@@ -63,8 +63,8 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 // annotationOVN is on each pod of OVN-Kubernetes.
 const annotationOVN = "k8s.ovn.org/pod-networks"
 
-// hookSources returns who may run the application's lifecycle hooks. An HOST_IP
-// that is no address counts as unknown.
+// hookSources returns the addresses that may run the application's lifecycle hooks. It
+// ignores an invalid HOST_IP.
 func hookSources(cfg *settings) status.HookSources {
 	_, ovn := cfg.metadata.Annotations[annotationOVN]
 	s := status.HookSources{Anybody: cfg.env.Probe.HooksForAll, More: cfg.env.Probe.HookSources, AfterGateway: ovn}
@@ -74,8 +74,9 @@ func hookSources(cfg *settings) status.HookSources {
 	return s
 }
 
-// readiness answers nil when Envoy, if there is one, serves and the workload
-// can prove who it is. Without a workload that is another server's business.
+// readiness returns a check that succeeds if Envoy, if there is one, serves and the
+// workload has a valid certificate. A nil workload means that another server manages
+// the certificate.
 func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func() bool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if workload != nil {
@@ -83,7 +84,7 @@ func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func()
 			case identity == nil:
 				return errors.New("the workload has no certificate yet: the certificate authority has not signed one; see the agent's log")
 			case workload.Certificate() == nil:
-				return fmt.Errorf("the workload's certificate ran out at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
+				return fmt.Errorf("the workload's certificate expired at %s and could not be renewed; see the agent's log", identity.NotAfter.UTC().Format(time.RFC3339))
 			}
 		}
 		if proxy != nil {
@@ -107,16 +108,17 @@ func (b *builder) notes() []string {
 	return list
 }
 
-// maxNote is how much of what Envoy or the control plane says is in a note.
-const maxNote = 1 << 10 // bytes
+// maxNote is the maximum length of text of Envoy or the control plane in a note, in
+// bytes.
+const maxNote = 1 << 10
 
-// short returns a text for a note.
+// short returns the form of a text for a note: one line of limited length.
 func short(text string) string {
 	return logging.OneLine(clip.Text(strings.TrimSpace(text), maxNote))
 }
 
-// notes say what readiness does not: how old the configuration is, what was
-// rejected of it and in which words, and how long the certificate lasts.
+// notes returns the state that readiness does not show: the age of the configuration,
+// what was rejected and why, and the expiry of the certificate.
 func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
 	var list []string
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }

@@ -21,12 +21,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap"
 )
 
-// The files that trust comes from, relative to the working directory unless
-// they begin with a slash.
+// The files of root certificates and tokens, relative to the working directory unless
+// they are absolute.
 const (
 	meshRootFile = "./var/run/secrets/istio/root-cert.pem"
 	oldRootFile  = "./etc/certs/root-cert.pem"
-	// Those of Kubernetes, mounted for us or as of every pod.
+	// Kubernetes' roots, mounted for the agent, or for every pod.
 	kubeRootFile           = "./var/run/secrets/istio/kubernetes/ca.crt"
 	serviceAccountRootFile = "./var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 	meshTokenFile          = "./var/run/secrets/tokens/istio-token"
@@ -39,7 +39,7 @@ const (
 // upstream is a server of the control plane.
 type upstream struct {
 	address, serverName string
-	// roots is the file of root certificates, or SYSTEM; empty for plaintext.
+	// roots is the file of root certificates, or SYSTEM; "" means plaintext.
 	roots string
 	// chain and key are the files of a client certificate, if there is one.
 	chain, key string
@@ -47,15 +47,15 @@ type upstream struct {
 	ownFirst bool
 }
 
-// upstreams resolves how control plane and certificate authority are reached.
+// upstreams returns how to connect to the control plane and the certificate authority.
 func upstreams(src sources, pc *meshv1alpha1.ProxyConfig, source identitySource) (xds, ca upstream, err error) {
 	e := src.Environ
 	xds = upstream{address: pc.GetDiscoveryAddress(), serverName: e.Upstream.XDSName}
 	mounted := ""
 	if e.Upstream.ProvCert != "" {
 		xds.chain, xds.key = filepath.Join(e.Upstream.ProvCert, "cert-chain.pem"), filepath.Join(e.Upstream.ProvCert, "key.pem")
-		// What the agent itself writes there is never newer than what it has.
-		xds.ownFirst = keepsCertificates(e)
+		// The agent writes these files, so they are never newer than its own certificate.
+		xds.ownFirst = reusesCertificates(e)
 	} else if e.Identity.FileMounted {
 		values := pc.GetProxyMetadata()
 		xds.chain, xds.key, mounted = values["ISTIO_META_TLS_CLIENT_CERT_CHAIN"], values["ISTIO_META_TLS_CLIENT_KEY"], values["ISTIO_META_TLS_CLIENT_ROOT_CERT"]
@@ -94,21 +94,21 @@ func upstreams(src sources, pc *meshv1alpha1.ProxyConfig, source identitySource)
 	return xds, ca, nil
 }
 
-// keepsCertificates tells whether the agent proves itself with what it wrote
-// itself in an earlier life, as on a machine: the first time there is nothing.
-func keepsCertificates(e environ.Values) bool {
+// reusesCertificates reports whether the agent's client certificate is the one that it
+// has written to files before, as on a machine. At the first start there is none.
+func reusesCertificates(e environ.Values) bool {
 	return e.Upstream.ProvCert != "" && e.Identity.OutputDir != "" && filepath.Clean(e.Upstream.ProvCert) == filepath.Clean(e.Identity.OutputDir)
 }
 
-// rootChoice is what chooses a file of root certificates.
+// rootChoice are the candidates for a file of root certificates.
 type rootChoice struct {
-	variable, named string // what the user names, and by which variable
-	first           string // what counts before anything else, where it exists
-	mounted         string // what counts with FILE_MOUNTED_CERTS
+	variable, named string // the variable that names a file, and its value
+	first           string // used before the remaining ones, if it exists
+	mounted         string // used with FILE_MOUNTED_CERTS
 }
 
-// file chooses: the one that the variable names, the first one where it exists,
-// that of Kubernetes, that of PROV_CERT, that of FILE_MOUNTED_CERTS, or the
+// file returns the file to use. In order: the one that the variable names, first if it
+// exists, that of Kubernetes, that of PROV_CERT, that of FILE_MOUNTED_CERTS, the
 // mesh's.
 func (c rootChoice) file(read func(string) ([]byte, error), e environ.Values) (string, error) {
 	exists := func(path string) bool {
@@ -128,7 +128,7 @@ func (c rootChoice) file(read func(string) ([]byte, error), e environ.Values) (s
 			path = serviceAccountRootFile
 		}
 		from = " (PILOT_CERT_PROVIDER is kubernetes)"
-	case e.Upstream.ProvCert != "" && !(keepsCertificates(e) && !exists(filepath.Join(e.Upstream.ProvCert, "root-cert.pem")) && exists(meshRootFile)):
+	case e.Upstream.ProvCert != "" && !(reusesCertificates(e) && !exists(filepath.Join(e.Upstream.ProvCert, "root-cert.pem")) && exists(meshRootFile)):
 		path, from = filepath.Join(e.Upstream.ProvCert, "root-cert.pem"), " (in the directory that PROV_CERT names)"
 	case c.mounted != "":
 		path, from = c.mounted, " (ISTIO_META_TLS_CLIENT_ROOT_CERT of proxyMetadata)"
@@ -141,15 +141,15 @@ func (c rootChoice) file(read func(string) ([]byte, error), e environ.Values) (s
 	return path, nil
 }
 
-// checkRoots refuses files without a certificate: with them no connection
-// could ever be made.
+// checkRoots returns an error for a file without certificates, with which every
+// connection would fail.
 func checkRoots(cfg *settings) error {
 	for _, server := range []struct {
 		variable string
 		upstream
 	}{{"XDS_ROOT_CA", cfg.xds}, {"CA_ROOT_CA", cfg.ca}} {
 		if server.roots == "" || server.roots == systemRoots {
-			continue // the system's take a while to load, and are read when they are needed
+			continue // the system's roots are slow to load, and are loaded when needed
 		}
 		if _, err := loadRoots(server.roots); err != nil {
 			return fmt.Errorf("%w; replace the file, or name another with %s", err, server.variable)
@@ -158,9 +158,10 @@ func checkRoots(cfg *settings) error {
 	return nil
 }
 
-// tlsConfig returns what makes the TLS configuration for each connection; nil
-// for plaintext. Files are read anew each time, so that replaced ones count.
-// workload returns the workload's own certificate, or nil while there is none.
+// tlsConfig returns a function that creates the TLS configuration of each connection,
+// or nil for plaintext. The function reads the files each time, so that replaced ones
+// take effect. workload returns the workload's own certificate, or nil if there is
+// none yet.
 func (u upstream) tlsConfig(workload func() *tls.Certificate) func() (*tls.Config, error) {
 	if u.roots == "" {
 		return nil
@@ -182,7 +183,7 @@ func (u upstream) tlsConfig(workload func() *tls.Certificate) func() (*tls.Confi
 				case own != nil:
 					return own, nil
 				}
-				return &tls.Certificate{}, nil // the token has to do
+				return &tls.Certificate{}, nil // the token authenticates the agent
 			},
 		}, nil
 	}
@@ -203,26 +204,26 @@ func loadRoots(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(doc) {
-		return nil, fmt.Errorf("root certificates: %s holds no certificate in PEM", path)
+		return nil, fmt.Errorf("root certificates: %s contains no certificate in PEM", path)
 	}
 	return pool, nil
 }
 
-// provisioned loads a client certificate; nil when there is none that is valid
-// now.
+// provisioned loads a client certificate. It returns nil if there is none that is
+// valid now.
 func provisioned(chain, key string) *tls.Certificate {
 	if chain == "" || key == "" {
 		return nil
 	}
 	cert, err := tls.LoadX509KeyPair(chain, key)
 	if err != nil || cert.Leaf == nil || time.Now().After(cert.Leaf.NotAfter) {
-		return nil // the workload's certificate or the token takes over
+		return nil // the workload's certificate or the token is used
 	}
 	return &cert
 }
 
-// tokenSource returns what reads the token for each call; nil when the policy
-// wants none.
+// tokenSource returns a function that reads the token for each call, or nil if the
+// policy requires none.
 func tokenSource(policy string) func() (string, error) {
 	path := ""
 	switch policy {

@@ -16,10 +16,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
 )
 
-// typeExtension is the type of resources that may name a Wasm module.
+// typeExtension is the type of resources that may refer to a Wasm module.
 const typeExtension = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
-// wasmCache makes the cache of Wasm modules.
+// wasmCache creates the cache of Wasm modules.
 func (b *builder) wasmCache() (err error) {
 	e := b.cfg.env.Wasm
 	if !e.Convert || b.cfg.env.Envoy.Disabled {
@@ -32,12 +32,12 @@ func (b *builder) wasmCache() (err error) {
 	b.parts.wasm, err = wasm.New(wasm.Config{
 		Dir: dir, FileDir: e.FileDir, DockerConfigDir: e.DockerConfigDir, InsecureRegistries: e.InsecureRegistries, AllowedHosts: e.AllowedHosts,
 		Expiry: e.Expiry, PurgeInterval: e.PurgeInterval, HTTPTimeout: e.HTTPTimeout, HTTPMaxAttempts: e.HTTPAttempts, MaxCacheBytes: int64(e.CacheBytes),
-		Logger: b.scope("wasm"), Registerer: b.registry,
+		Logger: b.logger("wasm"), Registerer: b.registry,
 	})
 	return err
 }
 
-// rewriters are the types that the agent changes.
+// rewriters returns the functions that change responses, by type.
 func (b *builder) rewriters() map[string]xdsproxy.Rewriter {
 	cache := b.parts.wasm
 	if cache == nil {
@@ -52,9 +52,9 @@ func (b *builder) rewriters() map[string]xdsproxy.Rewriter {
 	}}
 }
 
-// fileCheck keeps Envoy from reading files as Wasm modules that lie outside of the
-// directory for them, wherever the control plane names them. Where modules are left
-// to Envoy there is no such directory.
+// fileCheck returns a check of all responses that prevents Envoy from loading Wasm
+// modules from files outside of their directory. It returns nil if modules are left to
+// Envoy.
 func (b *builder) fileCheck() *xdsproxy.Check {
 	if b.parts.wasm == nil {
 		return nil
@@ -62,32 +62,32 @@ func (b *builder) fileCheck() *xdsproxy.Check {
 	return &xdsproxy.Check{Marker: wasm.Marker, Func: b.parts.wasm.Check}
 }
 
-// checkWasm refuses settings that no cache could use.
+// checkWasm returns an error for invalid settings of the cache.
 func checkWasm(e environ.Values) error {
 	if e.Wasm.HTTPAttempts < 1 {
 		return errors.New("environment variable WASM_HTTP_REQUEST_MAX_RETRIES is 0, it must be 1 or more: it counts the first request too")
 	}
 	if e.Wasm.CacheBytes < 1<<20 {
-		return fmt.Errorf("environment variable OUTRIGGER_WASM_CACHE_BYTES is %s, it must be a megabyte or more", strconv.Itoa(e.Wasm.CacheBytes))
+		return fmt.Errorf("environment variable OUTRIGGER_WASM_CACHE_BYTES is %s, it must be 1048576 or more", strconv.Itoa(e.Wasm.CacheBytes))
 	}
 	return nil
 }
 
-// coldPatience is how long Envoy's start without a control plane waits for Wasm
-// modules that are not in the cache; its download goes on.
-const coldPatience = 300 * time.Millisecond
+// coldWait is how long Envoy's start without a control plane waits for Wasm modules
+// that are not in the cache. Their download continues.
+const coldWait = 300 * time.Millisecond
 
-// coldExtensions hands Envoy the files of Wasm modules when it starts without a
-// control plane; nil where modules are left to Envoy.
+// coldExtensions returns a function that replaces Wasm modules by their files when
+// Envoy starts without a control plane, or nil if modules are left to Envoy.
 func (b *builder) coldExtensions() func(context.Context, [][]byte) [][]byte {
 	if !b.cfg.env.Wasm.Convert {
 		return nil
 	}
 	return func(ctx context.Context, resources [][]byte) [][]byte {
-		ctx, cancel := context.WithTimeout(ctx, coldPatience)
+		ctx, cancel := context.WithTimeout(ctx, coldWait)
 		defer cancel()
 		out := make([][]byte, len(resources))
-		for i, o := range b.parts.wasm.Rewrite(ctx, resources) { // the cache tells of failures
+		for i, o := range b.parts.wasm.Rewrite(ctx, resources) { // the cache logs failures
 			out[i] = o.Resource
 		}
 		return out

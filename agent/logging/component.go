@@ -10,89 +10,88 @@ import (
 	"strings"
 )
 
-// The names that stand for more than one scope: those without an entry of
-// their own, and all.
+// The names for several components: those without a level of their own, and all.
 const (
-	scopeDefault = "default"
-	scopeAll     = "all"
+	defaultComponent = "default"
+	allComponents    = "all"
 )
 
 // levelNone is above every level that is logged.
 const levelNone = slog.LevelError + 4
 
-// componentOf finds the part of the agent whose lines a scope means: one of
-// its parts, or one of the names that pilot-agent's log has for them. Some of
-// these have no lines here.
-func componentOf(scope string) (component string, ok bool) {
-	switch scope {
-	case scopeDefault, scopeAll, "ca", "envoy", "sds", "status", "xdsproxy":
-		return scope, true
+// componentOf returns the component for a name in a flag: a component of the agent, or
+// one of pilot-agent's names. Some of these log nothing here.
+func componentOf(name string) (component string, ok bool) {
+	switch name {
+	case defaultComponent, allComponents, "ca", "envoy", "sds", "status", "xdsproxy":
+		return name, true
 	case "citadelclient":
 		return "ca", true
-	case "ads", "cache", "security": // the server of secrets and what feeds it
+	case "ads", "cache", "security": // the SDS server and its sources
 		return "sds", true
 	case "dns", "gcecred", "googleca", "googlecas", "healthcheck", "iptables", "klog", "model", "platform", "spiffe", "stsclient", "stsserver", "validation", "wasm":
-		return scope, true
+		return name, true
 	}
 	return "", false
 }
 
-// rules are what the flags say of each scope, or else of the default one.
+// rules are the settings of the flags by component.
 type rules struct {
 	levels, stacks map[string]slog.Level
 	callers        map[string]bool
 }
 
-// rule is what counts for one scope.
+// rule are the settings of one component.
 type rule struct {
 	lowest, stacks slog.Level
 	caller         bool
 }
 
-func (r rules) of(scope string) rule {
+// of returns the settings of a component.
+func (r rules) of(component string) rule {
 	level := func(levels map[string]slog.Level) slog.Level {
-		if l, ok := levels[scope]; ok {
+		if l, ok := levels[component]; ok {
 			return l
 		}
-		return levels[scopeDefault]
+		return levels[defaultComponent]
 	}
-	return rule{lowest: level(r.levels), stacks: level(r.stacks), caller: r.callers[scope] || r.callers[scopeDefault]}
+	return rule{lowest: level(r.levels), stacks: level(r.stacks), caller: r.callers[component] || r.callers[defaultComponent]}
 }
 
-// parseLevels reads "default:info,xdsproxy:debug". fallback is the level of
-// the default scope when it is not named. A scope that two names mean has the
-// level of its own name, or the lowest one.
+// parseLevels parses a list such as "default:info,xdsproxy:debug". fallback is the
+// default level if the list has none. A component with several names has the level of
+// its own name, or else the lowest one.
 func parseLevels(flag, list string, fallback slog.Level) (levels map[string]slog.Level, unknown []string, err error) {
 	named := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError, "fatal": levelNone, "none": levelNone,
 	}
-	levels = map[string]slog.Level{scopeDefault: fallback}
+	levels = map[string]slog.Level{defaultComponent: fallback}
 	others := map[string]slog.Level{}
 	for item := range strings.SplitSeq(list, ",") {
-		scope, name, found := strings.Cut(strings.TrimSpace(item), ":")
+		name, text, found := strings.Cut(strings.TrimSpace(item), ":")
 		if !found {
-			scope, name = scopeDefault, scope
+			name, text = defaultComponent, name
 		}
-		if !found && name == "" {
-			continue // nothing between two commas
+		if !found && text == "" {
+			continue // an empty item
 		}
-		level, ok := named[name]
+		level, ok := named[text]
 		if !ok {
-			return nil, nil, fmt.Errorf("%s is %q: the level %q must be debug, info, warn, error, fatal or none", flag, list, name)
+			return nil, nil, fmt.Errorf("%s is %q: the level %q must be debug, info, warn, error, fatal or none", flag, list, text)
 		}
-		switch component, known := componentOf(scope); {
+		switch component, known := componentOf(name); {
 		case !known:
-			unknown = append(unknown, scope)
-		case component == scope:
-			levels[scope] = level
+			unknown = append(unknown, name)
+		case component == name:
+			levels[name] = level
 		default:
 			if lowest, ok := others[component]; !ok || level < lowest {
 				others[component] = level
 			}
 		}
 	}
-	if level, ok := levels[scopeAll]; ok {
-		return map[string]slog.Level{scopeDefault: level}, unknown, nil
+	if level, ok := levels[allComponents]; ok {
+		return map[string]slog.Level{defaultComponent: level}, unknown, nil
 	}
 	for component, level := range others {
 		if _, own := levels[component]; !own {
@@ -102,21 +101,21 @@ func parseLevels(flag, list string, fallback slog.Level) (levels map[string]slog
 	return levels, unknown, nil
 }
 
-// parseScopes reads a list of scopes.
-func parseScopes(list string) (scopes map[string]bool, unknown []string) {
-	scopes = map[string]bool{}
-	for scope := range strings.SplitSeq(list, ",") {
-		scope = strings.TrimSpace(scope)
-		switch component, known := componentOf(scope); {
-		case scope == "":
+// parseComponents parses a list of components.
+func parseComponents(list string) (components map[string]bool, unknown []string) {
+	components = map[string]bool{}
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		switch component, known := componentOf(name); {
+		case name == "":
 		case !known:
-			unknown = append(unknown, scope)
-		case component == scopeAll:
-			scopes[scopeDefault] = true
+			unknown = append(unknown, name)
+		case component == allComponents:
+			components[defaultComponent] = true
 		default:
-			scopes[component] = true
+			components[component] = true
 		}
 	}
 	slices.Sort(unknown)
-	return scopes, unknown
+	return components, unknown
 }

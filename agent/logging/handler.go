@@ -19,22 +19,21 @@ import (
 	"unicode/utf8"
 )
 
-// handler writes lines as Istio's programs do: time, level, scope, caller,
-// message and attributes, with tabs between, or the same as JSON. The attribute
-// "component" of a logger is its scope. Caller and stack are there where the
-// rules ask for them.
+// handler writes lines in the format of Istio's programs: time, level, component,
+// caller, message and attributes, separated by tabs, or the same as JSON, where the
+// component has the key "scope". The rules decide whether a line has caller and stack.
 type handler struct {
-	mu    *sync.Mutex // guards out
-	out   io.Writer
-	rules rules
-	scope string
-	rule  rule // that of scope
-	attrs []slog.Attr
-	json  slog.Handler // nil for text
+	mu        *sync.Mutex // guards out
+	out       io.Writer
+	rules     rules
+	component string
+	rule      rule // of the component
+	attrs     []slog.Attr
+	json      slog.Handler // nil for text
 }
 
 func newHandler(out io.Writer, rules rules, asJSON bool) *handler {
-	h := &handler{mu: &sync.Mutex{}, out: out, rules: rules, rule: rules.of(scopeDefault)}
+	h := &handler{mu: &sync.Mutex{}, out: out, rules: rules, rule: rules.of(defaultComponent)}
 	if asJSON {
 		// The lowest level is that of the rules.
 		h.json = slog.NewJSONHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: jsonAttr})
@@ -42,7 +41,7 @@ func newHandler(out io.Writer, rules rules, asJSON bool) *handler {
 	return h
 }
 
-// jsonAttr renames keys and values of slog as Istio's are.
+// jsonAttr renames keys and values of slog to those of Istio.
 func jsonAttr(_ []string, a slog.Attr) slog.Attr {
 	switch {
 	case a.Key == "component":
@@ -82,8 +81,8 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 		line.WriteString(s)
 	}
 	word(strings.ToLower(r.Level.String()))
-	if h.scope != "" {
-		word(h.scope)
+	if h.component != "" {
+		word(h.component)
 	}
 	for _, a := range callers {
 		word(a.Value.String())
@@ -115,8 +114,8 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived.attrs = slices.Clone(h.attrs)
 	for _, a := range attrs {
 		if a.Key == "component" {
-			derived.scope = a.Value.String()
-			derived.rule = h.rules.of(derived.scope)
+			derived.component = a.Value.String()
+			derived.rule = h.rules.of(derived.component)
 		} else {
 			derived.attrs = append(derived.attrs, a)
 		}
@@ -132,7 +131,7 @@ func (h *handler) WithGroup(string) slog.Handler { return h }
 
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
 
-// caller is the place in the source that a line comes from: folder, file, line.
+// caller returns the source location of a line: folder, file and line.
 func caller(pc uintptr) string {
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	return place(frame)
@@ -142,15 +141,15 @@ func place(f runtime.Frame) string {
 	return path.Join(path.Base(path.Dir(f.File)), path.Base(f.File)) + ":" + strconv.Itoa(f.Line)
 }
 
-// maxFrames is how much is shown of a stack.
+// maxFrames is the maximum number of frames that are shown of a stack.
 const maxFrames = 32
 
-// stack is the stack of calls, the one that logged first. between stands
-// between a function and its place, next between two functions.
+// stack returns the call stack, starting with the function that logged. between
+// separates a function from its location, next two functions.
 func stack(pc uintptr, between, next string) string {
 	pcs := make([]uintptr, maxFrames+8)
 	pcs = pcs[:runtime.Callers(1, pcs)]
-	// What is above the call of the logger is the log itself.
+	// The frames above the call of the logger belong to the logger.
 	if i := slices.Index(pcs, pc); i > 0 {
 		pcs = pcs[i:]
 	}
@@ -167,8 +166,8 @@ func stack(pc uintptr, between, next string) string {
 	}
 }
 
-// OneLine keeps a value from faking a line of the log or a field, and from
-// speaking to the terminal.
+// OneLine escapes characters by which a value could forge a line or a field of the
+// log, or control the terminal.
 func OneLine(s string) string {
 	if utf8.ValidString(s) && strings.IndexFunc(s, breaks) < 0 {
 		return s

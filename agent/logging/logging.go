@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// Flags are the flags of Istio's programs about their log.
+// Flags are the log flags of Istio's programs.
 type Flags struct {
 	targets                     []string
 	JSON                        bool
@@ -32,20 +32,20 @@ type Flags struct {
 // Add defines the flags.
 func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.StringVar(&f.levels, "log_output_level", "default:info", "lowest level of the log: debug, info, warn, error, fatal or none; scope:level for a part, all:level for everything")
+	fs.StringVar(&f.levels, "log_output_level", "default:info", "lowest level of the log: debug, info, warn, error, fatal or none; scope:level for one component, all:level for all")
 	fs.BoolVar(&f.JSON, "log_as_json", false, "write the log as JSON, Envoy's too")
-	fs.StringArrayVar(&f.targets, "log_target", []string{"stdout"}, "where the log goes: stdout, stderr or a file; can be given again")
-	fs.StringVar(&f.rotate, "log_rotate", "", "file that the log goes to as well, and that is rotated")
+	fs.StringArrayVar(&f.targets, "log_target", []string{"stdout"}, "target of the log: stdout, stderr or a file; may be repeated")
+	fs.StringVar(&f.rotate, "log_rotate", "", "additional log file, which is rotated")
 	fs.IntVar(&f.maxAge, "log_rotate_max_age", 30, "days until a rotated file is removed; 0 for never")
 	fs.IntVar(&f.maxSize, "log_rotate_max_size", 104857600, "size at which the file is rotated: in megabytes up to 65536, in bytes above that; 0 for 100 megabytes")
 	fs.IntVar(&f.maxBackups, "log_rotate_max_backups", 1000, "how many rotated files are kept; 0 for all")
-	fs.StringVar(&f.stacks, "log_stacktrace_level", "default:none", "lowest level of lines that show the stack of calls; scope:level for a part")
-	fs.StringVar(&f.callers, "log_caller", "", "scopes whose lines show where in the source they come from, with commas between; all for everything")
-	fs.IntVar(&f.verbosity, "vklog", 0, "accepted, without effect: nothing here logs through klog")
+	fs.StringVar(&f.stacks, "log_stacktrace_level", "default:none", "lowest level of lines with a call stack; scope:level for one component")
+	fs.StringVar(&f.callers, "log_caller", "", "components (scopes) whose lines show their source location, comma-separated; all for all")
+	fs.IntVar(&f.verbosity, "vklog", 0, "accepted, without effect: klog is not used")
 }
 
-// Logger opens the targets and makes the log that the flags ask for. Its first
-// line names the scopes that do not exist, if there are any.
+// Logger opens the targets and returns the logger that the flags describe. If the flags
+// name unknown components, it logs a warning.
 func (f *Flags) Logger() (*slog.Logger, error) {
 	rules, unknown, err := f.rules()
 	if err != nil {
@@ -57,13 +57,13 @@ func (f *Flags) Logger() (*slog.Logger, error) {
 	}
 	log := slog.New(limitLog(newHandler(outs, rules, f.JSON)))
 	if len(unknown) > 0 {
-		log.Warn("the flags of the log name scopes that do not exist here; they are ignored", "name", strings.Join(unknown, ","))
+		log.Warn("unknown scopes in log flags are ignored", "name", strings.Join(unknown, ","))
 	}
 	return log, nil
 }
 
-// What peers, Envoy and the control plane can have the agent log. Each line of the
-// agent concerns one proxy, so that few of a kind say it all.
+// Limits of log lines that peers, Envoy and the control plane can cause. All lines of
+// the agent concern one proxy, so a few of each kind are enough.
 const (
 	linesAtOnce    = 100
 	linesPerSecond = 1
@@ -77,21 +77,20 @@ func limitLog(next slog.Handler) slog.Handler {
 	})
 }
 
-// Report writes the error that ends the agent to a log that is not read as
-// plain text of the terminal: one of JSON, which must hold nothing else, or a
-// file, which tells the whole story.
+// Report logs the error that ends the agent if the log is JSON, which must contain no
+// plain text, or goes to a file, which must be complete.
 func (f *Flags) Report(log *slog.Logger, err error) error {
 	if err == nil || !f.JSON && slices.Equal(f.targets, []string{"stdout"}) {
 		return err
 	}
-	log.Error("the agent ends", "err", Sentence(err))
+	log.Error("agent failed", "err", Sentence(err))
 	if f.JSON {
 		return Logged{err}
 	}
 	return err
 }
 
-// rules reads what the flags say of scopes.
+// rules parses the flags with components.
 func (f *Flags) rules() (rules rules, unknown []string, err error) {
 	var more []string
 	if rules.levels, unknown, err = parseLevels("--log_output_level", f.levels, slog.LevelInfo); err != nil {
@@ -101,13 +100,13 @@ func (f *Flags) rules() (rules rules, unknown []string, err error) {
 		return rules, nil, err
 	}
 	unknown = append(unknown, more...)
-	rules.callers, more = parseScopes(f.callers)
+	rules.callers, more = parseComponents(f.callers)
 	unknown = append(unknown, more...)
 	slices.Sort(unknown)
 	return rules, slices.Compact(unknown), nil
 }
 
-// open opens everything that the log is written to.
+// open opens the targets of the log.
 func (f *Flags) open() (outs writers, err error) {
 	for _, target := range f.targets {
 		switch target {
@@ -133,12 +132,12 @@ func (f *Flags) open() (outs writers, err error) {
 			return nil, fmt.Errorf("--log_rotate_%s is %d, it must be 0 or more", name, n)
 		}
 	}
-	// What is no file, such as a directory, would be moved away.
+	// The rotation would rename anything else, such as a directory.
 	if info, err := os.Stat(f.rotate); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("--log_rotate is %q, it must be a file", f.rotate)
 	}
 	file := &lumberjack.Logger{Filename: f.rotate, MaxSize: megabytes(f.maxSize), MaxAge: f.maxAge, MaxBackups: f.maxBackups}
-	if _, err := file.Write(nil); err != nil { // which opens it
+	if _, err := file.Write(nil); err != nil { // opens it
 		return nil, fmt.Errorf("--log_rotate: %w", err)
 	}
 	return append(outs, file), nil
@@ -147,8 +146,8 @@ func (f *Flags) open() (outs writers, err error) {
 // maxMegabytes is the largest size that is read as megabytes.
 const maxMegabytes = 1 << 16
 
-// megabytes reads the size of a rotated file. Istio's programs call it
-// megabytes and have a default in bytes: nobody means a hundred terabytes.
+// megabytes converts the size of a rotated file to megabytes. Istio's programs
+// document megabytes, but their default is in bytes, so large values are bytes.
 func megabytes(size int) int {
 	if size <= maxMegabytes {
 		return size
@@ -157,8 +156,8 @@ func megabytes(size int) int {
 	return (size + megabyte - 1) / megabyte
 }
 
-// writers is written to as one. A target that fails, such as a full disk, does
-// not silence the others.
+// writers writes to all of its targets, even if one fails, for example because its
+// disk is full.
 type writers []io.Writer
 
 // Write implements io.Writer.
@@ -172,8 +171,7 @@ func (ws writers) Write(p []byte) (int, error) {
 	return len(p), errors.Join(errs...)
 }
 
-// Sentence returns an error as one line, whatever libraries say; semicolons
-// separate several errors.
+// Sentence returns an error as one line; semicolons separate several errors.
 func Sentence(err error) string {
 	var line strings.Builder
 	for part := range strings.FieldsFuncSeq(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }) {

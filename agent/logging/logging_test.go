@@ -121,16 +121,16 @@ func FuzzOneLine(f *testing.F) {
 }
 
 // Every name that Istio's agent has for a part of its log means something.
-func TestLogScopes(t *testing.T) {
+func TestLogComponents(t *testing.T) {
 	t.Parallel()
-	for scope, component := range map[string]string{
+	for name, component := range map[string]string{
 		"default": "default", "xdsproxy": "xdsproxy", "sds": "sds", "cache": "sds", "citadelclient": "ca", "security": "sds", "ca": "ca", "ads": "sds",
 		"dns": "dns", "wasm": "wasm", "healthcheck": "healthcheck", "iptables": "iptables", "stsserver": "stsserver", "stsclient": "stsclient",
 		"googleca": "googleca", "googlecas": "googlecas", "gcecred": "gcecred", "spiffe": "spiffe", "klog": "klog", "model": "model", "validation": "validation",
 		"envoy": "envoy", "status": "status", "all": "all", "Ca": "", "": "",
 	} {
-		if got, ok := componentOf(scope); got != component || ok != (component != "") {
-			t.Errorf("%q means %q, %v", scope, got, ok)
+		if got, ok := componentOf(name); got != component || ok != (component != "") {
+			t.Errorf("%q means %q, %v", name, got, ok)
 		}
 	}
 	for list, want := range map[string]map[string]slog.Level{
@@ -158,7 +158,7 @@ func TestLogScopes(t *testing.T) {
 }
 
 // Names of other versions are one warning, not an error.
-func TestLogUnknownScopes(t *testing.T) {
+func TestLogUnknownComponents(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
 	f := parsedLogFlags(t, "--log_output_level=ztunnel:debug,ca:info,authn:warn", "--log_stacktrace_level=authn:error", "--log_caller=ca,ambient", "--log_target", path)
@@ -169,7 +169,7 @@ func TestLogUnknownScopes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"warn\tthe flags of the log name scopes that do not exist here; they are ignored\tname=ambient,authn,ztunnel"}
+	want := []string{"warn\tunknown scopes in log flags are ignored\tname=ambient,authn,ztunnel"}
 	if diff := cmp.Diff(want, textLines(t, string(text))); diff != "" {
 		t.Error(diff)
 	}

@@ -134,7 +134,7 @@ func badMachines() []badInput {
 		{name: "configPath below a file", config: `,"configPath":"envoy/proxy"`, want: []string{`configPath is "envoy/proxy"`, "must be a directory that can be written"}},
 		{name: "configPath cannot be written", config: `,"configPath":"/proc/outrigger"`, want: []string{`configPath is "/proc/outrigger"`, "must be a directory that can be written"}},
 		{name: "configPath read-only", config: `,"configPath":"/proc/self"`, want: []string{`configPath is "/proc/self"`, "/proc/self/XDS"}},
-		{name: "configPath too long", config: `,"configPath":"./` + strings.Repeat("long/", 30) + `"`, want: []string{"configPath", "long/long", "the kernel takes 107", "use a shorter"}},
+		{name: "configPath too long", config: `,"configPath":"./` + strings.Repeat("long/", 30) + `"`, want: []string{"configPath", "long/long", "the kernel's limit is 107", "use a shorter"}},
 		{name: "no Envoy", config: `,"binaryPath":"/none/envoy"`, want: []string{`binaryPath is "/none/envoy"`, "must be an Envoy"}},
 		{name: "Envoy a directory", config: `,"binaryPath":"{dir}/var"`, want: []string{"binaryPath", "{dir}/var"}},
 		{name: "Envoy not executable", config: `,"binaryPath":"{dir}/etc/istio/pod/labels"`, prepare: func(t *testing.T, dir, _ string) {

@@ -41,7 +41,7 @@ func TestLogOfTheProgram(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &doc); err != nil {
 			t.Fatalf("line %q: %v", line, err)
 		}
-		if doc["level"] == "error" && doc["msg"] == "the agent ends" {
+		if doc["level"] == "error" && doc["msg"] == "agent failed" {
 			ends++
 		} else if doc["level"] != "warn" || !strings.HasPrefix(doc["caller"].(string), "outrigger-agent/proxy.go:") {
 			t.Errorf("line %v", doc)
@@ -54,6 +54,6 @@ func TestLogOfTheProgram(t *testing.T) {
 		t.Errorf("the log is %s", text)
 	}
 	if ends != 1 {
-		t.Errorf("%d lines tell why the agent ends: %s", ends, text)
+		t.Errorf("%d lines report why the agent failed: %s", ends, text)
 	}
 }

@@ -35,7 +35,7 @@ func TestProxyCertificateRunsOut(t *testing.T) {
 		code, body = a.get(15020, "/healthz/ready")
 		return code != http.StatusOK
 	})
-	if code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "the workload's certificate ran out at 20") ||
+	if code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "the workload's certificate expired at 20") ||
 		!strings.Contains(body, "\ncontrol plane: lost ") || !strings.Contains(body, "\ncertificate: until 20") {
 		t.Errorf("%d %s", code, body)
 	}
