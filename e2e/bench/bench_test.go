@@ -4,12 +4,13 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 func buffers(texts ...string) mem.BufferSlice {
@@ -46,27 +47,27 @@ func TestContains(t *testing.T) {
 // The head of a response is read however it is cut, and resources are skipped.
 func TestHead(t *testing.T) {
 	t.Parallel()
-	b := appendText(nil, responseVersion, "v1")
+	b := appendText(nil, wire.ResponseVersion, "v1")
 	b = appendText(b, 2, strings.Repeat("resource", 100))
 	b = protowire.AppendTag(b, 3, protowire.VarintType)
 	b = protowire.AppendVarint(b, 1)
-	b = appendText(b, responseType, typeRoute)
-	b = appendText(b, responseNonce, "first")
-	b = appendText(b, responseNonce, "last")
+	b = appendText(b, wire.ResponseTypeURL, typeRoute)
+	b = appendText(b, wire.ResponseNonce, "first")
+	b = appendText(b, wire.ResponseNonce, "last")
 	for _, cut := range []int{1, 7, len(b)} {
 		var pieces []string
 		for rest := string(b); rest != ""; rest = rest[min(cut, len(rest)):] {
 			pieces = append(pieces, rest[:min(cut, len(rest))])
 		}
-		got, err := head(buffers(pieces...), responseVersion, responseType, responseNonce)
+		got, err := head(buffers(pieces...), wire.ResponseVersion, wire.ResponseTypeURL, wire.ResponseNonce)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got) != 3 || got[responseVersion] != "v1" || got[responseType] != typeRoute || got[responseNonce] != "last" {
+		if len(got) != 3 || got[wire.ResponseVersion] != "v1" || got[wire.ResponseTypeURL] != typeRoute || got[wire.ResponseNonce] != "last" {
 			t.Errorf("pieces of %d bytes: got %v", cut, got)
 		}
 	}
-	if _, err := head(buffers(string(b[:len(b)-1])), responseNonce); err == nil {
+	if _, err := head(buffers(string(b[:len(b)-1])), wire.ResponseNonce); err == nil {
 		t.Error("a message without its end is read without an error")
 	}
 }
@@ -91,19 +92,6 @@ sync    1.500 s   1.000 s   1.50x  -
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
-	}
-}
-
-func TestParseSizes(t *testing.T) {
-	t.Parallel()
-	got, err := parseSizes("500x1000,10000x100")
-	if err != nil || !slices.Equal(got, []size{{500, 1000}, {10_000, 100}}) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, bad := range []string{"", "500", "500x", "x100", "500x0", "1x100", "500x100,", "-5x100"} {
-		if got, err := parseSizes(bad); err == nil {
-			t.Errorf("%q is read as %v, want an error", bad, got)
-		}
 	}
 }
 

@@ -7,11 +7,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +20,7 @@ import (
 const (
 	coldHost   = "127.9.101.1"
 	coldPort   = "8443"
+	coldURL    = "https://" + coldHost + ":" + coldPort + "/"
 	coldAnswer = "hello from the workload"
 	// coldLimit is how long a cold start may take until a request is answered.
 	coldLimit = 1500 * time.Millisecond
@@ -61,126 +61,70 @@ spec: {selector: {matchLabels: {app: bench}}, mtls: {mode: STRICT}}
 
 // coldStart has agent and Envoy get their configuration, ends them and the
 // control plane, and starts them again and again from what they kept.
-func (b *bench) coldStart(ctx context.Context) (_ []figure, err error) {
-	app, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("listen as the application: %w", err)
-	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+func (b *bench) coldStart(ctx context.Context) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, coldAnswer) // who does not read it counts as unanswered
-	})}
-	go func() { _ = server.Serve(app) }()                        // it says that it was closed
-	defer func() { err = errors.Join(err, server.Close()) }()    // its connections, too
+	}))
+	defer server.Close()
 	objects := filepath.Join(b.path("config"), "coldstart.yaml") // gone before the next part
-	if err := writeFile(objects, fmt.Sprintf(coldObjects, coldHost, coldPort, app.Addr())); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.Remove(objects)) }()
-	agent, client, err := b.coldPrepare(ctx)
-	if err != nil {
-		return nil, err
-	}
+	writeFile(objects, fmt.Sprintf(coldObjects, coldHost, coldPort, server.Listener.Addr()))
+	defer func() { _ = os.Remove(objects) }() // with the directory if not now
+	agent, client := b.coldPrepare(ctx)
 	took := make([]float64, 0, b.coldStarts)
 	late := 0
-	for i := range b.coldStarts {
-		d, err := b.coldOnce(ctx, agent, client)
-		if err != nil {
-			return nil, fmt.Errorf("cold start %d: %w", i+1, err)
-		}
-		if d > coldLimit {
+	for range b.coldStarts {
+		took = append(took, b.coldOnce(ctx, agent, client))
+		if took[len(took)-1] > coldLimit.Seconds() {
 			late++
 		}
-		took = append(took, d.Seconds())
-	}
-	half, err := median(took)
-	if err != nil {
-		return nil, err
 	}
 	what := fmt.Sprintf("cold start without a control plane, %d in a row: ", b.coldStarts)
-	return []figure{
-		{Name: what + fmt.Sprintf("no answer over mutual TLS within %s", coldLimit), Unit: count, Ours: float64(late)},
-		{Name: what + "exec until the answer", Unit: seconds, Ours: half, Target: coldLimit.Seconds()},
-		{Name: what + "the slowest", Unit: seconds, Ours: slices.Max(took), Target: coldLimit.Seconds()},
-	}, nil
+	b.add(
+		figure{Name: what + fmt.Sprintf("no answer over mutual TLS within %s", coldLimit), Unit: count, Ours: float64(late)},
+		figure{Name: what + "exec until the answer", Unit: seconds, Ours: median(took, itself), Target: coldLimit.Seconds()},
+		figure{Name: what + "the slowest", Unit: seconds, Ours: slices.Max(took), Target: coldLimit.Seconds()})
 }
 
 // coldPrepare returns the agent as it is to be started, which has kept what it
 // needs, and a client of the mesh. The control plane, and with it the
 // certificate authority, has ended.
-func (b *bench) coldPrepare(ctx context.Context) (agentSpec, *http.Client, error) {
-	a := agentSpec{
-		address: coldHost, discovery: controlHost + secure, binary: b.envoy,
-		env: []string{"OUTRIGGER_LAST_GOOD_IDENTITY=true", "ISTIO_META_DNS_CAPTURE=true"},
-	}
-	token, rule, err := newIdentity()
-	if err != nil {
-		return a, nil, err
-	}
-	c, err := b.startControl(ctx, "cold-control", rule)
-	if err != nil {
-		return a, nil, err
-	}
+func (b *bench) coldPrepare(ctx context.Context) (agentSpec, *http.Client) {
+	c := b.startControl(ctx, "cold-control")
 	defer c.stop()
-	a.token, a.root = token, c.root
-	first := a
-	certificates := b.path("cold-certificates")
-	if err := os.Mkdir(certificates, 0o700); err != nil {
-		return a, nil, fmt.Errorf("make a directory for certificates: %w", err)
-	}
+	a := agentSpec{address: coldHost, control: c, env: []string{"OUTRIGGER_LAST_GOOD_IDENTITY=true", "ISTIO_META_DNS_CAPTURE=true"}}
+	first, certificates := a, b.path("cold-certificates")
+	check(os.Mkdir(certificates, 0o700))
 	first.env = append(slices.Clone(a.env), "OUTPUT_CERTS="+certificates)
-	p, err := b.startAgent("cold-agent", first)
-	if err != nil {
-		return a, nil, err
-	}
+	p := b.startAgent("cold-agent", first)
 	defer p.stop()
-	if _, err := p.wait(ctx, "http://"+coldHost+":15020/healthz/ready", ""); err != nil {
-		return a, nil, err
-	}
-	client, err := meshClient(certificates)
-	if err != nil {
-		return a, nil, err
-	}
-	if _, err := p.waitAnswer(ctx, client, "https://"+net.JoinHostPort(coldHost, coldPort)+"/", coldAnswer); err != nil {
-		return a, nil, fmt.Errorf("with the control plane: %w", err)
-	}
-	_, err = p.wait(ctx, "http://"+coldHost+":15020/stats/prometheus", keptMetric)
-	return a, client, err
+	p.wait(ctx, statusURL(coldHost, "/healthz/ready"), "")
+	client := meshClient(certificates)
+	p.waitAnswer(ctx, client, coldURL, coldAnswer)
+	p.wait(ctx, statusURL(coldHost, "/stats/prometheus"), keptMetric)
+	return a, client
 }
 
 // coldOnce starts the agent and returns the time until a request is answered.
-func (b *bench) coldOnce(ctx context.Context, a agentSpec, client *http.Client) (time.Duration, error) {
-	p, err := b.startAgent("cold-agent", a)
-	if err != nil {
-		return 0, err
-	}
+func (b *bench) coldOnce(ctx context.Context, a agentSpec, client *http.Client) float64 {
+	p := b.startAgent("cold-agent", a)
 	defer p.stop()
-	took, err := p.waitAnswer(ctx, client, "https://"+net.JoinHostPort(coldHost, coldPort)+"/", coldAnswer)
-	if err != nil {
-		return 0, err
-	}
-	if took > coldLimit {
-		b.say("cold start: answered after %.3f s, while the agent wrote:\n%s", took.Seconds(), p.lastWords())
+	took := p.waitAnswer(ctx, client, coldURL, coldAnswer)
+	if took > coldLimit.Seconds() {
+		b.say("cold start: answered after %.3f s, while the agent wrote:\n%s", took, p.lastWords())
 	}
 	// It has to be what it is taken for.
-	_, err = p.wait(ctx, "http://"+coldHost+":15020/healthz/ready", "serving last good from ")
-	return took, err
+	p.wait(ctx, statusURL(coldHost, "/healthz/ready"), "serving last good from ")
+	return took
 }
 
 // meshClient is a client with the certificate that an agent wrote, which takes
 // answers from workloads of the same mesh only. Each request has a connection
 // of its own.
-func meshClient(dir string) (*http.Client, error) {
-	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert-chain.pem"), filepath.Join(dir, "key.pem"))
-	if err != nil {
-		return nil, fmt.Errorf("read the client's certificate: %w", err)
-	}
-	pem, err := os.ReadFile(filepath.Join(dir, "root-cert.pem"))
-	if err != nil {
-		return nil, fmt.Errorf("read the mesh's roots: %w", err)
-	}
+func meshClient(dir string) *http.Client {
+	cert := must(tls.LoadX509KeyPair(filepath.Join(dir, "cert-chain.pem"), filepath.Join(dir, "key.pem")))
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, errors.New("the mesh's roots hold no certificate")
+	if !roots.AppendCertsFromPEM(must(os.ReadFile(filepath.Join(dir, "root-cert.pem")))) {
+		fail("the mesh's roots hold no certificate")
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
@@ -194,5 +138,5 @@ func meshClient(dir string) (*http.Client, error) {
 			return err
 		},
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: 2 * time.Second}, nil
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: 2 * time.Second}
 }

@@ -5,9 +5,17 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 )
 
 // Where things listen. Each agent has an address of its own, agentNet and a
@@ -26,39 +34,47 @@ const (
 // control is a running control plane.
 type control struct {
 	*process
-	root string // its root certificate
+	root  string // the file of its root certificate
+	token string // it takes this from the workload default/default
 }
 
 // startControl runs the control plane on the mesh and waits until it is
 // ready. Its address for proxies is controlHost with plaintext or secure.
-func (b *bench) startControl(ctx context.Context, name, rule string) (*control, error) {
+func (b *bench) startControl(ctx context.Context, name string) *control {
 	dir := b.path(name)
 	mesh := filepath.Join(dir, "mesh.yaml")
 	text := fmt.Sprintf("configSources: [{address: %q}]\ntrustDomain: cluster.local\nrootNamespace: istio-system\n", "fs://"+b.path("config"))
 	if !b.redirect {
 		text += "proxyHttpPort: 15080\n"
 	}
-	if err := writeFile(mesh, text); err != nil {
-		return nil, err
-	}
-	args := []string{
+	writeFile(mesh, text)
+	token, rule := newIdentity()
+	p := b.start.run(spec{path: filepath.Join(b.bin, "outrigger-control"), dir: dir, log: b.path(name + ".log"), args: []string{
 		"discovery", "--meshConfig", mesh, "--registries", "", "--grpcAddr", controlHost + plaintext,
 		"--secureGRPCAddr", controlHost + secure, "--httpAddr", controlHost + ":8080", "--monitoringAddr", controlHost + ":15014",
-	}
-	if b.profiles != "" {
-		args = append(args, "--profile")
-	}
-	env := []string{"JWT_RULE=" + rule, "OUTRIGGER_STATE_DIR=" + filepath.Join(dir, "ca"), "POD_NAMESPACE=istio-system"}
-	if b.controlEnv != "" {
-		env = append(env, strings.Split(b.controlEnv, ",")...)
-	}
-	p, err := b.start.run(spec{path: filepath.Join(b.bin, "outrigger-control"), dir: dir, log: b.path(name + ".log"), args: args, env: env})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := p.wait(ctx, "http://"+controlHost+":8080/ready", ""); err != nil {
-		p.stop()
-		return nil, err
-	}
-	return &control{process: p, root: filepath.Join(dir, "ca", "root-cert.pem")}, nil
+	}, env: append(settings(b.controlEnv), "JWT_RULE="+rule, "OUTRIGGER_STATE_DIR="+filepath.Join(dir, "ca"), "POD_NAMESPACE=istio-system")})
+	c := &control{process: p, root: filepath.Join(dir, "ca", "root-cert.pem"), token: token}
+	c.wait(ctx, "http://"+controlHost+":8080/ready", "")
+	return c
+}
+
+// settings returns the environment of an option.
+func settings(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+}
+
+// newIdentity makes a key and returns a token of the workload default/default,
+// and the rule with which the control plane checks it. The key is forgotten.
+func newIdentity() (token, rule string) {
+	const issuer, id, audience = "https://outrigger.mesh/bench", "bench", "istio-ca"
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	signer := must(jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: id}}, (&jose.SignerOptions{}).WithType("JWT")))
+	now := time.Now()
+	token = must(jwt.Signed(signer).Claims(jwt.Claims{
+		Issuer: issuer, Subject: "system:serviceaccount:default:default", Audience: jwt.Audience{audience},
+		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
+	}).Serialize())
+	keys := must(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: id, Algorithm: string(jose.ES256), Use: "sig"}}}))
+	return token, string(must(json.Marshal(map[string]any{"issuer": issuer, "audiences": []string{audience}, "jwks": string(keys)})))
 }

@@ -5,49 +5,40 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"net"
-	"os"
+	"runtime"
 	"time"
 
-	miekg "github.com/miekg/dns"
-	"google.golang.org/protobuf/types/known/anypb"
-
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	miekg "github.com/miekg/dns"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns/dnstest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
 const (
-	// dnsFloorCommand as the first argument makes this program the server that
-	// DNS is compared with.
-	dnsFloorCommand = "dnsfloor"
+	// dnsFloorHelper is the name of the helper that DNS is compared with.
+	dnsFloorHelper = "dnsfloor"
 
 	dnsHost      = "127.9.103.1" // the control plane
 	dnsAgentHost = "127.9.103.2"
 	dnsFloorHost = "127.9.103.3"
 	dnsPort      = ":15053"
-	dnsTable     = 10_000                // names
-	dnsAnswer    = time.Second / 50_000  // what an answer may take
-	dnsTail      = time.Millisecond      // and what all but one in a hundred
-	dnsClients   = 8                     // who ask at the same time, as fast as they can
-	dnsTime      = 2 * time.Second       // of one round
-	dnsPatience  = 10 * time.Second      // until a server is there
-	dnsLook      = 20 * time.Millisecond // between two looks
+	dnsTable     = 10_000               // names
+	dnsAnswer    = time.Second / 50_000 // what an answer may take
+	dnsTail      = time.Millisecond     // and what all but one in a hundred
+	dnsClients   = 8                    // who ask at the same time, as fast as they can
+	dnsTime      = 2 * time.Second      // of one round
 )
 
 // runDNSFloor is the least that a DNS server of miekg/dns does: the same answer
-// to every question.
+// to every question, at the address args[0] and on one processor.
 func runDNSFloor(ctx context.Context, args []string) error {
-	fs := flag.NewFlagSet(dnsFloorCommand, flag.ContinueOnError)
-	listen := fs.String("listen", "", "address")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	server := &miekg.Server{Addr: *listen, Net: "udp", Handler: miekg.HandlerFunc(func(w miekg.ResponseWriter, q *miekg.Msg) {
+	runtime.GOMAXPROCS(1)
+	server := &miekg.Server{Addr: args[0], Net: "udp", Handler: miekg.HandlerFunc(func(w miekg.ResponseWriter, q *miekg.Msg) {
 		m := new(miekg.Msg).SetReply(q)
 		m.Answer = []miekg.RR{&miekg.A{
 			Hdr: miekg.RR_Header{Name: q.Question[0].Name, Rrtype: miekg.TypeA, Class: miekg.ClassINET, Ttl: 30}, A: net.IPv4(10, 0, 0, 1),
@@ -77,147 +68,72 @@ func nameTable() (*nds.Table, []string) {
 
 // dns measures lookups: names of the mesh at an agent, and any name at a server
 // that knows one answer. Each has one processor.
-func (b *bench) dns(ctx context.Context) (figures []figure, err error) {
+func (b *bench) dns(ctx context.Context) {
 	b.say("dns: lookups at an agent with %d names", dnsTable)
 	table, names := nameTable()
-	agent, stop, err := b.dnsAgent(ctx, table, names[0])
-	if err != nil {
-		return nil, err
+	agent, envoy := b.dnsAgent(ctx, table)
+	defer envoy.close()
+	floor := b.helper(dnsFloorHelper, dnsFloorHost+dnsPort)
+	servers := []struct {
+		*process
+		address string
+		rounds  []lookups
+	}{{process: agent, address: dnsAgentHost + dnsPort}, {process: floor, address: dnsFloorHost + dnsPort}}
+	for _, s := range servers {
+		s.until(ctx, "answering for "+names[0], 20*time.Millisecond, func(ctx context.Context) bool {
+			r, _, err := new(miekg.Client).ExchangeContext(ctx, new(miekg.Msg).SetQuestion(miekg.Fqdn(names[0]), miekg.TypeA), s.address)
+			return err == nil && len(r.Answer) > 0
+		})
 	}
-	defer stop()
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
-	floor, err := b.start.run(spec{
-		path: self, dir: b.path("dnsfloor"), log: b.path("dnsfloor.log"), args: []string{dnsFloorCommand, "--listen", dnsFloorHost + dnsPort},
-		env: []string{"GOMAXPROCS=1"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer floor.stop()
-	if err := untilAnswers(ctx, floor, dnsFloorHost+dnsPort, names[0]); err != nil {
-		return nil, err
-	}
-	_, before, err := memory(agent.pid())
-	if err != nil {
-		return nil, err
-	}
-	var each [2]lookups
+	before := agent.usage().anonymous
 	for range b.rounds {
-		for i, p := range []struct {
-			*process
-			address string
-		}{{agent, dnsAgentHost + dnsPort}, {floor, dnsFloorHost + dnsPort}} {
-			if err := each[i].round(ctx, p.process, p.address, names); err != nil {
-				return nil, err
-			}
+		for i, s := range servers {
+			servers[i].rounds = append(s.rounds, lookupsOf(ctx, s.process, s.address, names))
 		}
 	}
-	_, after, err := memory(agent.pid())
-	if err != nil {
-		return nil, err
+	rise, bad := max(0, agent.usage().anonymous-before), 0
+	for _, l := range servers[0].rounds {
+		bad += l.bad
 	}
-	b.say("dns: %.0f answers a second, straight %.0f", 1/each[0].middle(each[0].answer), 1/each[1].middle(each[1].answer))
-	return []figure{
-		{Name: "dns: one answer under full load (50,000 a second)", Unit: milliseconds, Ours: each[0].middle(each[0].answer), Straight: each[1].middle(each[1].answer), Target: dnsAnswer.Seconds()},
-		{Name: "dns: CPU for one answer (50,000 a second and core)", Unit: milliseconds, Ours: each[0].middle(each[0].cpu), Straight: each[1].middle(each[1].cpu), Target: dnsAnswer.Seconds()},
-		{Name: "dns: p99 under full load", Unit: milliseconds, Ours: each[0].middle(each[0].tail), Straight: each[1].middle(each[1].tail), Target: dnsTail.Seconds()},
-		{Name: "dns: lost or wrong", Unit: count, Ours: float64(each[0].bad)},
-		{Name: "dns: rise of the agent's anonymous memory", Unit: megabytes, Ours: max(0, after-before)},
-	}, nil
+	row := func(name string, target time.Duration, of func(lookups) float64) figure {
+		return figure{Name: name, Unit: milliseconds, Ours: median(servers[0].rounds, of), Straight: median(servers[1].rounds, of), Target: target.Seconds()}
+	}
+	b.add(
+		row("dns: one answer under full load (50,000 a second)", dnsAnswer, func(l lookups) float64 { return l.answer }),
+		row("dns: CPU for one answer (50,000 a second and core)", dnsAnswer, func(l lookups) float64 { return l.cpu }),
+		row("dns: p99 under full load", dnsTail, func(l lookups) float64 { return l.tail }),
+		figure{Name: "dns: lost or wrong", Unit: count, Ours: float64(bad)},
+		figure{Name: "dns: rise of the agent's anonymous memory", Unit: megabytes, Ours: rise})
 }
 
-// lookups are the rounds of one server, in seconds.
+// lookups are one round at one server, in seconds.
 type lookups struct {
-	answer, cpu, tail []float64
+	answer, cpu, tail float64
 	bad               int
 }
 
-func (l *lookups) middle(values []float64) float64 {
-	m, _ := median(values) // there is at least one round
-	return m
-}
-
-// round asks a server for a while.
-func (l *lookups) round(ctx context.Context, p *process, address string, names []string) error {
-	used, err := cpu(p.pid())
-	if err != nil {
-		return err
-	}
-	result, err := dnstest.Load{Address: address, Names: names, Clients: dnsClients, Duration: dnsTime}.Run(ctx)
-	if err != nil {
-		return err
-	}
-	usedThen, err := cpu(p.pid())
-	if err != nil {
-		return err
-	}
+// lookupsOf asks a server for a while.
+func lookupsOf(ctx context.Context, p *process, address string, names []string) lookups {
+	used := p.usage().cpu
+	result := must(dnstest.Load{Address: address, Names: names, Clients: dnsClients, Duration: dnsTime}.Run(ctx))
+	used = p.usage().cpu - used
 	if result.Answers == 0 {
-		return fmt.Errorf("%s: %s: %s", address, result, p.lastWords())
+		fail("%s: %s: %s", address, result, p.lastWords())
 	}
-	l.answer = append(l.answer, 1/result.PerSecond())
-	l.cpu = append(l.cpu, (usedThen-used).Seconds()/float64(result.Answers))
-	l.tail = append(l.tail, result.P99.Seconds())
-	l.bad += result.Lost + result.Wrong
-	return nil
+	return lookups{1 / result.PerSecond(), used / float64(result.Answers), result.P99.Seconds(), result.Lost + result.Wrong}
 }
 
-// dnsAgent starts an agent and gives it a name table, as a control plane does.
-func (b *bench) dnsAgent(ctx context.Context, table *nds.Table, name string) (agent *process, stop func(), err error) {
-	fake := b.path("fake-envoy-dns")
-	if err := os.WriteFile(fake, []byte(fakeEnvoy), 0o700); err != nil {
-		return nil, nil, fmt.Errorf("write the program that takes Envoy's place: %w", err)
-	}
-	far, err := b.startSource(dnsHost+plaintext, b.path("d"))
-	if err != nil {
-		return nil, nil, err
-	}
-	agent, err = b.startAgent("dns", agentSpec{
-		address: dnsAgentHost, discovery: dnsHost + plaintext, binary: fake, plaintext: true, env: []string{"ISTIO_META_DNS_CAPTURE=true"},
-	})
-	if err != nil {
-		far.stop()
-		return nil, nil, err
-	}
-	ends := []func(){far.stop, agent.stop}
-	stop = func() {
-		for i := len(ends) - 1; i >= 0; i-- {
-			ends[i]()
-		}
-	}
+// dnsAgent starts an agent and sends it a name table, as a control plane does. Its
+// Envoy is a stream, which the caller closes.
+func (b *bench) dnsAgent(ctx context.Context, table *nds.Table) (agent *process, envoy *path) {
+	far := b.source(ctx, dnsHost+plaintext, b.path("d"))
+	agent = b.startAgent("dns", agentSpec{address: dnsAgentHost, discovery: dnsHost + plaintext, env: []string{"ISTIO_META_DNS_CAPTURE=true"}})
 	socket := b.path("dns", "etc", "istio", "proxy", "XDS")
-	if err = errors.Join(waitForSocket(ctx, far, b.path("d")), waitForSocket(ctx, agent, socket)); err == nil {
-		var envoy *path
-		if envoy, err = open(ctx, far, socket); err == nil {
-			ends = append(ends, envoy.close)
-			err = envoy.order(b.path("names"), func() *discoveryv3.DiscoveryResponse {
-				return &discoveryv3.DiscoveryResponse{TypeUrl: nds.TypeURL, VersionInfo: "1", Resources: []*anypb.Any{{TypeUrl: nds.TypeURL, Value: table.Marshal()}}}
-			})
-		}
-		if err == nil {
-			err = untilAnswers(ctx, agent, dnsAgentHost+dnsPort, name)
-		}
-	}
-	if err != nil {
-		stop()
-		return nil, nil, err
-	}
-	return agent, stop, nil
-}
-
-// untilAnswers asks a server until it has an address of a name.
-func untilAnswers(ctx context.Context, p *process, address, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, dnsPatience)
-	defer cancel()
-	for {
-		r, _, err := new(miekg.Client).ExchangeContext(ctx, new(miekg.Msg).SetQuestion(miekg.Fqdn(name), miekg.TypeA), address)
-		if err == nil && len(r.Answer) > 0 {
-			return nil
-		}
-		if sleep(ctx, dnsLook) != nil {
-			return errors.Join(fmt.Errorf("%s does not answer for %s: %s", address, name, p.lastWords()), err)
-		}
-	}
+	agent.listens(ctx, "unix", socket)
+	envoy = open(ctx, socket)
+	writeFile(b.path("names"), string(must(proto.Marshal(&discoveryv3.DiscoveryResponse{
+		TypeUrl: nds.TypeURL, VersionInfo: "1", Resources: []*anypb.Any{{TypeUrl: nds.TypeURL, Value: table.Marshal()}},
+	}))))
+	far.order(envoy.name, b.path("names"), "")
+	return agent, envoy
 }

@@ -8,13 +8,14 @@
 //
 // It starts the real programs and a real Envoy as processes of their own, on
 // addresses in 127.9.0.0/16 and in a temporary directory, and ends and removes
-// all of it, also on Ctrl-C. The peers of those processes, a control plane, a
-// proxy or a thousand of them, are this program: relay.go times single
-// responses, push.go a change that goes to all proxies, status.go probes and
-// scrapes of an application, coldstart.go a request over mutual TLS to agents
-// that start without a control plane. floor.go is the
-// control plane that does nothing but send bytes, relay_source.go the one at the
-// far end of what relay.go times; both are this program again, as processes of
-// their own: so that their CPU time can be measured, and that what is handed over
-// takes a wake-up by the kernel, as in a mesh.
+// all of it, also on Ctrl-C. The proxies that connect to the control plane are this
+// program.
+//
+// main.go lists the parts of the table. A part is a function that starts what it
+// measures, adds its rows, and ends with check, must or fail if something goes
+// wrong (part.go). What the programs are compared with is this program as well, as
+// a process of its own: so that its CPU time can be measured, and that what is
+// handed over takes a wake-up by the kernel, as in a mesh. floor.go is the control
+// plane that only sends bytes or encodes what it has, copy.go copies bytes between
+// two sockets, dns.go has the DNS server that knows one answer.
 package main

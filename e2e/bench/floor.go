@@ -7,154 +7,228 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// floorCommand as the first argument makes this program the floor.
-const floorCommand = "floor"
+// floorHelper is the name of the helper that is the floor.
+const floorHelper = "floor"
 
-// floor is a control plane without any logic: it answers each subscription with the
-// same bytes for everybody, from one buffer, and pushes on request. Its cost is that
-// of gRPC.
+// floor is a control plane without any logic: it answers each subscription with
+// what a file holds, if there is one, and sends what its input requests. Its cost is
+// that of gRPC.
 type floor struct {
-	responses map[string][]byte // by type
-	pushes    map[string][]byte // by type, what a change sends
+	dir string // of the responses to subscriptions
+	// encode has each response encoded, as a control plane does that has made it.
+	// Otherwise all proxies get the same bytes from one buffer.
+	encode bool
 
-	mu      sync.Mutex // guards streams
-	streams map[chan pushed]struct{}
+	mu        sync.Mutex // guards what follows
+	responses map[string]response
+	streams   map[chan order]string // the cluster of the node
 }
 
-// pushed is an order: send the change of a type, with a marker.
-type pushed struct{ typeURL, marker string }
+// response is what a file holds, decoded only if it is to be encoded.
+type response struct {
+	data    []byte
+	decoded *discoveryv3.DiscoveryResponse
+}
+
+// order has a response sent, with a marker if all get the same bytes.
+type order struct{ file, marker string }
 
 // markerField is a field number that no response has.
 const markerField = 100
 
-// runFloor serves until its input, lines of a type and a marker, ends.
-func runFloor(ctx context.Context, args []string, orders io.Reader) error {
-	flags := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
-	listen := flags.String("listen", "", "address")
-	dir := flags.String("dir", "", "directory of the responses")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	f := &floor{responses: map[string][]byte{}, pushes: map[string][]byte{}, streams: map[chan pushed]struct{}{}}
-	for _, t := range types(true) {
-		var err error
-		if f.responses[t], err = os.ReadFile(floorFile(*dir, t, "all")); errors.Is(err, fs.ErrNotExist) && t == typeVirtualHost {
-			continue // not with state of the world
-		} else if err != nil {
-			return fmt.Errorf("read the responses: %w", err)
-		}
-		if f.pushes[t], err = os.ReadFile(floorFile(*dir, t, "change")); err != nil {
-			return fmt.Errorf("read the responses: %w", err)
-		}
-	}
-	l, err := net.Listen("tcp", *listen)
-	if err != nil {
-		return fmt.Errorf("listen for proxies: %w", err)
-	}
+// runFloor serves proxies at the address args[0] from the directory args[1]. With
+// the path of a Unix socket as args[2] it serves there, too, and encodes responses.
+// It ends with its input, whose lines are orders: the cluster of the nodes that get
+// the response, its file, and a marker.
+func runFloor(ctx context.Context, args []string) error {
+	f := &floor{dir: args[1], encode: len(args) > 2, responses: map[string]response{}, streams: map[chan order]string{}}
 	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(64<<20))
+	defer server.Stop()
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: adsService, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{
 		{StreamName: methodSotW, Handler: f.handler(false), ServerStreams: true, ClientStreams: true},
 		{StreamName: methodDelta, Handler: f.handler(true), ServerStreams: true, ClientStreams: true},
 	}}, nil)
-	go f.obey(orders, server.Stop)
-	go func() {
-		<-ctx.Done()
-		server.Stop()
-	}()
-	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serve proxies: %w", err)
+	for i, at := range append(args[:1:1], args[2:]...) {
+		l, err := net.Listen([]string{"tcp", "unix"}[i], at)
+		if err != nil {
+			return fmt.Errorf("listen for proxies: %w", err)
+		}
+		go func() { _ = server.Serve(l) }() // it ends with Stop
 	}
-	return nil
+	ended := make(chan error, 1)
+	go func() { ended <- f.obey(os.Stdin) }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-ended:
+		return err
+	}
 }
 
 func floorFile(dir, typeURL, what string) string {
 	return filepath.Join(dir, typeURL[strings.LastIndexByte(typeURL, '.')+1:]+"."+what)
 }
 
-// obey pushes what its input requests, and ends with the input.
-func (f *floor) obey(orders io.Reader, stop func()) {
-	lines := bufio.NewScanner(orders)
+// obey sends what its input requests.
+func (f *floor) obey(input io.Reader) error {
+	lines := bufio.NewScanner(input)
 	for lines.Scan() {
-		typeURL, marker, _ := strings.Cut(lines.Text(), " ")
+		to, rest, _ := strings.Cut(lines.Text(), " ")
+		file, marker, _ := strings.Cut(rest, " ")
 		f.mu.Lock()
-		for stream := range f.streams {
-			stream <- pushed{typeURL, marker}
+		for orders, cluster := range f.streams {
+			if cluster == to {
+				orders <- order{file, marker}
+			}
 		}
 		f.mu.Unlock()
 	}
-	stop()
+	return lines.Err()
 }
 
-// handler serves one stream: subscriptions, and pushes.
+// load returns what a file holds, which it reads once.
+func (f *floor) load(file string) (response, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, known := f.responses[file]
+	if known {
+		return r, nil
+	}
+	var err error
+	if r.data, err = os.ReadFile(file); err != nil {
+		return r, fmt.Errorf("read a response: %w", err)
+	}
+	if f.encode {
+		r.decoded = &discoveryv3.DiscoveryResponse{}
+		if err := proto.Unmarshal(r.data, r.decoded); err != nil {
+			return r, fmt.Errorf("read a response: %s: %w", file, err)
+		}
+	}
+	f.responses[file] = r
+	return r, nil
+}
+
+// handler serves one stream.
 func (f *floor) handler(delta bool) grpc.StreamHandler {
-	l := layoutOf(delta)
 	return func(_ any, stream grpc.ServerStream) error {
-		pushes, asked := make(chan pushed, 16), make(chan string)
-		f.mu.Lock()
-		f.streams[pushes] = struct{}{}
-		f.mu.Unlock()
+		orders := make(chan order, 16)
+		f.note(orders, "")
 		defer func() {
 			f.mu.Lock()
-			delete(f.streams, pushes)
+			delete(f.streams, orders)
 			f.mu.Unlock()
 		}()
-		go subscribed(stream, l, asked)
-		for n := 0; ; n++ {
-			var err error
+		go f.subscribed(stream, layoutOf(delta), orders)
+		for {
 			select {
 			case <-stream.Context().Done():
 				return nil
-			case typeURL := <-asked:
-				err = send(stream, f.responses[typeURL], "", n)
-			case p := <-pushes:
-				err = send(stream, f.pushes[p.typeURL], p.marker, n)
-			}
-			if err != nil {
-				return err
+			case o := <-orders:
+				if err := f.send(stream, o); err != nil {
+					return err
+				}
 			}
 		}
 	}
 }
 
-// subscribed hands on the types of requests that are no acknowledgements.
-func subscribed(stream grpc.ServerStream, l layout, asked chan<- string) {
+// note notes the cluster of a stream; the empty one is that of a new stream.
+func (f *floor) note(stream chan order, cluster string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, open := f.streams[stream]; open || cluster == "" {
+		f.streams[stream] = cluster
+	}
+}
+
+// subscribed orders answers to requests that are no acknowledgements. The first one
+// has the node.
+func (f *floor) subscribed(stream grpc.ServerStream, l layout, orders chan order) {
 	for {
 		var m message
 		if stream.RecvMsg(&m) != nil {
 			return
 		}
-		fields, err := head(m.data, l.nonce, l.typeURL)
+		fields, err := head(m.data, l.nonce, l.typeURL, l.node)
 		m.data.Free()
 		if err != nil || fields[l.nonce] != "" {
 			continue
 		}
+		var node corev3.Node
+		if err := proto.Unmarshal([]byte(fields[l.node]), &node); err == nil && node.GetCluster() != "" {
+			f.note(orders, node.GetCluster())
+		}
 		select {
-		case asked <- fields[l.typeURL]:
+		case orders <- order{file: floorFile(f.dir, fields[l.typeURL], "all")}:
 		case <-stream.Context().Done():
 			return
 		}
 	}
 }
 
-// send sends the shared bytes; only the end of the message is its own.
-func send(stream grpc.ServerStream, shared []byte, marker string, n int) error {
-	tail := appendText(nil, markerField, marker)
-	tail = protowire.AppendTag(tail, responseNonce, protowire.BytesType)
-	tail = protowire.AppendString(tail, fmt.Sprint(n))
-	return stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(shared), mem.SliceBuffer(tail)}})
+// send sends a response. Its nonce is the time at which it was given to gRPC. Of
+// the shared bytes only the end of the message is its own.
+func (f *floor) send(stream grpc.ServerStream, o order) error {
+	r, err := f.load(o.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	now, failed := monotonic()
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	nonce := strconv.FormatInt(int64(now), 10)
+	if d := r.decoded; d != nil {
+		return stream.SendMsg(&discoveryv3.DiscoveryResponse{TypeUrl: d.GetTypeUrl(), VersionInfo: d.GetVersionInfo(), Resources: d.GetResources(), Nonce: nonce})
+	}
+	tail := appendText(appendText(nil, markerField, o.marker), wire.ResponseNonce, nonce)
+	return stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(r.data), mem.SliceBuffer(tail)}})
+}
+
+// source starts a floor that encodes what it sends, at an address and on a Unix
+// socket. It answers the first request of a proxy, which so knows that its stream is
+// known.
+func (b *bench) source(ctx context.Context, address, socket string) *process {
+	writeFile(floorFile(b.dir, typeCluster, "all"), string(must(proto.Marshal(&discoveryv3.DiscoveryResponse{TypeUrl: typeCluster}))))
+	p := b.helper(floorHelper, address, b.dir, socket)
+	p.listens(ctx, "unix", socket)
+	return p
+}
+
+// order has the floor send the response of a file to the nodes of a cluster. It
+// goes by a way of its own, which wakes nothing of what is measured.
+func (p *process) order(cluster, file, marker string) {
+	if _, err := fmt.Fprintln(p.stdin, cluster, file, marker); err != nil {
+		fail("order a response: %w: %s", err, p.lastWords())
+	}
+}
+
+// monotonic is the time since the machine's start, the same for all processes.
+func monotonic() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	return time.Duration(ts.Nano()), nil
 }

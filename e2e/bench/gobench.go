@@ -4,8 +4,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
@@ -15,46 +13,55 @@ import (
 
 // identity measures keys and certificates with the benchmarks of their
 // packages, which bring what they are compared with.
-func (b *bench) identity(ctx context.Context) ([]figure, error) {
+func (b *bench) identity(ctx context.Context) {
 	b.say("identity: secrets of the agent")
-	secrets, err := goBench(ctx, "./sds", "FirstSecret|Push", "50x")
-	if err != nil {
-		return nil, err
-	}
+	secrets := goBench(ctx, "./sds", "FirstSecret|Push", "50x")
+	b.add(
+		figure{Name: "first secret, authority on the machine", Unit: milliseconds, Ours: secrets.of("FirstSecret ms/secret") / 1e3, Target: 0.015},
+		figure{Name: "change of a secret to its reader", Unit: milliseconds, Ours: secrets.of("Push ms/push") / 1e3, Target: 0.005})
 	b.say("identity: signing, and 10,000 agents that renew")
-	signing, err := goBench(ctx, "./controlplane/ca", "Sign|Renewal", "1x")
-	if err != nil {
-		return nil, err
-	}
-	figures := []figure{
-		{Name: "first secret, authority on the machine", Unit: milliseconds, Ours: secrets["FirstSecret ms/secret"] / 1e3, Target: 0.015},
-		{Name: "change of a secret to its reader", Unit: milliseconds, Ours: secrets["Push ms/push"] / 1e3, Target: 0.005},
-	}
+	signing := goBench(ctx, "./controlplane/ca", "Sign|Renewal", "1x")
 	for _, c := range []struct{ name, key string }{
 		{"a P-256 request signed, one core", "Sign/issuer=P256/csr=P256"},
 		{"a 2048-bit RSA request signed with RSA, one core", "Sign/issuer=RSA2048/csr=RSA2048"},
 	} {
-		bare, service := signing[c.key+" bare/s"], signing[c.key+" service/s"]
-		if bare == 0 || service == 0 {
-			return nil, fmt.Errorf("the benchmark %s gave no figures", c.key)
-		}
 		// 70 % of the speed is 1.43 times the time.
-		figures = append(figures, figure{Name: c.name, Unit: milliseconds, Ours: 1 / service, Straight: 1 / bare, TargetRatio: 1.43})
+		b.add(figure{Name: c.name, Unit: milliseconds, Ours: 1 / signing.of(c.key+" service/s"), Straight: 1 / signing.of(c.key+" bare/s"), TargetRatio: 1.43})
 	}
-	return append(figures, figure{Name: "10,000 agents renew, none runs out", Unit: seconds, Ours: signing["Renewal s/10000-agents"], Target: 60}), nil
+	b.add(figure{Name: "10,000 agents renew, none runs out", Unit: seconds, Ours: signing.of("Renewal s/10000-agents"), Target: 60})
 }
 
-// goBench runs benchmarks of a package and returns their figures by
-// "name unit".
-func goBench(ctx context.Context, pkg, expression, times string) (map[string]float64, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^$", "-bench", expression, "-benchtime", times, "-timeout", "5m")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("benchmarks of %s: %w:\n%s", pkg, err, out)
+// stores measures how long a store of files takes until all of it was read and
+// checked. The straight way parses the YAML of the same files, with all processors
+// too, and does nothing with it.
+func (b *bench) stores(ctx context.Context) {
+	b.say("stores: 10,000 objects, %d times", b.rounds)
+	files := goBench(ctx, "./controlplane/config/file", "FileStoreStart/1-per-file", fmt.Sprintf("%dx", b.rounds))
+	const name = "FileStoreStart/1-per-file "
+	b.add(
+		figure{Name: "10,000 objects loaded from fs://", Unit: seconds, Ours: files.of(name+"ns/op") / 1e9, Straight: files.of(name + "parse-s"), Target: 2},
+		figure{Name: "memory of 10,000 objects from fs://", Unit: megabytes, Ours: files.of(name+"MiB-kept") * (1 << 20)})
+}
+
+// benchmarks are the figures of some benchmarks, by "name unit".
+type benchmarks map[string]float64
+
+func (b benchmarks) of(key string) float64 {
+	if b[key] == 0 {
+		fail("the benchmark %s gave no figure", key)
 	}
-	figures := map[string]float64{}
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		words := strings.Fields(lines.Text())
+	return b[key]
+}
+
+// goBench runs benchmarks of a package.
+func goBench(ctx context.Context, pkg, expression, times string) benchmarks {
+	out, err := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^$", "-bench", expression, "-benchtime", times, "-timeout", "5m").CombinedOutput()
+	if err != nil {
+		fail("benchmarks of %s: %w:\n%s", pkg, err, out)
+	}
+	figures := benchmarks{}
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
 		if len(words) < 4 || !strings.HasPrefix(words[0], "Benchmark") {
 			continue
 		}
@@ -68,5 +75,5 @@ func goBench(ctx context.Context, pkg, expression, times string) (map[string]flo
 			}
 		}
 	}
-	return figures, nil
+	return figures
 }

@@ -27,88 +27,42 @@ const (
 
 // hotRestart has new Envoys take over, one after the other, under load. The
 // listener is a static one; the control plane and its mesh are real.
-func (b *bench) hotRestart(ctx context.Context) ([]figure, error) {
-	token, rule, err := newIdentity()
-	if err != nil {
-		return nil, err
-	}
-	c, err := b.startControl(ctx, "hot-control", rule)
-	if err != nil {
-		return nil, err
-	}
-	defer c.stop()
+func (b *bench) hotRestart(ctx context.Context) {
+	c := b.startControl(ctx, "hot-control")
 	override := b.path("hot-override.yaml")
-	if err := writeFile(override, fmt.Sprintf(`static_resources:
-  listeners:
-  - name: load
-    address: {socket_address: {address: %s, port_value: 8080}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: load
-          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
-          route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200}}]}]}
-`, hotHost)); err != nil {
-		return nil, err
-	}
-	agent, err := b.startAgent("hot-agent", agentSpec{
-		address: hotHost, discovery: controlHost + secure, binary: b.envoy, token: token, root: c.root, drain: hotDrain.String(), workers: 2,
+	writeFile(override, direct(hotHost, 8080))
+	agent := b.startAgent("hot-agent", agentSpec{
+		address: hotHost, control: c, drain: hotDrain, workers: 2,
 		args: []string{"--hot-restart"}, env: []string{"ISTIO_BOOTSTRAP_OVERRIDE=" + override},
 	})
-	if err != nil {
-		return nil, err
-	}
-	defer agent.stop()
-	if _, err := agent.wait(ctx, "http://"+hotHost+":15020/healthz/ready", ""); err != nil {
-		return nil, err
-	}
+	agent.wait(ctx, statusURL(hotHost, "/healthz/ready"), "")
 	l := startLoad(ctx)
-	took, err := b.hotRestarts(ctx, agent)
+	defer l.end()
+	took := b.hotRestarts(ctx, agent)
 	l.end()
-	if err != nil {
-		return nil, err
-	}
 	for _, failure := range l.failures[:min(len(l.failures), 5)] {
 		b.say("hot restart: a request failed: %s", failure)
 	}
-	half, err := median(took)
-	if err != nil {
-		return nil, err
-	}
 	b.say("hot restart: %d requests, %.0f a second", l.requests, float64(l.requests)/l.lasted.Seconds())
 	what := fmt.Sprintf("hot restart, %d in a row under 1,000 requests/s: ", b.restarts)
-	return []figure{
-		{Name: what + "failed requests", Unit: count, Ours: float64(len(l.failures))},
-		{Name: what + "slowest request", Unit: milliseconds, Ours: l.slowest.Seconds()},
-		{Name: what + "signal until the new Envoy serves", Unit: seconds, Ours: half},
-	}, nil
+	b.add(
+		figure{Name: what + "failed requests", Unit: count, Ours: float64(len(l.failures))},
+		figure{Name: what + "slowest request", Unit: milliseconds, Ours: l.slowest.Seconds()},
+		figure{Name: what + "signal until the new Envoy serves", Unit: seconds, Ours: median(took, itself)})
 }
 
 // hotRestarts asks for one after the other and returns how long each took.
-func (b *bench) hotRestarts(ctx context.Context, agent *process) (took []float64, err error) {
-	if err := sleep(ctx, time.Second); err != nil { // of load only
-		return nil, err
-	}
+func (b *bench) hotRestarts(ctx context.Context, agent *process) (took []float64) {
+	sleep(ctx, time.Second) // of load only
 	for i := range b.restarts {
 		began := time.Now()
-		if err := agent.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			return nil, fmt.Errorf("ask for a hot restart: %w", err)
-		}
-		agentOf := *agent
-		agentOf.began = began
-		lasted, err := agentOf.wait(ctx, "http://"+hotHost+":15020/metrics", fmt.Sprintf("outrigger_agent_hot_restarts_total{result=\"ok\"} %d\n", i+1))
-		if err != nil {
-			return nil, err
-		}
-		took = append(took, lasted.Seconds())
-		b.say("hot restart %d of %d: the new Envoy serves after %.3f s", i+1, b.restarts, lasted.Seconds())
-		if err := sleep(ctx, hotDrain+500*time.Millisecond); err != nil {
-			return nil, err
-		}
+		check(agent.cmd.Process.Signal(syscall.SIGHUP))
+		agent.wait(ctx, statusURL(hotHost, "/metrics"), fmt.Sprintf("outrigger_agent_hot_restarts_total{result=\"ok\"} %d\n", i+1))
+		took = append(took, time.Since(began).Seconds())
+		b.say("hot restart %d of %d: the new Envoy serves after %.3f s", i+1, b.restarts, took[i])
+		sleep(ctx, hotDrain+500*time.Millisecond)
 	}
-	return took, nil
+	return took
 }
 
 // hotLoad is what the clients saw. It may be read once end has returned.
@@ -134,9 +88,7 @@ func startLoad(ctx context.Context) *hotLoad {
 		l.clients.Go(func() {
 			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i < openingClients}, Timeout: 10 * time.Second}
 			defer client.CloseIdleConnections()
-			if sleep(ctx, every*time.Duration(i)/clients) != nil {
-				return
-			}
+			time.Sleep(every * time.Duration(i) / clients)
 			ticker := time.NewTicker(every)
 			defer ticker.Stop()
 			for {

@@ -5,163 +5,121 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	cachetypes "github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
+
+// kind says how proxies are served.
+type kind struct {
+	delta bool
+	// redirect is true for sidecars that traffic is redirected to; the others
+	// serve as HTTP proxies.
+	redirect bool
+}
+
+// subscriptions are what all proxies ask for, learnt by the first one.
+type subscriptions struct {
+	kind
+	// names are the encoded names of the types that are not wildcards.
+	names map[string][]byte
+	// learnt are the responses that the first proxy got, by type.
+	learnt map[string][]byte
+	// back is what proxies ask for when they come back after their stream has
+	// ended; nil if that is an error.
+	back map[string][]byte
+}
 
 // learn is a proxy that decodes what it gets, as Envoy would, to find out
 // which names a sidecar subscribes and how large the responses are.
-func learn(ctx context.Context, address string, k kind) (subs subscriptions, err error) {
+func learn(ctx context.Context, address string, k kind) subscriptions {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	subs = subscriptions{kind: k, names: map[string][]byte{}, learnt: map[string][]byte{}}
-	conn, err := dialADS(address)
-	if err != nil {
-		return subs, err
-	}
+	subs := subscriptions{kind: k, names: map[string][]byte{}, learnt: map[string][]byte{}}
+	conn := must(dialADS(address))
 	defer func() { _ = conn.Close() }() // its stream has ended
-	s, err := openADS(ctx, conn, k.delta)
-	if err != nil {
-		return subs, err
-	}
-	node, err := encodeNode(0, k.redirect)
-	if err != nil {
-		return subs, err
-	}
-	if err := s.subscribe(typeCluster, node, nil); err != nil {
-		return subs, err
-	}
+	s := must(openADS(ctx, conn, k.delta))
+	s.subscribe(typeCluster, encodeNode(0, k.redirect), nil)
 	for len(subs.learnt) < len(types(k.delta)) {
-		r, err := s.receive()
-		if err != nil {
-			return subs, fmt.Errorf("learn what a sidecar gets, of %d types so far: %w", len(subs.learnt), err)
-		}
+		r := must(s.receive())
 		data := r.data.Materialize()
 		r.data.Free()
-		if err := s.acknowledge(r, subs.names[r.typeURL]); err != nil {
-			return subs, err
-		}
+		s.acknowledge(r, subs.names[r.typeURL])
 		if subs.learnt[r.typeURL] != nil {
 			continue
 		}
 		subs.learnt[r.typeURL] = data
-		if err := subs.read(r.typeURL, data); err != nil {
-			return subs, err
+		for of, names := range cachev3.GetResourceReferences(decode(data, k.delta)) {
+			subs.names[of] = encodeNames(slices.Sorted(maps.Keys(names)))
 		}
-		if err := s.follow(r.typeURL, subs.names); err != nil {
-			return subs, err
-		}
+		s.follow(r.typeURL, subs.names)
 	}
-	return subs, nil
+	if subs.names[typeEndpoint] == nil || subs.names[typeRoute] == nil {
+		fail("the mesh is empty: a sidecar gets no endpoints or no routes")
+	}
+	return subs
 }
 
-// read takes the names that a response refers to.
-func (s *subscriptions) read(typeURL string, data []byte) error {
-	if typeURL != typeCluster && typeURL != typeListener {
-		return nil
+// decode returns the resources of a response, with keys that say nothing.
+func decode(data []byte, delta bool) map[string]cachetypes.ResourceWithTTL {
+	all := map[string]cachetypes.ResourceWithTTL{}
+	add := func(resource *anypb.Any) {
+		all[strconv.Itoa(len(all))] = cachetypes.ResourceWithTTL{Resource: must(resource.UnmarshalNew())}
 	}
-	resources, err := decode(data, s.delta)
-	if err != nil {
-		return err
-	}
-	var names []string
-	of := typeEndpoint
-	for _, resource := range resources {
-		if typeURL == typeListener {
-			of = typeRoute
-			found, err := routeNames(resource)
-			if err != nil {
-				return err
-			}
-			names = append(names, found...)
-			continue
+	if delta {
+		for _, resource := range decodeDelta(data).GetResources() {
+			add(resource.GetResource())
 		}
-		var c clusterv3.Cluster
-		if err := resource.UnmarshalTo(&c); err != nil {
-			return fmt.Errorf("decode a cluster: %w", err)
-		}
-		if c.GetType() != clusterv3.Cluster_EDS {
-			continue
-		}
-		name := c.GetEdsClusterConfig().GetServiceName()
-		if name == "" {
-			name = c.GetName()
-		}
-		names = append(names, name)
+		return all
 	}
-	if len(names) == 0 {
-		return fmt.Errorf("nothing of type %s is referred to: the mesh is empty", of)
-	}
-	slices.Sort(names)
-	s.names[of] = encodeNames(slices.Compact(names))
-	return nil
-}
-
-// decode returns the resources of a response.
-func decode(data []byte, delta bool) ([]*anypb.Any, error) {
-	if !delta {
-		var r discoveryv3.DiscoveryResponse
-		if err := proto.Unmarshal(data, &r); err != nil {
-			return nil, fmt.Errorf("decode a response: %w", err)
-		}
-		return r.GetResources(), nil
-	}
-	var r discoveryv3.DeltaDiscoveryResponse
-	if err := proto.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("decode a response: %w", err)
-	}
-	var out []*anypb.Any
+	var r discoveryv3.DiscoveryResponse
+	check(proto.Unmarshal(data, &r))
 	for _, resource := range r.GetResources() {
-		out = append(out, resource.GetResource())
+		add(resource)
 	}
-	return out, nil
+	return all
 }
 
-// routeNames returns the route configurations that a listener refers to.
-func routeNames(resource *anypb.Any) (names []string, err error) {
-	var l listenerv3.Listener
-	if err := resource.UnmarshalTo(&l); err != nil {
-		return nil, fmt.Errorf("decode a listener: %w", err)
-	}
-	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
-		for _, filter := range chain.GetFilters() {
-			var h hcmv3.HttpConnectionManager
-			if !filter.GetTypedConfig().MessageIs(&h) {
-				continue
-			}
-			if err := filter.GetTypedConfig().UnmarshalTo(&h); err != nil {
-				return nil, fmt.Errorf("decode the HTTP filter of listener %s: %w", l.GetName(), err)
-			}
-			if name := h.GetRds().GetRouteConfigName(); name != "" {
-				names = append(names, name)
-			}
-		}
-	}
-	return names, nil
+func decodeDelta(data []byte) *discoveryv3.DeltaDiscoveryResponse {
+	r := &discoveryv3.DeltaDiscoveryResponse{}
+	check(proto.Unmarshal(data, r))
+	return r
 }
 
 // shorten returns a response with the first resource only.
-func shorten(data []byte, delta bool) ([]byte, error) {
-	if !delta {
-		var r discoveryv3.DiscoveryResponse
-		if err := proto.Unmarshal(data, &r); err != nil {
-			return nil, fmt.Errorf("decode a response: %w", err)
+func shorten(data []byte) (short []byte) {
+	first := true
+	check(wire.Each(data, errors.New("a response is malformed"), func(f wire.Field) error {
+		if f.Number != wire.ResponseResources || first {
+			short = append(short, f.Raw...)
 		}
-		r.Resources = r.Resources[:1]
-		return proto.Marshal(&r)
+		first = first && f.Number != wire.ResponseResources
+		return nil
+	}))
+	return short
+}
+
+// encodeReturn returns what a proxy that has responses asks for when it comes
+// back, by type: the names that it asked for, and the versions that it has.
+func (s *subscriptions) encodeReturn() map[string][]byte {
+	out := map[string][]byte{}
+	for typeURL, data := range s.learnt {
+		all := slices.Clone(s.names[typeURL])
+		for _, r := range decodeDelta(data).GetResources() {
+			entry := appendText(appendText(nil, wire.EntryKey, r.GetName()), wire.EntryValue, r.GetVersion())
+			all = appendText(all, wire.DeltaRequestVersions, string(entry))
+		}
+		out[typeURL] = all
 	}
-	var r discoveryv3.DeltaDiscoveryResponse
-	if err := proto.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("decode a response: %w", err)
-	}
-	r.Resources = r.Resources[:1]
-	return proto.Marshal(&r)
+	return out
 }

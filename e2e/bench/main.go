@@ -10,11 +10,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,20 +24,16 @@ const limit = 15 * time.Minute
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	var err error
-	switch {
-	case len(os.Args) > 1 && os.Args[1] == floorCommand:
-		err = runFloor(ctx, os.Args[2:], os.Stdin)
-	case len(os.Args) > 1 && os.Args[1] == sourceCommand:
-		err = runSource(ctx, os.Args[2:], os.Stdin)
-	case len(os.Args) > 1 && os.Args[1] == copyCommand:
-		err = runCopy(ctx, os.Args[2:])
-	case len(os.Args) > 1 && os.Args[1] == dnsFloorCommand:
-		err = runDNSFloor(ctx, os.Args[2:])
-	default:
-		err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	args := os.Args[1:]
+	program := func(ctx context.Context, args []string) error { return run(ctx, args, os.Stdout, os.Stderr) }
+	if len(args) > 0 {
+		// Helpers that run as processes of their own.
+		helpers := map[string]func(context.Context, []string) error{floorHelper: runFloor, copyHelper: runCopy, dnsFloorHelper: runDNSFloor}
+		if helper := helpers[args[0]]; helper != nil {
+			program, args = helper, args[1:]
+		}
 	}
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := program(ctx, args); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -47,51 +41,34 @@ func main() {
 
 // options are the command line.
 type options struct {
-	bin, envoy string
-	services   int
-	proxies    int
-	rounds     int
-	starts     int
-	responses  int
-	restarts   int
-	coldStarts int
-	probeTime  time.Duration
-	json       string
-	only       string
-	agentEnv   string
-	controlEnv string
-	profiles   string
-	keep       bool
-	short      bool
-	svg        string
-	sizes      []size
+	bin, envoy        string
+	services, proxies int
+	json, only        string
+	agentEnv          string
+	controlEnv        string
+	keep, short       bool
+
+	rounds, starts, responses, restarts, coldStarts int
+	probeTime                                       time.Duration
 }
 
 func parse(args []string, out io.Writer) (options, error) {
-	var o options
+	o := options{rounds: 5, starts: 5, responses: 50, restarts: 10, coldStarts: 100, probeTime: time.Minute}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.StringVar(&o.bin, "bin", "bin", "directory of the programs")
-	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs, else on PATH)")
+	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs)")
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: sizes, agent, coldstart, hotrestart, identity, relay, push, intercept, envoy, status, dns, stores (default: all), and pushcurve, restart, churn, which take minutes")
-	fs.Func("sizes", "points of pushcurve, services x proxies with commas between, such as 500x1000,10000x100", func(text string) (err error) {
-		o.sizes, err = parseSizes(text)
-		return err
-	})
-	fs.StringVar(&o.svg, "svg", "", "draw the curves of pushcurve into this file")
+	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: "+names(false)+" (default: all), and "+names(true)+", which take minutes")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.StringVar(&o.controlEnv, "control-env", "", "settings to try in the control plane's environment, such as GOGC=40")
-	fs.StringVar(&o.profiles, "profiles", "", "take profiles of the control plane in push and pushcurve into this directory; its CPU figures mean less then")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&o.short, "short", false, "a quick run: 100 proxies, fewer rounds")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	o.rounds, o.starts, o.responses, o.restarts, o.coldStarts = 5, 5, 50, 10, 100
-	o.probeTime = time.Minute
 	if o.short {
 		o.rounds, o.starts, o.restarts, o.coldStarts, o.probeTime = 3, 3, 3, 10, 10*time.Second
 		o.proxies = min(o.proxies, 100)
@@ -102,11 +79,6 @@ func parse(args []string, out io.Writer) (options, error) {
 	}
 	if o.envoy == "" {
 		o.envoy = filepath.Join(o.bin, "envoy")
-		if _, err := os.Stat(o.envoy); err != nil {
-			if onPath, err := exec.LookPath("envoy"); err == nil {
-				o.envoy = onPath
-			}
-		}
 	}
 	for _, p := range []string{filepath.Join(o.bin, "outrigger-agent"), filepath.Join(o.bin, "outrigger-control"), o.envoy} {
 		if _, err := os.Stat(p); err != nil {
@@ -122,6 +94,7 @@ type bench struct {
 	dir   string
 	start *starter
 	log   io.Writer
+	rows  *[]figure
 	// redirect is true if no sidecar is an HTTP proxy.
 	redirect bool
 }
@@ -129,7 +102,39 @@ type bench struct {
 // part is one section of the table.
 type part struct {
 	name string
-	run  func(context.Context) ([]figure, error)
+	run  func(*bench, context.Context)
+	long bool // runs only if it is named
+}
+
+func parts() []part {
+	return []part{
+		{"sizes", (*bench).sizes, false},
+		{"agent", (*bench).agent, false},
+		{"coldstart", (*bench).coldStart, false},
+		{"hotrestart", (*bench).hotRestart, false},
+		{"identity", (*bench).identity, false},
+		{"relay", (*bench).relay, false},
+		{"push", (*bench).push, false},
+		{"intercept", (*bench).intercept, false},
+		{"status", (*bench).status, false},
+		{"envoy", (*bench).envoySize, false},
+		{"dns", (*bench).dns, false},
+		{"stores", (*bench).stores, false},
+		{"pushcurve", (*bench).pushCurve, true},
+		{"restart", (*bench).restart, true},
+		{"churn", (*bench).churn, true},
+	}
+}
+
+// names lists the parts for a help text.
+func names(long bool) string {
+	var all []string
+	for _, p := range parts() {
+		if p.long == long {
+			all = append(all, p.name)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // run measures and prints. A part that fails does not keep the others from
@@ -141,56 +146,50 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	start, err := newStarter(nil)
+	if err != nil {
+		return err
+	}
+	defer start.close()
 	dir, err := os.MkdirTemp("", "outrigger-bench-")
 	if err != nil {
 		return fmt.Errorf("make the temporary directory: %w", err)
 	}
-	b := &bench{options: o, dir: dir, start: newStarter(), log: stderr}
+	b := &bench{options: o, dir: dir, start: start, log: stderr, rows: new([]figure)}
 	defer func() {
-		b.start.close()
 		if o.keep {
 			b.say("logs and files are in %s", dir)
 		} else {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	if err := writeMesh(b.path("config"), o.services); err != nil {
+	if err := attempt(ctx, func(context.Context) { writeMesh(b.path("config"), o.services) }); err != nil {
 		return err
 	}
-	parts := []part{{"sizes", b.sizes}, {"agent", b.agent}, {"coldstart", b.coldStart}, {"hotrestart", b.hotRestart}, {"identity", b.identity}, {"relay", b.relay}, {"push", b.push}, {"intercept", b.intercept}, {"status", b.status}, {"envoy", b.envoySize}, {"dns", b.dns}, {"stores", b.stores}, {"pushcurve", b.pushCurve}, {"restart", b.restart}, {"churn", b.churn}}
-	var all []figure
-	for _, p := range parts {
-		if !o.wants(p.name) {
+	for _, p := range parts() {
+		if o.only == "" && p.long || o.only != "" && !strings.Contains(","+o.only+",", ","+p.name+",") {
 			continue
 		}
-		figures, failed := p.run(ctx)
-		all = append(all, figures...)
-		if failed != nil {
+		if failed := attempt(ctx, func(ctx context.Context) { p.run(b, ctx) }); failed != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", p.name, failed))
 			b.say("%s: %v", p.name, failed)
 		}
+		start.stop()
 	}
 	head := fmt.Sprintf("%d cores, %s, mesh of %d services, %d proxies", runtime.NumCPU(), runtime.Version(), o.services, o.proxies)
-	if failed := printTable(stdout, head, all); failed != nil {
-		return errors.Join(err, failed)
-	}
+	err = errors.Join(err, printTable(stdout, head, *b.rows))
 	if o.json != "" {
-		err = errors.Join(err, writeJSON(o.json, head, all))
+		err = errors.Join(err, writeJSON(o.json, head, *b.rows))
 	}
 	return err
-}
-
-// wants reports whether a part is to run.
-func (o options) wants(part string) bool {
-	if o.only == "" {
-		return !slices.Contains([]string{"pushcurve", "restart", "churn"}, part)
-	}
-	return strings.Contains(","+o.only+",", ","+part+",")
 }
 
 func (b *bench) path(elem ...string) string {
 	return filepath.Join(append([]string{b.dir}, elem...)...)
 }
+
+// add adds rows to the table.
+func (b *bench) add(figures ...figure) { *b.rows = append(*b.rows, figures...) }
 
 // say tells how far it is.
 func (b *bench) say(format string, args ...any) {
@@ -198,17 +197,12 @@ func (b *bench) say(format string, args ...any) {
 }
 
 // sizes returns the sizes of the binaries, which are built stripped.
-func (b *bench) sizes(context.Context) ([]figure, error) {
-	var figures []figure
-	for _, p := range []struct {
-		name   string
-		target float64
-	}{{"outrigger-agent", 20e6}, {"outrigger-control", 0}, {"outrigger", 0}} {
-		info, err := os.Stat(filepath.Join(b.bin, p.name))
-		if err != nil {
-			return figures, err
+func (b *bench) sizes(context.Context) {
+	for _, name := range []string{"outrigger-agent", "outrigger-control", "outrigger"} {
+		f := figure{Name: "binary of " + name, Unit: megabytes, Ours: float64(must(os.Stat(filepath.Join(b.bin, name))).Size())}
+		if name == "outrigger-agent" {
+			f.Target = 20e6
 		}
-		figures = append(figures, figure{Name: "binary of " + p.name, Unit: megabytes, Ours: float64(info.Size()), Target: p.target})
+		b.add(f)
 	}
-	return figures, nil
 }

@@ -12,22 +12,13 @@ import (
 
 // writeMesh writes the Istio YAML of a mesh: services with four endpoints
 // each, every tenth of them with a split route and two subsets.
-func writeMesh(dir string, services int) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the config directory: %w", err)
-	}
+func writeMesh(dir string, services int) {
 	for i := range services {
-		if err := writeFile(serviceFile(dir, i), serviceEntry(i, fmt.Sprintf("10.200.%d.%d", i/250, i%250+1))); err != nil {
-			return err
-		}
-		if i%10 != 0 {
-			continue
-		}
-		if err := writeFile(routeFile(dir, i), route(i, "none")); err != nil {
-			return err
+		writeFile(serviceFile(dir, i), serviceEntry(i, fmt.Sprintf("10.200.%d.%d", i/250, i%250+1)))
+		if i%10 == 0 {
+			writeFile(routeFile(dir, i), route(i, "none"))
 		}
 	}
-	return nil
 }
 
 func serviceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("svc-%d.yaml", i)) }
@@ -62,9 +53,9 @@ spec:
 
 // writeStreams adds services of which each has an address and takes connections
 // that nobody reads.
-func writeStreams(dir string, services int) error {
+func writeStreams(dir string, services int) {
 	for i := range services {
-		text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
+		writeFile(filepath.Join(dir, fmt.Sprintf("tcp-%d.yaml", i)), fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: tcp-%[1]d, namespace: default}
 spec:
@@ -74,12 +65,8 @@ spec:
   resolution: STATIC
   location: MESH_INTERNAL
   endpoints: [{address: 10.210.%[2]d.%[3]d}, {address: 10.211.%[2]d.%[3]d}]
-`, i, i/250, i%250+1)
-		if err := writeFile(filepath.Join(dir, fmt.Sprintf("tcp-%d.yaml", i)), text); err != nil {
-			return err
-		}
+`, i, i/250, i%250+1))
 	}
-	return nil
 }
 
 // route returns the route of service i; the marker is in the header that
@@ -107,18 +94,37 @@ spec:
 `, i, marker)
 }
 
-// writeFile replaces a file at once: its reader sees the old or the new one.
-// The new one is made beside the directory, where nobody watches.
-func writeFile(path, text string) error {
+// direct returns Envoy's configuration of a listener that answers every request
+// by itself.
+func direct(address string, port int) string {
+	return fmt.Sprintf(`static_resources:
+  listeners:
+  - name: direct
+    address: {socket_address: {address: %s, port_value: %d}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: direct
+          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
+          route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200}}]}]}
+`, address, port)
+}
+
+// writeFile writes a file of a part.
+func writeFile(path, text string) { check(replaceFile(path, text)) }
+
+// replaceFile replaces a file at once: its reader sees the old or the new one.
+// The new one is made beside the directory, where nobody watches. Nothing waits
+// for the disk.
+func replaceFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
 	next := filepath.Join(filepath.Dir(filepath.Dir(path)), ".new-"+filepath.Base(path))
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
-	if err := os.Rename(next, path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return os.Rename(next, path)
 }

@@ -5,8 +5,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,35 +18,18 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
-
-// kind says how proxies are served.
-type kind struct {
-	delta bool
-	// redirect is true for sidecars that traffic is redirected to; the others
-	// serve as HTTP proxies.
-	redirect bool
-}
-
-// subscriptions are what all proxies ask for, learnt by the first one.
-type subscriptions struct {
-	kind
-	// names are the encoded names of the types that are not wildcards.
-	names map[string][]byte
-	// learnt are the responses that the first proxy got, by type.
-	learnt map[string][]byte
-	// back is what proxies ask for when they come back after their stream has
-	// ended; nil if that is an error.
-	back map[string][]byte
-}
 
 // proxies are many sidecars: each has a connection, subscribes what a sidecar
 // subscribes, in Envoy's order, and acknowledges what it gets.
 type proxies struct {
+	server  *process
 	address string
+	nodes   [][]byte // encoded
 	subs    subscriptions
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
@@ -54,8 +38,8 @@ type proxies struct {
 	done  <-chan struct{}
 	cause func() error
 
-	synced chan struct{} // one token for each proxy that has every type
-	seen   chan time.Time
+	synced chan time.Time // when each proxy had every type
+	seen   chan time.Time // when each proxy had what is wanted
 	wanted atomic.Pointer[wanted]
 	bytes  atomic.Int64
 }
@@ -69,19 +53,29 @@ type wanted struct {
 	added, all []byte
 }
 
-// startProxies opens count streams.
-func startProxies(ctx context.Context, address string, count int, subs subscriptions) *proxies {
-	p := &proxies{address: address, subs: subs, synced: make(chan struct{}, count), seen: make(chan time.Time, 2*count)}
+// newProxies returns proxies of a server, none of which has started.
+func newProxies(server *process, address string, count int, subs subscriptions) *proxies {
+	p := &proxies{
+		server: server, address: address, nodes: make([][]byte, count), subs: subs,
+		synced: make(chan time.Time, count), seen: make(chan time.Time, 2*count), cancel: func(error) {},
+	}
+	for i := range p.nodes {
+		p.nodes[i] = encodeNode(i, subs.redirect)
+	}
+	return p
+}
+
+// start opens the streams of all proxies.
+func (p *proxies) start(ctx context.Context) {
 	ctx, p.cancel = context.WithCancelCause(ctx)
 	p.done, p.cause = ctx.Done(), func() error { return context.Cause(ctx) }
-	for i := range count {
+	for i, node := range p.nodes {
 		p.running.Go(func() {
-			if err := p.one(ctx, i); err != nil {
+			if err := p.one(ctx, node); err != nil && ctx.Err() == nil {
 				p.cancel(fmt.Errorf("proxy %d: %w", i, err))
 			}
 		})
 	}
-	return p
 }
 
 func (p *proxies) stop() {
@@ -89,24 +83,27 @@ func (p *proxies) stop() {
 	p.running.Wait()
 }
 
-// next waits for one value of each proxy and returns the last.
-func next[T any](p *proxies, from <-chan T, limit time.Duration) (last T, err error) {
-	timeout := time.After(limit)
-	count := cap(p.synced)
-	for i := range count {
+// by waits for one time of each proxy, and returns the one by which so many of a
+// hundred had it.
+func (p *proxies) by(percent int, from <-chan time.Time) time.Time {
+	timeout := time.After(2 * time.Minute)
+	all := make([]time.Time, 0, len(p.nodes))
+	for len(all) < len(p.nodes) {
 		select {
-		case last = <-from:
+		case at := <-from:
+			all = append(all, at)
 		case <-p.done:
-			return last, p.cause()
+			fail("%w: %s", p.cause(), p.server.lastWords())
 		case <-timeout:
-			return last, fmt.Errorf("only %d of %d proxies got it within %s", i, count, limit)
+			fail("only %d of %d proxies got it within two minutes: %s", len(all), len(p.nodes), p.server.lastWords())
 		}
 	}
-	return last, nil
+	slices.SortFunc(all, time.Time.Compare)
+	return all[(len(all)*percent-1)/100]
 }
 
-// one is one proxy.
-func (p *proxies) one(ctx context.Context, i int) error {
+// one is one proxy, until its context ends.
+func (p *proxies) one(ctx context.Context, node []byte) error {
 	conn, err := dialADS(p.address)
 	if err != nil {
 		return err
@@ -116,13 +113,7 @@ func (p *proxies) one(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	node, err := encodeNode(i, p.subs.redirect)
-	if err != nil {
-		return err
-	}
-	if err := s.subscribe(typeCluster, node, p.subs.names); err != nil {
-		return err
-	}
+	s.subscribe(typeCluster, node, p.subs.names)
 	got := map[string]bool{}
 	var found, widened *wanted
 	eds := received{typeURL: typeEndpoint}
@@ -134,64 +125,39 @@ func (p *proxies) one(ctx context.Context, i int) error {
 				continue
 			}
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
 		p.bytes.Add(int64(r.data.Len()))
-		if w := p.wanted.Load(); w != nil && w != found && w.typeURL == r.typeURL && contains(r.data, w.marker) {
+		w := p.wanted.Load()
+		if w != nil && w != found && w.typeURL == r.typeURL && contains(r.data, w.marker) {
 			found = w
 			p.seen <- time.Now()
 		}
-		widen := p.wanted.Load()
-		if widen == widened || widen == nil || widen.added == nil || r.typeURL != typeCluster || !contains(r.data, widen.marker) {
-			widen = nil
-		}
+		widen := w != nil && w != widened && w.added != nil && r.typeURL == typeCluster && contains(r.data, w.marker)
 		r.data.Free()
 		names := p.subs.names[r.typeURL]
 		if r.typeURL == typeEndpoint {
 			eds, names = r, endpoints
 		}
-		if err := s.acknowledge(r, names); err != nil && p.subs.back == nil {
-			return ignoreEnd(ctx, err)
-		}
-		if widen != nil {
-			widened, endpoints = widen, widen.all
-			if err := s.widen(eds, widen); err != nil {
-				return ignoreEnd(ctx, err)
-			}
+		s.acknowledge(r, names)
+		if widen {
+			widened, endpoints = w, w.all
+			s.widen(eds, w)
 		}
 		if got[r.typeURL] {
 			continue
 		}
 		got[r.typeURL] = true
-		if err := s.follow(r.typeURL, p.subs.names); err != nil {
-			return ignoreEnd(ctx, err)
-		}
+		s.follow(r.typeURL, p.subs.names)
 		if len(got) == len(types(p.subs.delta)) {
-			p.synced <- struct{}{}
+			p.synced <- time.Now()
 		}
 	}
 }
 
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-func types(delta bool) []string {
-	all := []string{typeCluster, typeEndpoint, typeListener, typeRoute}
-	if delta {
-		return append(all, typeVirtualHost)
-	}
-	return all
-}
-
-// ads is an ADS stream as a proxy sees it.
+// ads is an ADS stream as a proxy sees it. What cannot be sent ends the stream, and
+// receive returns why.
 type ads struct {
 	stream grpc.ClientStream
 	layout layout
@@ -205,7 +171,7 @@ type received struct {
 }
 
 func dialADS(address string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	return grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -213,10 +179,6 @@ func dialADS(address string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", address, err)
-	}
-	return conn, nil
 }
 
 func openADS(ctx context.Context, conn *grpc.ClientConn, delta bool) (*ads, error) {
@@ -224,64 +186,51 @@ func openADS(ctx context.Context, conn *grpc.ClientConn, delta bool) (*ads, erro
 	if delta {
 		method = methodDelta
 	}
-	desc := &grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: true}
-	stream, err := conn.NewStream(ctx, desc, "/"+adsService+"/"+method)
-	if err != nil {
-		return nil, fmt.Errorf("open a stream: %w", err)
-	}
-	return &ads{stream: stream, layout: layoutOf(delta), delta: delta}, nil
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: true}, "/"+adsService+"/"+method)
+	return &ads{stream: stream, layout: layoutOf(delta), delta: delta}, err
 }
 
 // subscribe asks for a type; node is encoded and goes with the first request.
-func (s *ads) subscribe(typeURL string, node []byte, names map[string][]byte) error {
-	var b []byte
-	if node != nil {
-		b = protowire.AppendTag(b, s.layout.node, protowire.BytesType)
-		b = protowire.AppendBytes(b, node)
-	}
-	return s.send(appendText(b, s.layout.typeURL, typeURL), names[typeURL])
+func (s *ads) subscribe(typeURL string, node []byte, names map[string][]byte) {
+	b := appendText(nil, s.layout.node, string(node))
+	s.send(appendText(b, s.layout.typeURL, typeURL), names[typeURL])
 }
 
 // follow subscribes what Envoy subscribes after the first response of a type.
-func (s *ads) follow(typeURL string, names map[string][]byte) error {
-	switch typeURL {
-	case typeCluster:
-		return errors.Join(s.subscribe(typeEndpoint, nil, names), s.subscribe(typeListener, nil, names))
-	case typeListener:
-		return s.subscribe(typeRoute, nil, names)
-	case typeRoute:
-		if s.delta {
-			return s.subscribe(typeVirtualHost, nil, names)
-		}
+func (s *ads) follow(typeURL string, names map[string][]byte) {
+	switch {
+	case typeURL == typeCluster:
+		s.subscribe(typeEndpoint, nil, names)
+		s.subscribe(typeListener, nil, names)
+	case typeURL == typeListener:
+		s.subscribe(typeRoute, nil, names)
+	case typeURL == typeRoute && s.delta:
+		s.subscribe(typeVirtualHost, nil, names)
 	}
-	return nil
 }
 
-func (s *ads) acknowledge(r received, names []byte) error {
-	b := appendText(nil, s.layout.typeURL, r.typeURL)
-	b = appendText(b, s.layout.nonce, r.nonce)
+func (s *ads) acknowledge(r received, names []byte) {
+	b := appendText(appendText(nil, s.layout.typeURL, r.typeURL), s.layout.nonce, r.nonce)
 	if s.delta {
-		return s.send(b, nil)
+		s.send(b, nil)
+	} else {
+		s.send(appendText(b, wire.RequestVersion, r.version), names)
 	}
-	return s.send(appendText(b, requestVersion, r.version), names)
 }
 
 // widen asks for the endpoints of clusters that are new; last is the last response
 // of the type.
-func (s *ads) widen(last received, w *wanted) error {
-	if !s.delta {
-		return s.acknowledge(last, w.all)
+func (s *ads) widen(last received, w *wanted) {
+	if s.delta {
+		s.subscribe(typeEndpoint, nil, map[string][]byte{typeEndpoint: w.added})
+	} else {
+		s.acknowledge(last, w.all)
 	}
-	return s.subscribe(typeEndpoint, nil, map[string][]byte{typeEndpoint: w.added})
 }
 
 // send sends a request whose names are the shared ones.
-func (s *ads) send(b, names []byte) error {
-	m := &message{data: mem.BufferSlice{mem.SliceBuffer(b)}}
-	if len(names) > 0 {
-		m.data = append(m.data, mem.SliceBuffer(names))
-	}
-	return s.stream.SendMsg(m)
+func (s *ads) send(b, names []byte) {
+	_ = s.stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(b), mem.SliceBuffer(names)}}) // receive returns the error
 }
 
 func (s *ads) receive() (received, error) {
@@ -289,33 +238,50 @@ func (s *ads) receive() (received, error) {
 	if err := s.stream.RecvMsg(&m); err != nil {
 		return received{}, err
 	}
-	fields, err := head(m.data, responseType, responseNonce, responseVersion)
-	if err != nil {
-		return received{}, err
-	}
-	return received{data: m.data, typeURL: fields[responseType], nonce: fields[responseNonce], version: fields[responseVersion]}, nil
+	fields, err := head(m.data, wire.ResponseTypeURL, wire.ResponseNonce, wire.ResponseVersion)
+	return received{data: m.data, typeURL: fields[wire.ResponseTypeURL], nonce: fields[wire.ResponseNonce], version: fields[wire.ResponseVersion]}, err
 }
+
+// proxyCluster is the cluster of all nodes.
+const proxyCluster = "bench.default"
 
 // encodeNode returns the node of proxy i: an application that nobody calls, or, where
 // traffic is redirected, an endpoint of one of 500 services.
-func encodeNode(i int, redirect bool) ([]byte, error) {
+func encodeNode(i int, redirect bool) []byte {
 	ip, mode := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1), "NONE"
 	if redirect {
 		service := i % 500
 		ip, mode = fmt.Sprintf("10.%d.%d.%d", 201+i/500%3, service/250, service%250+1), "REDIRECT"
 	}
-	metadata, err := structpb.NewStruct(map[string]any{
-		"NAMESPACE": "default", "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local", "INTERCEPTION_MODE": mode,
-		"NAME": fmt.Sprintf("bench-%d", i), "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": ip, "LABELS": map[string]any{"app": "bench"},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the node's metadata: %w", err)
-	}
-	return proto.Marshal(&corev3.Node{
+	return must(proto.Marshal(&corev3.Node{
 		Id:      fmt.Sprintf("sidecar~%s~bench-%d.default~default.svc.cluster.local", ip, i),
-		Cluster: "bench.default", Metadata: metadata, UserAgentName: "envoy",
+		Cluster: proxyCluster, UserAgentName: "envoy",
+		Metadata: must(structpb.NewStruct(map[string]any{
+			"NAMESPACE": "default", "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local", "INTERCEPTION_MODE": mode,
+			"NAME": fmt.Sprintf("bench-%d", i), "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": ip, "LABELS": map[string]any{"app": "bench"},
+		})),
 		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 			Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 39, Patch: 3},
 		}},
-	})
+	}))
+}
+
+// comeBack opens another stream, with what the proxy has.
+func (p *proxies) comeBack(ctx context.Context, conn *grpc.ClientConn, node []byte) (*ads, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Duration(50+rand.IntN(100)) * time.Millisecond):
+		}
+		s, err := openADS(ctx, conn, p.subs.delta)
+		if err != nil {
+			continue // the control plane is not there yet
+		}
+		for _, typeURL := range types(p.subs.delta) {
+			s.subscribe(typeURL, node, p.subs.back)
+			node = nil // on the first request only
+		}
+		return s, nil
+	}
 }

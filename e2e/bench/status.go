@@ -6,14 +6,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,32 +17,29 @@ import (
 )
 
 const (
-	// statusAgent is the number of the agent's address.
-	statusAgent = "210"
+	statusHost = agentNet + "210"
+	probeURL   = "http://" + statusHost + ":15020/app-health/app/livez"
 	// scrapeSize is how much the application has to say.
 	scrapeSize = 100e6
 	// probeRate is of the load that shows whether something leaks.
 	probeRate = 5000
 )
 
-// application is what is probed and scraped: this program.
-type application struct {
-	// probed and scraped are where.
-	probed, scraped string
-	stop            func()
-}
+// application is what is probed and scraped: this program. It serves at the address
+// of the agent, where its probes go, and on loopback, where it scrapes.
+type application struct{ probed, scraped net.Listener }
 
-// newApplication serves at an address of the agent, where its probes go, and on
-// loopback, where it scrapes: from memory, and rendered line by line as programs
-// that have something to say do.
-func newApplication(address string) (*application, error) {
-	block := metricsBlock()
+// newApplication serves metrics from memory, and rendered line by line as programs
+// that have something to say do. The caller closes the server.
+func newApplication() (*application, *http.Server) {
+	var block bytes.Buffer // a megabyte
+	check(renderMetrics(&block, 1e6))
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("/memory", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		for sent := 0; sent < scrapeSize; sent += len(block) {
-			if _, err := w.Write(block); err != nil {
+		for sent := 0; sent < scrapeSize; sent += block.Len() {
+			if _, err := w.Write(block.Bytes()); err != nil {
 				return // the reader reports it
 			}
 		}
@@ -55,26 +48,11 @@ func newApplication(address string) (*application, error) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		_ = renderMetrics(w, scrapeSize) // as above
 	})
+	app := &application{must(net.Listen("tcp", statusHost+":0")), must(net.Listen("tcp", "127.0.0.1:0"))}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	stop := func() { _ = server.Close() } // it has been measured
-	var at [2]string
-	for i, host := range []string{address, "127.0.0.1"} {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-		if err != nil {
-			stop()
-			return nil, fmt.Errorf("listen as the application: %w", err)
-		}
-		at[i] = l.Addr().String()
-		go func() { _ = server.Serve(l) }() // it ends with stop
-	}
-	return &application{probed: at[0], scraped: at[1], stop: stop}, nil
-}
-
-// metricsBlock is a megabyte of metrics.
-func metricsBlock() []byte {
-	var b bytes.Buffer
-	_ = renderMetrics(&b, 1e6) // a buffer takes all
-	return b.Bytes()
+	go func() { _ = server.Serve(app.probed) }() // it ends with the server
+	go func() { _ = server.Serve(app.scraped) }()
+	return app, server
 }
 
 // renderMetrics writes about so many bytes of metrics.
@@ -97,265 +75,118 @@ func renderMetrics(w io.Writer, size int) error {
 	return err
 }
 
-// status measures the status port: a probe, a scrape and many probes, each
+// status measures the status port: scrapes, a probe and many probes, each
 // straight at the application and through an agent.
-func (b *bench) status(ctx context.Context) (figures []figure, err error) {
-	address := agentNet + statusAgent
-	app, err := newApplication(address)
-	if err != nil {
-		return nil, err
-	}
-	defer app.stop()
-	for _, path := range []string{"/memory", "/rendered"} {
-		more, err := b.statusOf(ctx, address, app, path)
-		figures = append(figures, more...)
-		if err != nil {
-			return figures, err
-		}
-	}
-	return figures, nil
-}
-
-// statusOf measures an agent whose application has its metrics at a path.
-func (b *bench) statusOf(ctx context.Context, address string, app *application, path string) ([]figure, error) {
-	p, err := b.statusAgent(ctx, address, app, path)
-	if err != nil {
-		return nil, err
-	}
-	defer p.stop()
-	figures, err := b.scrape(ctx, p, address, app, path)
-	if err != nil || path == "/memory" {
-		return figures, err
-	}
-	one, err := b.oneProbe(ctx, address, app)
-	if err != nil {
-		return figures, err
-	}
-	many, err := b.manyProbes(ctx, p, address)
-	return slices.Concat(figures, one, many), err
+func (b *bench) status(ctx context.Context) {
+	app, server := newApplication()
+	defer func() { _ = server.Close() }() // it has been measured
+	p := b.statusAgent(ctx, app, "/memory")
+	b.scrape(ctx, p, app, "/memory", figure{Name: "status: 100 MB of metrics, from memory"})
+	p.stop()
+	p = b.statusAgent(ctx, app, "/rendered")
+	b.scrape(ctx, p, app, "/rendered", figure{Name: "status: 100 MB of metrics, rendered", TargetRatio: 1.3})
+	b.oneProbe(ctx, app)
+	b.manyProbes(ctx, p)
 }
 
 // statusAgent starts an agent that probes and scrapes the application. Neither
 // Envoy nor control plane has a part in that, so there are none.
-func (b *bench) statusAgent(ctx context.Context, address string, app *application, path string) (*process, error) {
-	_, probed, err := net.SplitHostPort(app.probed)
-	if err != nil {
-		return nil, err
-	}
-	_, scraped, err := net.SplitHostPort(app.scraped)
-	if err != nil {
-		return nil, err
-	}
-	p, err := b.startAgent("status", agentSpec{
-		address: address, discovery: relayHost + plaintext, binary: b.envoy, plaintext: true,
-		env: []string{
-			"DISABLE_ENVOY=true",
-			`ISTIO_KUBE_APP_PROBERS={"/app-health/app/livez":{"httpGet":{"path":"/healthz","port":` + probed + `},"timeoutSeconds":10}}`,
-			`ISTIO_PROMETHEUS_ANNOTATIONS={"scrape":"true","path":"` + path + `","port":"` + scraped + `"}`,
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := p.wait(ctx, statusURL(address, "/app-health/app/livez"), "ok"); err != nil {
-		p.stop()
-		return nil, err
-	}
-	if err := sleep(ctx, 2*time.Second); err != nil {
-		p.stop()
-		return nil, err
-	}
+func (b *bench) statusAgent(ctx context.Context, app *application, path string) *process {
+	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+	p := b.startAgent("status", agentSpec{address: statusHost, discovery: relayHost + plaintext, env: []string{
+		"DISABLE_ENVOY=true",
+		fmt.Sprintf(`ISTIO_KUBE_APP_PROBERS={"/app-health/app/livez":{"httpGet":{"path":"/healthz","port":%d},"timeoutSeconds":10}}`, port(app.probed)),
+		fmt.Sprintf(`ISTIO_PROMETHEUS_ANNOTATIONS={"scrape":"true","path":"%s","port":"%d"}`, path, port(app.scraped)),
+	}})
+	p.wait(ctx, probeURL, "ok")
+	sleep(ctx, 2*time.Second)
 	// The start is over, and has given back more than an agent that is asked now
 	// and then can do without.
-	if _, err := p.wait(ctx, statusURL(address, "/app-health/app/livez"), "ok"); err != nil {
-		p.stop()
-		return nil, err
-	}
-	return p, nil
+	p.wait(ctx, probeURL, "ok")
+	return p
 }
-
-func statusURL(address, path string) string { return "http://" + address + ":15020" + path }
 
 // oneProbe times single probes, straight and through the agent in turns.
-func (b *bench) oneProbe(ctx context.Context, address string, app *application) ([]figure, error) {
+func (b *bench) oneProbe(ctx context.Context, app *application) {
 	b.say("status: single probes")
-	var times [2][]float64
-	for range b.rounds {
-		for i, url := range []string{statusURL(address, "/app-health/app/livez"), "http://" + app.probed + "/healthz"} {
-			out, err := probetest.Load{URL: url, Duration: time.Second}.Run(ctx)
-			if err != nil {
-				return nil, err
-			}
-			if out.Failed > 0 {
-				return nil, fmt.Errorf("%d of %d probes of %s failed: %w", out.Failed, out.Sent, url, out.Failure)
-			}
-			times[i] = append(times[i], out.P50.Seconds())
-		}
+	probe := func(url string) func() float64 {
+		return func() float64 { return sent(ctx, probetest.Load{URL: url, Duration: time.Second}).P50.Seconds() }
 	}
-	through, err := median(times[0])
-	if err != nil {
-		return nil, err
-	}
-	straight, err := median(times[1])
-	return []figure{
-		{Name: "status: one probe, p50", Unit: milliseconds, Ours: through, Straight: straight},
-		{Name: "status: of that what the agent adds", Unit: milliseconds, Ours: through - straight, Target: 0.3e-3},
-	}, err
+	took := turns(b.rounds, probe(probeURL), probe("http://"+app.probed.Addr().String()+"/healthz"))
+	b.add(
+		figure{Name: "status: one probe, p50", Unit: milliseconds, Ours: took[0], Straight: took[1]},
+		figure{Name: "status: of that what the agent adds", Unit: milliseconds, Ours: took[0] - took[1], Target: 0.3e-3})
 }
 
-// manyProbes sends probes for a while and tells what the agent holds afterwards.
-func (b *bench) manyProbes(ctx context.Context, p *process, address string) ([]figure, error) {
+// sent sends probes, all of which must succeed.
+func sent(ctx context.Context, load probetest.Load) probetest.Outcome {
+	out := must(load.Run(ctx))
+	if out.Failed > 0 {
+		fail("%d of %d probes of %s failed: %w", out.Failed, out.Sent, load.URL, out.Failure)
+	}
+	return out
+}
+
+// manyProbes sends probes for a while and looks at what the agent holds afterwards.
+func (b *bench) manyProbes(ctx context.Context, p *process) {
 	b.say("status: %d probes a second for %s", probeRate, b.probeTime)
-	if _, err := (probetest.Load{URL: statusURL(address, "/app-health/app/livez"), Rate: probeRate, Duration: time.Second}).Run(ctx); err != nil {
-		return nil, err
-	}
-	before, err := holdings(ctx, p, address)
-	if err != nil {
-		return nil, err
-	}
-	used, err := cpu(p.pid())
-	if err != nil {
-		return nil, err
-	}
-	out, err := probetest.Load{URL: statusURL(address, "/app-health/app/livez"), Rate: probeRate, Duration: b.probeTime}.Run(ctx)
-	if err != nil {
-		return nil, err
-	}
-	usedThen, err := cpu(p.pid())
-	if err != nil {
-		return nil, err
-	}
-	after, err := holdings(ctx, p, address)
-	if err != nil {
-		return nil, err
-	}
+	load := probetest.Load{URL: probeURL, Rate: probeRate, Duration: time.Second}
+	must(load.Run(ctx))
+	before := holdings(ctx, p)
+	load.Duration = b.probeTime
+	used := p.usage().cpu
+	out := must(load.Run(ctx))
+	used = p.usage().cpu - used
+	after := holdings(ctx, p)
 	b.say("status: sent %.0f probes a second", float64(out.Sent)/b.probeTime.Seconds())
 	if out.Failed > 0 {
 		b.say("status: %d of %d probes failed, one with: %v", out.Failed, out.Sent, out.Failure)
 	}
 	name := fmt.Sprintf("status: %d probes a second: ", probeRate)
-	return []figure{
-		{Name: name + "failures", Unit: count, Ours: float64(out.Failed)},
-		{Name: name + "more open files", Unit: count, Ours: max(0, after.files-before.files)},
-		{Name: name + "more goroutines", Unit: count, Ours: max(0, after.goroutines-before.goroutines)},
-		{Name: name + "more anonymous memory", Unit: megabytes, Ours: max(0, after.anonymous-before.anonymous)},
-		{Name: name + "p99", Unit: milliseconds, Ours: out.P99.Seconds()},
-		{Name: "status: the agent's CPU for one probe", Unit: milliseconds, Ours: (usedThen - used).Seconds() / float64(max(1, out.Sent))},
-	}, nil
+	b.add(
+		figure{Name: name + "failures", Unit: count, Ours: float64(out.Failed)},
+		figure{Name: name + "more open files", Unit: count, Ours: max(0, after.files-before.files)},
+		figure{Name: name + "more goroutines", Unit: count, Ours: max(0, after.goroutines-before.goroutines)},
+		figure{Name: name + "more anonymous memory", Unit: megabytes, Ours: max(0, after.anonymous-before.anonymous)},
+		figure{Name: name + "p99", Unit: milliseconds, Ours: out.P99.Seconds()},
+		figure{Name: "status: the agent's CPU for one probe", Unit: milliseconds, Ours: used / float64(max(1, out.Sent))})
 }
 
 // holding is what an agent holds.
 type holding struct{ files, goroutines, anonymous float64 }
 
 // holdings waits until what is about to end has ended: two seconds.
-func holdings(ctx context.Context, p *process, address string) (h holding, err error) {
-	if err := sleep(ctx, 2*time.Second); err != nil {
-		return h, err
-	}
-	files, err := probetest.OpenFiles(p.pid())
-	if err != nil {
-		return h, err
-	}
-	h.files = float64(files)
-	if _, h.anonymous, err = memory(p.pid()); err != nil {
-		return h, err
-	}
-	h.goroutines, err = goroutines(ctx, address)
-	return h, err
+func holdings(ctx context.Context, p *process) holding {
+	sleep(ctx, 2*time.Second)
+	h := holding{files: float64(must(probetest.OpenFiles(p.pid()))), anonymous: p.usage().anonymous}
+	var profile strings.Builder
+	must(get(ctx, freshClient(), statusURL(statusHost, "/debug/pprof/goroutine?debug=1"), &profile))
+	must(fmt.Sscanf(profile.String(), "goroutine profile: total %f", &h.goroutines))
+	return h
 }
 
-// goroutines asks the profile of an agent how many there are.
-func goroutines(ctx context.Context, address string) (float64, error) {
-	const start = "goroutine profile: total "
-	var doc strings.Builder
-	if _, err := fetch(ctx, statusURL(address, "/debug/pprof/goroutine?debug=1"), &doc); err != nil {
-		return 0, err
-	}
-	first, _, _ := strings.Cut(doc.String(), "\n")
-	n, found := strings.CutPrefix(first, start)
-	if !found {
-		return 0, fmt.Errorf("the agent's profile begins with %.100q", first)
-	}
-	return strconv.ParseFloat(n, 64)
+// freshClient returns a client that has a connection for each request.
+func freshClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 }
 
-// scrape reads all metrics, straight and through the agent in turns, and tells
+// scrape reads all metrics, straight and through the agent in turns, and looks
 // how far the agent's memory rises meanwhile.
-func (b *bench) scrape(ctx context.Context, p *process, address string, app *application, path string) ([]figure, error) {
+func (b *bench) scrape(ctx context.Context, p *process, app *application, path string, f figure) {
 	b.say("status: %.0f MB of metrics from %s", scrapeSize/1e6, path)
-	before, _, err := memory(p.pid())
-	if err != nil {
-		return nil, err
-	}
-	if err := forgetPeak(p.pid()); err != nil {
-		return nil, err
-	}
-	var times [2][]float64
-	for range b.rounds {
-		for i, url := range []string{statusURL(address, "/metrics"), "http://" + app.scraped + path} {
+	before := p.usage().resident
+	p.forgetPeak()
+	read := func(url string) func() float64 {
+		return func() float64 {
 			began := time.Now()
-			n, err := fetch(ctx, url, io.Discard)
-			if err != nil {
-				return nil, err
-			}
+			n := must(get(ctx, freshClient(), url, io.Discard))
 			if n < scrapeSize*95/100 { // comments that come again are left out
-				return nil, fmt.Errorf("%s has %d bytes: the application's metrics are not there", url, n)
+				fail("%s has %d bytes: the application's metrics are not there", url, n)
 			}
-			times[i] = append(times[i], time.Since(began).Seconds())
+			return time.Since(began).Seconds()
 		}
 	}
-	peak, err := peakMemory(p.pid())
-	if err != nil {
-		return nil, err
-	}
-	through, err := median(times[0])
-	if err != nil {
-		return nil, err
-	}
-	straight, err := median(times[1])
-	f := figure{Name: "status: 100 MB of metrics, rendered", Unit: milliseconds, Ours: through, Straight: straight, TargetRatio: 1.3}
-	if path == "/memory" {
-		f.Name, f.TargetRatio = "status: 100 MB of metrics, from memory", 0
-	}
-	return []figure{f, {Name: f.Name + ": rise of the agent's resident memory", Unit: megabytes, Ours: peak - before, Target: 8e6}}, err
-}
-
-// fetch reads a URL to its end.
-func fetch(ctx context.Context, url string, to io.Writer) (int64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	n, err := io.CopyBuffer(struct{ io.Writer }{to}, resp.Body, make([]byte, 256<<10))
-	if err = errors.Join(err, resp.Body.Close()); err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answered %s", url, resp.Status)
-	}
-	return n, err
-}
-
-// forgetPeak has the kernel note the highest resident memory anew.
-func forgetPeak(pid int) error {
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
-		return fmt.Errorf("reset the highest memory of process %d: %w", pid, err)
-	}
-	return nil
-}
-
-// peakMemory returns the highest resident memory since, in bytes.
-func peakMemory(pid int) (float64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, fmt.Errorf("read the highest memory of process %d: %w", pid, err)
-	}
-	_, after, _ := strings.Cut(string(data), "VmHWM:")
-	var kb float64
-	if _, err := fmt.Sscan(after, &kb); err != nil {
-		return 0, fmt.Errorf("read the highest memory of process %d: %w", pid, err)
-	}
-	return kb * 1024, nil
+	took := turns(b.rounds, read(statusURL(statusHost, "/metrics")), read("http://"+app.scraped.Addr().String()+path))
+	f.Unit, f.Ours, f.Straight = milliseconds, took[0], took[1]
+	b.add(f, figure{Name: f.Name + ": rise of the agent's resident memory", Unit: megabytes, Ours: p.usage().peak - before, Target: 8e6})
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -121,13 +120,4 @@ func writeJSON(file, head string, figures []figure) error {
 		return fmt.Errorf("write the figures: %w", err)
 	}
 	return nil
-}
-
-// median returns the middle of some values, which it sorts.
-func median(values []float64) (float64, error) {
-	if len(values) == 0 {
-		return 0, errors.New("nothing was measured")
-	}
-	slices.Sort(values)
-	return values[len(values)/2], nil
 }

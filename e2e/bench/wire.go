@@ -10,8 +10,11 @@ import (
 	"io"
 	"slices"
 
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
 // The types that a sidecar subscribes.
@@ -23,6 +26,17 @@ const (
 	// typeVirtualHost is for delta only.
 	typeVirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )
+
+func types(delta bool) []string {
+	all := []string{typeCluster, typeEndpoint, typeListener, typeRoute}
+	if delta {
+		return append(all, typeVirtualHost)
+	}
+	return all
+}
+
+// lastType is the type that the resources of a new service come in last.
+func lastType(delta bool) string { return types(delta)[len(types(delta))-1] }
 
 // The ADS methods.
 const (
@@ -37,8 +51,8 @@ type message struct {
 	data mem.BufferSlice
 }
 
-// codec hands the buffers of messages through. It answers to the name that
-// peers send as content subtype.
+// codec hands the buffers of messages through, and encodes other messages. It
+// answers to the name that peers send as content subtype.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }
@@ -46,7 +60,7 @@ func (codec) Name() string { return "proto" }
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
-		return nil, fmt.Errorf("bench codec got a %T", v)
+		return encoding.GetCodecV2("proto").Marshal(v)
 	}
 	m.data.Ref()
 	return m.data, nil
@@ -62,48 +76,38 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Field numbers of requests and responses. Those of responses are the same
-// for both protocols, but that delta has no version_info for acknowledging.
-const (
-	responseVersion = 1
-	responseType    = 4
-	responseNonce   = 5
-	requestVersion  = 1 // state of the world only
-	requestNames    = 3 // delta: resource_names_subscribe
-)
-
 // layout holds the field numbers that differ between the requests of state of
-// the world and delta.
+// the world and delta. Those of responses are the same.
 type layout struct {
 	node, typeURL, nonce protowire.Number
 }
 
 func layoutOf(delta bool) layout {
 	if delta {
-		return layout{node: 1, typeURL: 2, nonce: 6}
+		return layout{wire.DeltaRequestNode, wire.DeltaRequestTypeURL, wire.DeltaRequestNonce}
 	}
-	return layout{node: 2, typeURL: 4, nonce: 5}
+	return layout{wire.RequestNode, wire.RequestTypeURL, wire.RequestNonce}
 }
 
 func appendText(b []byte, field protowire.Number, text string) []byte {
 	if text == "" {
 		return b
 	}
-	b = protowire.AppendTag(b, field, protowire.BytesType)
-	return protowire.AppendString(b, text)
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), text)
 }
 
-// encodeNames encodes a subscription, once for all proxies.
+// encodeNames encodes a subscription, once for all proxies. Names have the same
+// field number with state of the world and delta.
 func encodeNames(names []string) []byte {
 	var b []byte
 	for _, n := range names {
-		b = appendText(b, requestNames, n)
+		b = appendText(b, wire.RequestNames, n)
 	}
 	return b
 }
 
 // head reads the texts with the given field numbers; the last of two counts.
-// Everything else is skipped, not read.
+// Everything else is skipped, not read or copied.
 func head(data mem.BufferSlice, wanted ...protowire.Number) (map[protowire.Number]string, error) {
 	fields := map[protowire.Number]string{}
 	r := data.Reader()
@@ -112,25 +116,21 @@ func head(data mem.BufferSlice, wanted ...protowire.Number) (map[protowire.Numbe
 		if err == io.EOF {
 			return fields, r.Close()
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read a message: %w", err)
-		}
 		number, kind := protowire.DecodeTag(tag)
-		if kind != protowire.BytesType && kind != protowire.VarintType {
-			return nil, fmt.Errorf("read a message: unexpected wire type %d", kind)
+		if err == nil && kind != protowire.BytesType && kind != protowire.VarintType {
+			err = fmt.Errorf("unexpected wire type %d", kind)
 		}
-		value, err := binary.ReadUvarint(r)
-		if err != nil {
-			return nil, fmt.Errorf("read a message: %w", err)
+		var value uint64
+		if err == nil {
+			value, err = binary.ReadUvarint(r)
 		}
-		if kind == protowire.VarintType {
-			continue
-		}
-		if slices.Contains(wanted, number) {
+		switch {
+		case err != nil || kind == protowire.VarintType:
+		case slices.Contains(wanted, number):
 			text := make([]byte, value)
 			_, err = io.ReadFull(r, text)
 			fields[number] = string(text)
-		} else {
+		default:
 			_, err = r.Discard(int(value))
 		}
 		if err != nil {
@@ -144,18 +144,11 @@ func contains(data mem.BufferSlice, text []byte) bool {
 	var tail []byte // the end of what came before, shorter than the text
 	for _, buf := range data {
 		b := buf.ReadOnlyData()
-		if bytes.Contains(b, text) {
+		if bytes.Contains(b, text) || bytes.Contains(append(tail, b[:min(len(b), len(text)-1)]...), text) {
 			return true
 		}
-		tail = append(tail, b[:min(len(b), len(text)-1)]...)
-		if bytes.Contains(tail, text) {
-			return true
-		}
-		if len(b) >= len(text)-1 {
-			tail = append(tail[:0], b[len(b)-len(text)+1:]...)
-		} else if over := len(tail) - len(text) + 1; over > 0 {
-			tail = tail[over:]
-		}
+		tail = append(tail, b[max(0, len(b)-len(text)+1):]...)
+		tail = tail[max(0, len(tail)-len(text)+1):]
 	}
 	return false
 }
