@@ -265,7 +265,6 @@ func (p *Process) over() {
 func (p *Process) switchTo(beside context.Context, c *child, out outcome) (*child, chan struct{}) {
 	defer p.over()
 	log := p.cfg.Logger
-	p.hotRestarts.WithLabelValues(out.result).Inc()
 	switch {
 	case out.next == nil && closed(c.ended):
 		log.Error("the hot restart failed, and the old envoy has ended", "err", out.err, "pid", c.process.Pid)
@@ -280,6 +279,7 @@ func (p *Process) switchTo(beside context.Context, c *child, out outcome) (*chil
 	default:
 		log.Info("the new envoy has taken over, the old one drains", "pid", out.next.process.Pid, "duration", out.took)
 	}
+	p.hotRestarts.WithLabelValues(out.result).Inc()
 	if out.next == nil {
 		return c, nil
 	}

@@ -34,7 +34,7 @@ func startHot(t *testing.T, edit func(*Config)) (*realEnvoy, context.CancelFunc,
 	writeBinary(t, binary, hotScript(findEnvoy(t)))
 	e, cancel, ended := startEnvoy(t, func(c *Config) {
 		c.Binary = binary
-		c.HotRestart = HotRestart{Sockets: filepath.Join(c.Dir, "hr"), Drain: hotDrain, Timeout: 10 * time.Second}
+		c.HotRestart = HotRestart{Sockets: filepath.Join(c.Dir, "hr"), Drain: hotDrain, Timeout: patience}
 		c.Args = Args(ArgsInput{ConfigFile: "envoy.yaml", DrainDuration: hotDrain, LogLevel: "warning", Concurrency: 2, HotRestart: true})
 		if edit != nil {
 			edit(c)
@@ -128,7 +128,7 @@ func (e *realEnvoy) load(t *testing.T) *load {
 		})
 	}
 	for i := range 8 {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i%2 == 0}, Timeout: 5 * time.Second}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i%2 == 0}, Timeout: patience}
 		t.Cleanup(client.CloseIdleConnections)
 		run(10*time.Millisecond, func() error {
 			// Go sends a POST once only.
@@ -166,7 +166,16 @@ func (l *load) end(t *testing.T) {
 
 func TestRealHotRestart(t *testing.T) {
 	t.Parallel()
-	e, cancel, result := startHot(t, nil)
+	var held, asked atomic.Bool
+	e, cancel, result := startHot(t, func(c *Config) {
+		c.HotRestart.Possible = func() error {
+			if held.Load() {
+				asked.Store(true)
+				return errors.New("the test holds it")
+			}
+			return nil
+		}
+	})
 	l := e.load(t)
 	for range 3 {
 		before := e.PID()
@@ -177,10 +186,13 @@ func TestRealHotRestart(t *testing.T) {
 		t.Errorf("epoch %d, %v, want 3", r.Epoch, err)
 	}
 	// One waits its turn while another is under way, and only one.
-	e.hotRestart(t)
+	held.Store(true)
+	e.HotRestart("held")
+	eventually(t, "a hot restart to be under way", asked.Load)
 	if !e.HotRestart("queued") || e.HotRestart("one too many") {
 		t.Error("while one is under way, exactly one more should wait")
 	}
+	held.Store(false)
 	eventually(t, "five takeovers", func() bool { return e.hotResults(resultOK) == 5 })
 	l.end(t)
 	cancel()
@@ -200,33 +212,37 @@ const waitsForever = `{dynamic_resources: {lds_config: {ads: {}, resource_api_ve
 // An Envoy that fails leaves the old one serving, and room for the next.
 func TestRealHotRestartFails(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ extra, log string }{
-		"it never gets ready":  {waitsForever, "did not take over within"},
-		"it ends by itself":    {`{static_resources: {clusters: [{name: no, type: EDS}]}}`, "exited with code 1"},
-		"it cannot start":      {`{admin: {address: {socket_address: {address: 192.0.2.1, port_value: 1}}}}`, "exited with code 1"},
-		"its bootstrap is bad": {`{admin: 1}`, "exited with code 1"},
+	for name, tc := range map[string]struct {
+		extra, log string
+		timeout    time.Duration
+	}{
+		"it never gets ready":  {waitsForever, "did not take over within", 2 * time.Second},
+		"it ends by itself":    {`{static_resources: {clusters: [{name: no, type: EDS}]}}`, "exited with code 1", patience},
+		"it cannot start":      {`{admin: {address: {socket_address: {address: 192.0.2.1, port_value: 1}}}}`, "exited with code 1", patience},
+		"its bootstrap is bad": {`{admin: 1}`, "exited with code 1", patience},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log := &output{}
 			e, _, _ := startHot(t, func(c *Config) {
-				c.HotRestart.Timeout = 2 * time.Second
+				c.HotRestart.Timeout = tc.timeout
 				c.Logger = bothLoggers(t, log)
 			})
 			extra := filepath.Join(filepath.Dir(e.cfg.Binary), "extra")
-			if err := os.WriteFile(extra, []byte(c.extra), 0o600); err != nil {
+			if err := os.WriteFile(extra, []byte(tc.extra), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			l := e.load(t)
 			before := e.PID()
 			e.HotRestart("the test")
 			eventually(t, "the failure", func() bool { return e.hotResults(resultFailed) == 1 })
-			if e.PID() != before || !strings.Contains(log.String(), c.log) {
-				t.Errorf("envoy is %d, was %d; want %q in the log:\n%s", e.PID(), before, c.log, log)
+			if e.PID() != before || !strings.Contains(log.String(), tc.log) {
+				t.Errorf("envoy is %d, was %d; want %q in the log:\n%s", e.PID(), before, tc.log, log)
 			}
 			if err := os.Remove(extra); err != nil {
 				t.Fatal(err)
 			}
+			e.hot.Timeout = patience // of the next one
 			e.hotRestart(t)
 			l.end(t)
 			if e.hotResults(resultOK) != 1 {
@@ -281,12 +297,16 @@ func (e *realEnvoy) Epoch(t *testing.T) int {
 func TestRealHotRestartOldOneDies(t *testing.T) {
 	t.Parallel()
 	e, cancel, result := startHot(t, nil)
-	for range 2 {
-		before := e.PID()
+	for attempt, killed := 0, 0; killed < 2; attempt++ {
+		before := e.current.Load()
 		e.hotRestart(t)
-		if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
+		if !kill(t, before, syscall.SIGKILL) {
+			if attempt == 20 {
+				t.Fatal("each old envoy has ended before it could be killed")
+			}
+			continue
 		}
+		killed++
 		l := e.load(t)
 		select {
 		case <-time.After(2 * hotDrain): // goodbye is said after one
@@ -317,21 +337,22 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // knows of it, takes nobody with it.
 func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 	t.Parallel()
-	var old, held atomic.Int64
+	var old atomic.Pointer[child]
+	var held atomic.Bool
 	e, cancel, result := startHot(t, func(c *Config) {
 		next := c.Admin.client.Transport
 		c.Admin.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
-			if err != nil || old.Load() == 0 {
+			if err != nil || old.Load() == nil {
 				return resp, err
 			}
 			body, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close() // it was read to its end
 			resp.Body = io.NopCloser(bytes.NewReader(body))
 			took := bytes.Contains(body, []byte("server.hot_restart_epoch: 1\n")) && bytes.Contains(body, []byte("listener_manager.workers_started: 1\n"))
-			if took && held.CompareAndSwap(0, 1) {
+			if took && held.CompareAndSwap(false, true) {
 				// The agent does not hear of it while the old one dies.
-				if err := syscall.Kill(int(old.Load()), syscall.SIGKILL); err != nil {
+				if err := old.Load().process.Signal(syscall.SIGKILL); err != nil {
 					return nil, err
 				}
 				<-r.Context().Done()
@@ -341,10 +362,10 @@ func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 		})
 	})
 	before := e.PID()
-	old.Store(int64(before))
+	old.Store(e.current.Load())
 	e.HotRestart("the test")
 	eventually(t, "another envoy to take over", func() bool { return e.PID() != before || len(result) > 0 })
-	if e.PID() == before || !alive(e.PID()) || held.Load() != 1 {
+	if e.PID() == before || !alive(e.PID()) || !held.Load() {
 		t.Fatalf("envoy is %d, was %d, alive: %t", e.PID(), before, alive(e.PID()))
 	}
 	eventually(t, "the new envoy to be ready", func() bool { return e.Ready(t.Context()) == nil })
@@ -364,9 +385,7 @@ func TestRealHotRestartNewOneDies(t *testing.T) {
 	e, _, _ := startHot(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })
 	e.hotRestart(t)
 	line, pid := e.current.Load().line, e.PID()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, e.current.Load(), syscall.SIGKILL)
 	eventually(t, "another envoy to be ready", func() bool { return e.PID() != pid && e.Ready(t.Context()) == nil })
 	if c := e.current.Load(); c.line == line || c.epoch != 0 || restarts(e.Process) != 1 {
 		t.Errorf("epoch %d, the same line: %t, %v restarts", c.epoch, c.line == line, restarts(e.Process))
@@ -408,9 +427,7 @@ func TestRealEnvoyIsDrainedAgain(t *testing.T) {
 	e, _, _ := startEnvoy(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })
 	e.Drain(t.Context())
 	pid := e.PID()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, e.current.Load(), syscall.SIGKILL)
 	eventually(t, "another envoy to drain", func() bool {
 		return e.PID() != pid && !e.keptAlive(t)
 	})

@@ -28,9 +28,7 @@ func TestRealEnvoyIsStartedAgain(t *testing.T) {
 	}
 	first := e.PID()
 	killed := time.Now()
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, e.current.Load(), syscall.SIGKILL)
 	var err error
 	for (err == nil || noAnswer(err)) && time.Since(killed) < 2*time.Minute {
 		err = e.Ready(t.Context())
@@ -81,9 +79,7 @@ func TestReadyEndsWithEnvoy(t *testing.T) {
 	case err := <-answer:
 		t.Fatalf("Ready() = %v before Envoy was asked", err)
 	}
-	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, p.current.Load(), syscall.SIGKILL)
 	select {
 	case err := <-answer:
 		if err == nil || !strings.Contains(err.Error(), "envoy is down: envoy was killed by signal 9") {

@@ -6,6 +6,7 @@ package envoy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,10 +89,27 @@ func findEnvoy(t *testing.T) string {
 	return ""
 }
 
+// patience is how long tests wait for what must come.
+const patience = 2 * time.Minute
+
+// kill signals an Envoy and reports whether it was still there. Another process
+// that has its number by now is safe.
+func kill(t *testing.T, c *child, sig syscall.Signal) bool {
+	t.Helper()
+	if c == nil {
+		t.Fatal("envoy has not been started")
+	}
+	err := c.process.Signal(sig)
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
 // eventually waits until ok is true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for: %s", what)

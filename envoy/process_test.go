@@ -167,9 +167,7 @@ func TestCrashWhileDraining(t *testing.T) {
 		eventually(t, "the start", isUp(out))
 		<-p.Started() // the output may come before
 		cancel()
-		if err := syscall.Kill(p.PID(), signal); err != nil {
-			t.Fatal(err)
-		}
+		kill(t, p.current.Load(), signal)
 		err := <-result
 		var exit *ExitError
 		if got := errors.As(err, &exit); got != crash {

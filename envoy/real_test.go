@@ -78,6 +78,7 @@ func startEnvoy(t *testing.T, edit func(*Config)) (e *realEnvoy, cancel context.
 	}
 
 	e = &realEnvoy{address: address, admin: NewAdmin(address + ":15000"), out: &output{}}
+	e.admin.client.Timeout = patience
 	cfg := Config{
 		Binary: binary, Dir: dir, Admin: e.admin, Stdout: e.out, Stderr: e.out,
 		Args:   Args(ArgsInput{ConfigFile: "envoy.yaml", DrainDuration: 2 * time.Second, LogLevel: "warning,misc:error", Concurrency: 1}),
@@ -104,7 +105,7 @@ func startEnvoy(t *testing.T, edit func(*Config)) (e *realEnvoy, cancel context.
 
 func (e *realEnvoy) get(t *testing.T, port int) error {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s:%d/", e.address, port), nil)
 	if err != nil {
 		return err
@@ -181,9 +182,7 @@ func TestRealEnvoyLeavesWithItsLastConnection(t *testing.T) {
 func TestRealEnvoyKilled(t *testing.T) {
 	t.Parallel()
 	e, _, result := startEnvoy(t, func(*Config) {})
-	if err := syscall.Kill(e.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, e.current.Load(), syscall.SIGKILL)
 	err := <-result
 	var exit *ExitError
 	if !errors.As(err, &exit) || exit.Signal != syscall.SIGKILL {

@@ -118,9 +118,7 @@ func TestNoRestart(t *testing.T) {
 		eventually(t, "the start", isUp(out))
 		cancel()
 		eventually(t, "the drain", p.Draining)
-		if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		kill(t, p.current.Load(), syscall.SIGKILL)
 		var exit *ExitError
 		if err := <-result; !errors.As(err, &exit) || restarts(p) != 0 {
 			t.Errorf("Run() = %v after %v restarts", err, restarts(p))

@@ -19,6 +19,8 @@ const (
 	rehearsalTimeout = 30 * time.Second
 	// askTimeout bounds one question to the admin port during a takeover.
 	askTimeout = time.Second
+	// adminPatience bounds how long an admin port is asked that is slow.
+	adminPatience = time.Minute
 )
 
 // outcome is how a hot restart ended.
@@ -211,12 +213,22 @@ func (n *successor) hasTakenOver(adminTaken bool) bool {
 	return known && !starting && adminTaken
 }
 
-// hasAdmin tells whether the admin port is that of c.
+// hasAdmin reports whether the admin port is that of c. A slow answer says nothing
+// about that, so it asks until it gets one.
 func (p *Process) hasAdmin(ctx context.Context, c *child) bool {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, adminPatience)
 	defer cancel()
-	r, err := p.cfg.Admin.Readiness(ctx)
-	return err == nil && r.Epoch == c.epoch && r.State != "unknown"
+	for {
+		asking, cancel := context.WithTimeout(ctx, askTimeout)
+		r, err := p.cfg.Admin.Readiness(asking)
+		cancel()
+		switch {
+		case err == nil:
+			return r.Epoch == c.epoch && r.State != "unknown"
+		case !errors.Is(err, context.DeadlineExceeded) || closed(c.ended) || ctx.Err() != nil:
+			return false
+		}
+	}
 }
 
 // retire sees the old Envoy off: the new one ends it when its time is over.
