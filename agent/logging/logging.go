@@ -32,15 +32,15 @@ type Flags struct {
 // Add defines the flags.
 func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.StringVar(&f.levels, "log_output_level", "default:info", "lowest level of the log: debug, info, warn, error, fatal or none; scope:level for one component, all:level for all")
+	fs.StringVar(&f.levels, "log_output_level", "default:info", "lowest level of the log: debug, info, warn, error, fatal or none; component:level for one component, all:level for all")
 	fs.BoolVar(&f.JSON, "log_as_json", false, "write the log as JSON, Envoy's too")
 	fs.StringArrayVar(&f.targets, "log_target", []string{"stdout"}, "target of the log: stdout, stderr or a file; may be repeated")
 	fs.StringVar(&f.rotate, "log_rotate", "", "additional log file, which is rotated")
 	fs.IntVar(&f.maxAge, "log_rotate_max_age", 30, "days until a rotated file is removed; 0 for never")
 	fs.IntVar(&f.maxSize, "log_rotate_max_size", 104857600, "size at which the file is rotated: in megabytes up to 65536, in bytes above that; 0 for 100 megabytes")
 	fs.IntVar(&f.maxBackups, "log_rotate_max_backups", 1000, "how many rotated files are kept; 0 for all")
-	fs.StringVar(&f.stacks, "log_stacktrace_level", "default:none", "lowest level of lines with a call stack; scope:level for one component")
-	fs.StringVar(&f.callers, "log_caller", "", "components (scopes) whose lines show their source location, comma-separated; all for all")
+	fs.StringVar(&f.stacks, "log_stacktrace_level", "default:none", "lowest level of lines with a call stack; component:level for one component")
+	fs.StringVar(&f.callers, "log_caller", "", "components whose lines show their source location, comma-separated; all for all")
 	fs.IntVar(&f.verbosity, "vklog", 0, "accepted, without effect: klog is not used")
 }
 
@@ -57,7 +57,7 @@ func (f *Flags) Logger() (*slog.Logger, error) {
 	}
 	log := slog.New(limitLog(newHandler(outs, rules, f.JSON)))
 	if len(unknown) > 0 {
-		log.Warn("unknown scopes in log flags are ignored", "name", strings.Join(unknown, ","))
+		log.Warn("unknown components in log flags are ignored", "name", strings.Join(unknown, ","))
 	}
 	return log, nil
 }

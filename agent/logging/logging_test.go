@@ -169,7 +169,7 @@ func TestLogUnknownComponents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"warn\tunknown scopes in log flags are ignored\tname=ambient,authn,ztunnel"}
+	want := []string{"warn\tunknown components in log flags are ignored\tname=ambient,authn,ztunnel"}
 	if diff := cmp.Diff(want, textLines(t, string(text))); diff != "" {
 		t.Error(diff)
 	}

@@ -135,7 +135,7 @@ type Account struct {
 type AccountSet struct {
 	List []Account
 	// Entries are the WorkloadEntry objects that some of the identities come from:
-	// for each that nothing else gives the service, the first object that does.
+	// for each identity without another origin, the first object with it.
 	Entries []model.Key
 }
 
@@ -201,7 +201,7 @@ func newAccountSet(prev *AccountSet, svc *model.Service, endpoints []*model.Endp
 	}
 	type origin struct {
 		account Account
-		entry   model.Key // zero if something else gives the account
+		entry   model.Key // zero if the account has another origin
 	}
 	var origins []origin
 	for _, name := range svc.ServiceAccounts {
