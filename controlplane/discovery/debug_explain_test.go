@@ -117,6 +117,9 @@ func TestExplain(t *testing.T) {
 	var words []string
 	for _, part := range d.Objects {
 		words = append(words, fmt.Sprint(part.Kind, "/", part.Name, part.Resources))
+		if want := objects.Get(model.Key{Kind: model.Kind(part.Kind), Namespace: part.Namespace, Name: part.Name}).Source; part.Source != want {
+			t.Errorf("%s is at %q, want %q", part.Name, part.Source, want)
+		}
 	}
 	want := "Sidecar/shopmap[cds:1 lds:1] PeerAuthentication/defaultmap[lds:1] VirtualService/webmap[rds:1] DestinationRule/webmap[cds:2 eds:2] " +
 		"ServiceEntry/amap[cds:1 eds:1 rds:1] ServiceEntry/webmap[cds:2 eds:2 rds:1] WorkloadEntry/web-1map[eds:2] WorkloadEntry/web-2map[eds:1]"

@@ -49,7 +49,9 @@ func TestExplainGateway(t *testing.T) {
 			server(8443, "there"), server(8444, "none"), server(8445, "kubernetes://other/there"),
 		}})
 	}
-	objects := append(debugtest.Objects{gateway("edge"), gateway("lost")}, debugtest.GatewayObjects()...)
+	rival := gateway("rival") // all of its ports are those of edge
+	rival.Spec.(*networkingv1alpha3.Gateway).Selector = map[string]string{"istio": "edge"}
+	objects := append(debugtest.Objects{gateway("edge"), gateway("lost"), rival}, debugtest.GatewayObjects()...)
 	source := oneSecret{make(chan struct{})}
 	s, err := New(Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: secrets.Config{Source: source}})
 	if err != nil {
@@ -71,6 +73,9 @@ func TestExplainGateway(t *testing.T) {
 	s.streams[st] = struct{}{}
 	if o := about(model.Gateway, "edge"); o.Nobody != "" || len(o.Proxies) != 1 || len(o.Resources) != 6 || len(o.Lacking) != 0 {
 		t.Errorf("before Secrets were read: %+v", o)
+	}
+	if o := about(model.Gateway, "rival"); o.Nobody != "" || len(o.Proxies) != 0 {
+		t.Errorf("a Gateway whose ports another one has: %+v", o)
 	}
 	close(source.synced)
 	lacking := strings.Join(about(model.Gateway, "edge").Lacking, "\n")

@@ -42,6 +42,9 @@ func (src clusterSource) list() []*model.Endpoint {
 // sources are the objects behind the cluster.
 func (src clusterSource) sources() xds.Sources {
 	from := src.Sources()
+	if src.endpoints != nil {
+		from.Add(src.Service.EndpointsFrom...)
+	}
 	addEndpoints(&from, src.list(), src.peers)
 	return from
 }

@@ -23,7 +23,7 @@ import (
 // endpointSource is everything that the endpoints of a cluster are built from.
 type endpointSource struct {
 	name      string
-	service   model.Key // the object that defines the service
+	service   *model.Service
 	port      uint32
 	subset    string
 	rule      *snapshot.DestinationRule
@@ -36,7 +36,8 @@ type endpointSource struct {
 // sources are the objects behind the endpoints.
 func (src endpointSource) sources() xds.Sources {
 	var from xds.Sources
-	from.Add(src.service)
+	from.Add(src.service.Source)
+	from.Add(src.service.EndpointsFrom...)
 	from.AddConfigs(src.rule.Objects()...)
 	addEndpoints(&from, src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port)), src.peers)
 	return from
@@ -78,7 +79,7 @@ func (g *Generator) endpoints(s *scope) *xds.Set {
 				continue
 			}
 			src := endpointSource{
-				name: ref.name, service: ref.service.Source, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
+				name: ref.name, service: ref.service, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
 				endpoints: endpointSetOf(s.mesh, ref.service), peers: s.mesh.PeerAuthentications,
 				locality: ref.locality(s),
 			}

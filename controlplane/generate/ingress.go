@@ -173,6 +173,9 @@ func (in *ingress) named() {
 		}
 		var from xds.Sources
 		from.AddConfigs(s.sidecar.Config)
+		if tls != nil {
+			from = append(from, in.peers...) // without them there would be no such port
+		}
 		in.entries = append(in.entries, ingressEntry{
 			from: from, bind: bind, port: port, target: target, bound: bound,
 			protocol: model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName())),
@@ -207,13 +210,14 @@ func (in *ingress) served() {
 			host: i.Service.Hostname, servicePort: i.Endpoint.ServicePort, service: i.Service,
 		}
 		e.from.Add(i.Service.Source)
+		e.from.Add(i.Service.EndpointsFrom...) // one of them may name the workload
 		same := slices.IndexFunc(in.entries, func(o ingressEntry) bool { return o.port == port })
 		if same < 0 {
 			in.entries = append(in.entries, e)
 			continue
 		}
 		first := &in.entries[same]
-		first.from.Add(i.Service.Source)
+		first.from = append(first.from, e.from...)
 		switch {
 		case first.protocol == e.protocol:
 		case first.protocol.IsHTTP() && e.protocol.IsHTTP():

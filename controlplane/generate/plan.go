@@ -324,6 +324,7 @@ func (p *planner) endpointsOf(svc *model.Service, port model.Port) {
 	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
 		if l := p.byKey[listenerKey{ep.Address, port.Number}]; l != nil && !l.locked {
 			l.sources.Add(ep.EntryKey())
+			l.sources.Add(svc.EndpointsFrom...)
 		}
 	}
 }

@@ -215,7 +215,7 @@ func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *xds.Set) *x
 			continue
 		}
 		src := proxylessEndpointSource{endpointSource{
-			name: ref.name, service: ref.service.Source, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
+			name: ref.name, service: ref.service, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
 			endpoints: endpointSetOf(s.mesh, ref.service), locality: ref.locality(s),
 		}}
 		if ref.found.ByName() {

@@ -141,6 +141,9 @@ type Service struct {
 	// Created and Source come from the object that defines the service.
 	Created time.Time
 	Source  Key
+	// EndpointsFrom are the ServiceEntry objects that add endpoints to a service of
+	// a cluster.
+	EndpointsFrom []Key
 }
 
 // The labels of a service whose clients come back to the endpoint that they had.

@@ -120,6 +120,9 @@ func Build(in Input) *Services {
 	}
 	b.readWorkloads()
 	out := b.out
+	for i, s := range out.Sorted {
+		out.Sorted[i] = out.ByKey[s.ServiceKey]
+	}
 	out.made = make([]made, len(out.shape.definitions))
 	for i, d := range out.shape.definitions {
 		var p *PlatformService

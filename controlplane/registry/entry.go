@@ -77,6 +77,9 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 			p.Warning = true
 			sh.problems = append(sh.problems, p)
 			d.keys = append(d.keys, key)
+			extended := *other // which belongs to the platform
+			extended.EndpointsFrom = append(slices.Clone(other.EndpointsFrom), c.Key)
+			b.out.ByKey[key] = &extended
 		}
 	}
 	b.define(d)

@@ -191,6 +191,9 @@ type Decided struct {
 // Part is the part of an object in the configuration of a proxy.
 type Part struct {
 	Ref
+	// Source is where the object is, for example "config/catalog.yaml:12"; empty for
+	// one that is in no store.
+	Source string `json:"source,omitempty"`
 	// Resources is how many it has a part in, by type.
 	Resources map[string]int `json:"resources,omitempty"`
 	// Role says what else it does.

@@ -118,5 +118,6 @@ func sameService(a, b *model.Service) bool {
 		maps.EqualFunc(a.ExternalPorts, b.ExternalPorts, maps.Equal) && a.AwaitsAddress == b.AwaitsAddress && a.External == b.External && a.Registry == b.Registry &&
 		slices.Equal(a.SubjectAltNames, b.SubjectAltNames) && slices.Equal(a.ServiceAccounts, b.ServiceAccounts) &&
 		slices.Equal(a.ExportTo, b.ExportTo) && a.NodeLocal == b.NodeLocal && a.Distribution == b.Distribution &&
-		slices.Equal(a.Allocated, b.Allocated) && a.Created.Equal(b.Created) && a.Source == b.Source
+		slices.Equal(a.Allocated, b.Allocated) && a.Created.Equal(b.Created) && a.Source == b.Source &&
+		slices.Equal(a.EndpointsFrom, b.EndpointsFrom)
 }

@@ -125,7 +125,8 @@ func (c *control) push() {
 }
 
 // proxy opens a stream of a proxy that takes its clusters, or rejects them with
-// these words. It has answered when it asks for what comes after.
+// these words, and takes its listeners. When it returns the control plane has read
+// its answers.
 func (c *control) proxy(t *testing.T, name, words string) {
 	t.Helper()
 	conn, err := grpc.NewClient(c.ads, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -163,8 +164,14 @@ func (c *control) proxy(t *testing.T, name, words string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()})
-		if r.GetTypeUrl() == xds.TypeListener {
+		if r.GetTypeUrl() != debug.Type {
+			send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), VersionInfo: r.GetVersionInfo()})
+		}
+		switch r.GetTypeUrl() {
+		case xds.TypeListener:
+			// The answer to a question comes after the acknowledgement was read.
+			send(&discoveryv3.DiscoveryRequest{TypeUrl: debug.Type, ResourceNames: []string{"list"}})
+		case debug.Type:
 			return
 		}
 	}

@@ -7,9 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,101 +54,38 @@ func refOf(k model.Key) report.Ref {
 // then what listeners ask for.
 var explained = append(slices.Clone(xds.Types), xds.TypeExtension)
 
-// origin makes origins, once for proxies that see the same.
-type origin struct {
-	d    debugger
-	seen map[originKey]*origins
-	// peers are the PeerAuthentication objects.
-	peers []*model.Config
-	// found are the resources with a part of the object that is asked about.
-	found map[sharedSet][]item
-}
-
-// sharedSet is a set of proxies that see the same.
-type sharedSet struct {
-	set *xds.Set
-	of  *origins
-}
-
-// originKey is equal for proxies of one kind.
-type originKey struct {
-	namespace, role, rules, ports string
-	sees                          string // how it sees addresses
-	sidecar                       *snapshot.Sidecar
-}
-
-func (d debugger) newOrigin() *origin {
-	return &origin{d: d, seen: map[originKey]*origins{}, found: map[sharedSet][]item{}, peers: d.cfg.list(model.PeerAuthentication)}
-}
-
-func (o *origin) of(p *model.Proxy) *origins {
-	mesh, cfg := o.d.mesh, o.d.cfg
-	key := originKey{
-		namespace: p.Namespace, role: p.Role, sidecar: sidecarOf(mesh, p),
-		sees: p.ClusterID + " " + strconv.FormatBool(p.AutoAllocate) + strconv.FormatBool(p.Proxyless) + strconv.FormatBool(intercepts(p)),
-	}
-	labels := mesh.DestinationRules.SelectorLabels
-	if p.Role == node.Router {
-		labels, key.ports = slices.Sorted(maps.Keys(p.Labels)), fmt.Sprint(translated(mesh, p))
-	}
-	for _, name := range labels {
-		if v, ok := p.Labels[name]; ok {
-			key.rules += fmt.Sprintf("%q=%q,", name, v)
-		}
-	}
-	if o.seen[key] == nil {
-		o.seen[key] = newOrigins(mesh, p, cfg.ScopeGateways, func(k model.Key) bool { return cfg.object(k) != nil })
-	}
-	return o.seen[key]
-}
-
 // made returns the set of a type that is made for a proxy.
 func (d debugger) made(st *Stream, typ int) *xds.Set {
 	return d.source.Generate(d.mesh, st.Proxy, explained[typ])
 }
 
-// parts calls for each resource that is made for a proxy with the objects that
-// have a part in it.
-func (o *origin) parts(st *Stream, call func(typ int, keys []model.Key)) {
-	from := o.of(st.Proxy)
-	self := from.own(st.Proxy, o.peers)
-	for i, typeURL := range explained {
-		for _, r := range o.d.made(st, i).Resources {
-			call(i, joined(from.of(typeURL, r.Name), self.of(typeURL, r)))
-		}
+// sidecarOf returns the Sidecar object of a proxy, nil for none: gateways have none.
+func sidecarOf(mesh *snapshot.Mesh, proxy *model.Proxy) *snapshot.Sidecar {
+	if proxy.Role == node.Router {
+		return nil
 	}
+	return mesh.Sidecars.For(proxy.Namespace, proxy.Labels)
 }
 
-// having returns the resources of a proxy in which an object has a part. Sets that
-// proxies share are looked at once, but for the listeners of each proxy itself.
-func (o *origin) having(st *Stream, key model.Key) map[item]bool {
-	mine, from := map[item]bool{}, o.of(st.Proxy)
-	self := from.own(st.Proxy, o.peers)
-	for i, typeURL := range explained {
-		made := o.d.made(st, i)
-		memo := sharedSet{made, from}
-		items, known := o.found[memo]
-		if known && typeURL != xds.TypeListener {
-			made = &xds.Set{}
-		}
-		for _, r := range made.Resources {
-			it := item{i, r.Name}
-			switch {
-			case !known && slices.Contains(from.of(typeURL, r.Name), key):
-				items = append(items, it)
-			case !slices.Contains(self.of(typeURL, r), key):
-			case typeURL == xds.TypeListener:
-				mine[it] = true
-			default: // who is reached at other ports has another set
-				items = append(items, it)
+// finder finds the resources that come from an object. Sets that proxies share are
+// read once.
+type finder struct {
+	key   model.Key
+	found map[*xds.Set][]string
+}
+
+// in returns the names of the resources of a set that come from the object.
+func (f finder) in(set *xds.Set) []string {
+	names, known := f.found[set]
+	if !known {
+		for _, r := range set.Resources {
+			if r.Sources.Has(f.key) {
+				names = append(names, r.Name)
 			}
 		}
-		o.found[memo] = items
-		for _, it := range items {
-			mine[it] = true
-		}
+		f.found[set] = names
 	}
-	return mine
+	return names
 }
 
 // explainObject tells which resources an object has a part in, and how far the
@@ -166,14 +101,19 @@ func (d debugger) explainObject(key model.Key) report.Object {
 		sequence, out.Changed, out.Started = cfg.Changed(key)
 	}
 	out.Problems = d.problemsOf(func(k model.Key) bool { return k == key })
-	from := d.newOrigin()
+	of := finder{key, map[*xds.Set][]string{}}
 	resources := map[item]*report.Resource{}
 	var having []*Stream
 	for _, st := range d.visible() {
 		if !st.Follows || st.Objects {
 			continue
 		}
-		mine := from.having(st, key)
+		mine := map[item]bool{}
+		for typ := range explained {
+			for _, name := range of.in(d.made(st, typ)) {
+				mine[item{typ, name}] = true
+			}
+		}
 		sidecar := sidecarOf(d.mesh, st.Proxy)
 		if len(mine) == 0 && (sidecar == nil || sidecar.Config.Key != key) {
 			out.Others++
@@ -289,18 +229,23 @@ func (d debugger) explainProxy() (answerOf, error) {
 	part := func(key model.Key) *report.Part {
 		if parts[key] == nil {
 			parts[key] = &report.Part{Ref: refOf(key)}
+			if c := d.cfg.object(key); c != nil {
+				parts[key].Source = c.Source
+			}
 		}
 		return parts[key]
 	}
-	d.newOrigin().parts(st, func(typ int, keys []model.Key) {
-		for _, key := range keys {
-			p := part(key)
-			if p.Resources == nil {
-				p.Resources = map[string]int{}
+	for typ := range explained {
+		for _, r := range d.made(st, typ).Resources {
+			for _, key := range r.Sources.Keys() {
+				p := part(key)
+				if p.Resources == nil {
+					p.Resources = map[string]int{}
+				}
+				p.Resources[st.nameOf(explained[typ])]++
 			}
-			p.Resources[st.nameOf(explained[typ])]++
 		}
-	})
+	}
 	if sidecar := sidecarOf(d.mesh, st.Proxy); sidecar != nil {
 		seen, all := len(d.mesh.Services.Visible(st.Proxy.Namespace, sidecar)), len(d.mesh.Services.Visible(st.Proxy.Namespace, nil))
 		if sidecar.ImportsKey() != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // hint says of a Gateway what no other part can know: that no proxy is one for it,
@@ -27,15 +28,26 @@ func (d debugger) hint(out *report.Object, key model.Key, having []*Stream) {
 			return
 		}
 		out.Lacking = d.lacking(gw.Spec, having)
-		if len(having) == 0 && d.asker.all {
+		if len(having) == 0 && d.asker.all && !d.selects(key) {
 			out.Nobody = d.unselected(gw.Spec.GetSelector())
 		}
 	case model.KubernetesGateway:
-		if out.Found && len(having) == 0 && d.asker.all {
+		if out.Found && len(having) == 0 && d.asker.all && !d.selects(key) {
 			out.Nobody = d.unselected(map[string]string{"gateway.networking.k8s.io/gateway-name": key.Name}) +
 				"; where spec.addresses names a Service, they are those behind it"
 		}
 	}
+}
+
+// selects reports whether a gateway that is connected has the labels of a Gateway, or
+// of one that was made of the object. Other Gateways may have taken its ports.
+func (d debugger) selects(key model.Key) bool {
+	return slices.ContainsFunc(d.visible(), func(st *Stream) bool {
+		p := st.Proxy
+		return p.Role == node.Router && slices.ContainsFunc(d.mesh.Gateways.For(p.Namespace, p.Labels, d.cfg.ScopeGateways), func(gw *snapshot.Gateway) bool {
+			return gw.Config.Key == key || slices.Contains(gw.Config.From, key)
+		})
+	})
 }
 
 // unselected says that no gateway has some labels.

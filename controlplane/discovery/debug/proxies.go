@@ -22,14 +22,6 @@ func (cfg Config) object(key model.Key) *model.Config {
 	return cfg.Objects.Get(key)
 }
 
-// list returns the objects of a kind, of all namespaces.
-func (cfg Config) list(kind model.Kind) []*model.Config {
-	if cfg.Objects == nil {
-		return nil
-	}
-	return cfg.Objects.List(kind, "")
-}
-
 // problems returns what is wrong with objects: as the stores and the snapshot have it,
 // and what could not be made of them.
 func (d debugger) problems() []KnownProblem {

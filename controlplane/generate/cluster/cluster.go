@@ -49,6 +49,7 @@ func (src Source) Sources() xds.Sources {
 	from.AddConfigs(src.Rule.Objects()...)
 	if src.Accounts != nil && src.namesAccounts(src.Policy()) {
 		from.Add(src.Accounts.Entries...)
+		from.Add(src.Service.EndpointsFrom...)
 	}
 	return from
 }

@@ -10,8 +10,6 @@ import (
 
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
-	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
@@ -25,21 +23,16 @@ var shortNames = map[string]string{
 	xds.TypeCluster: "cds", xds.TypeEndpoint: "eds", xds.TypeListener: "lds", xds.TypeRoute: "rds", xds.TypeVirtualHost: "vhds", xds.TypeExtension: "ecds",
 }
 
-// madeOf lists the resources of a proxy with the objects that have a part in them.
+// madeOf lists the resources of a proxy with the objects that they come from.
 func madeOf(objects debugtest.Objects, converted debugtest.Objects, proxy *model.Proxy) []string {
 	mesh := append(slices.Clone(objects), converted...).Mesh(nil)
-	o := newOrigins(mesh, proxy, false, func(k model.Key) bool { return objects.Get(k) != nil })
-	self := o.own(proxy, objects.List(model.PeerAuthentication, ""))
 	gen := generate.New(generate.Config{})
 	var out []string
 	for _, typeURL := range explained {
 		for _, r := range gen.Generate(mesh, proxy, typeURL).Resources {
 			var words []string
-			for _, key := range joined(o.of(typeURL, r.Name), self.of(typeURL, r)) {
+			for _, key := range r.Sources.Keys() {
 				words = append(words, string(key.Kind)+"/"+key.Name)
-			}
-			if typeURL == xds.TypeRoute {
-				slices.Sort(words) // they come from a map
 			}
 			out = append(out, shortNames[typeURL]+" "+r.Name+": "+strings.Join(words, " "))
 		}
@@ -54,9 +47,9 @@ func compareLines(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestOrigins compares each resource that is made for proxies with the objects
+// TestSources compares each resource that is made for proxies with the objects
 // that it is made of.
-func TestOrigins(t *testing.T) {
+func TestSources(t *testing.T) {
 	t.Parallel()
 	objects := debugtest.Shop()
 	for name, tc := range map[string]struct {
@@ -65,13 +58,13 @@ func TestOrigins(t *testing.T) {
 	}{
 		"envoy": {false, []string{
 			"cds BlackHoleCluster: ", "cds inbound|8080||: Sidecar/shop",
-			"cds outbound|80|v1|web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web",
+			"cds outbound|80|v1|web.default.svc.cluster.local: DestinationRule/web ServiceEntry/web",
 			"cds outbound|80||a.example.com: ServiceEntry/a",
-			"cds outbound|80||web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web",
-			"eds outbound|80|v1|web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1",
+			"cds outbound|80||web.default.svc.cluster.local: DestinationRule/web ServiceEntry/web",
+			"eds outbound|80|v1|web.default.svc.cluster.local: DestinationRule/web ServiceEntry/web WorkloadEntry/web-1",
 			"eds outbound|80||a.example.com: ServiceEntry/a",
-			"eds outbound|80||web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1 WorkloadEntry/web-2",
-			"lds 127.77.51.2_15080: ", "lds 127.77.51.2_8080: Sidecar/shop PeerAuthentication/default",
+			"eds outbound|80||web.default.svc.cluster.local: DestinationRule/web ServiceEntry/web WorkloadEntry/web-1 WorkloadEntry/web-2",
+			"lds 127.77.51.2_15080: ", "lds 127.77.51.2_8080: PeerAuthentication/default Sidecar/shop",
 			"rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
 		}},
 		"with virtual hosts apart": {true, []string{
@@ -91,9 +84,9 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestOriginsOfRedirected is TestOrigins for a proxy that all traffic is
+// TestSourcesOfRedirected is TestSources for a proxy that all traffic is
 // redirected to, without a Sidecar object: it is the first workload of the shop.
-func TestOriginsOfRedirected(t *testing.T) {
+func TestSourcesOfRedirected(t *testing.T) {
 	t.Parallel()
 	objects := slices.DeleteFunc(debugtest.Shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })
 	objects = append(
@@ -129,7 +122,7 @@ func TestOriginsOfRedirected(t *testing.T) {
 		"lds 127.77.51.8_15080: WasmPlugin/count",
 		"lds 240.0.0.7_5432: ServiceEntry/db VirtualService/db",
 		"lds 240.0.0.7_9: ServiceEntry/db VirtualService/db WasmPlugin/count",
-		"lds virtualInbound: ServiceEntry/web PeerAuthentication/default WasmPlugin/count WasmPlugin/counter",
+		"lds virtualInbound: PeerAuthentication/default ServiceEntry/web WasmPlugin/count WasmPlugin/counter",
 		"lds virtualOutbound: ",
 		"rds 80: ServiceEntry/a ServiceEntry/web VirtualService/parts VirtualService/web",
 		"rds db.example.com:9: ServiceEntry/db",
@@ -138,8 +131,8 @@ func TestOriginsOfRedirected(t *testing.T) {
 	})
 }
 
-// TestOriginsOfEgress is TestOrigins for the listeners that a Sidecar names.
-func TestOriginsOfEgress(t *testing.T) {
+// TestSourcesOfEgress is TestSources for the listeners that a Sidecar names.
+func TestSourcesOfEgress(t *testing.T) {
 	t.Parallel()
 	objects := slices.DeleteFunc(debugtest.Shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })
 	objects = append(objects, debugtest.Stored(model.Sidecar, "default", "out", &networkingv1alpha3.Sidecar{
@@ -153,17 +146,17 @@ func TestOriginsOfEgress(t *testing.T) {
 	proxy := &model.Proxy{ID: "shop.default", Role: "sidecar", IPs: []string{"127.77.51.2"}, Namespace: "default", Domain: "default.svc.cluster.local", Interception: model.InterceptionRedirect}
 	got := slices.DeleteFunc(madeOf(objects, nil, proxy), func(l string) bool { return l[0] != 'l' && l[0] != 'r' })
 	compareLines(t, "egress", got, []string{
-		"lds /run/a: Sidecar/out ServiceEntry/a",
+		"lds /run/a: ServiceEntry/a Sidecar/out",
 		"lds 127.77.51.2_15080: ",
-		"lds 127.77.51.3_80: Sidecar/out ServiceEntry/web",
+		"lds 127.77.51.3_80: ServiceEntry/web Sidecar/out",
 		"lds virtualInbound: PeerAuthentication/default", "lds virtualOutbound: Sidecar/out",
-		"rds /run/a: ServiceEntry/a", "rds 80: ServiceEntry/web VirtualService/web", "rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
+		"rds /run/a: ServiceEntry/a Sidecar/out", "rds 80: ServiceEntry/web Sidecar/out VirtualService/web", "rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
 	})
 }
 
-// TestOriginsOfGateways is TestOrigins for gateways: of objects of Istio, and of
+// TestSourcesOfGateways is TestSources for gateways: of objects of Istio, and of
 // those that were made of others.
-func TestOriginsOfGateways(t *testing.T) {
+func TestSourcesOfGateways(t *testing.T) {
 	t.Parallel()
 	objects, converted := debugtest.Shop(), debugtest.Objects{}
 	port := func(number uint32, protocol, name string) *networkingv1alpha3.Port {
@@ -199,53 +192,18 @@ func TestOriginsOfGateways(t *testing.T) {
 	})
 	compareLines(t, "gateway", got, []string{
 		"cds BlackHoleCluster: ",
-		"cds outbound_.80_._.web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web Gateway/edge",
-		"cds outbound_.80_.v1_.web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web Gateway/edge",
-		"eds outbound_.80_._.web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1 WorkloadEntry/web-2 Gateway/edge",
-		"eds outbound_.80_.v1_.web.default.svc.cluster.local: ServiceEntry/web DestinationRule/web WorkloadEntry/web-1 Gateway/edge",
-		"lds 0.0.0.0_15443: Gateway/edge", "lds 0.0.0.0_8080: Gateway/edge", "lds 0.0.0.0_8081: KubernetesGateway/front",
-		"lds 0.0.0.0_9000: Gateway/edge VirtualService/wires", "lds 127.77.51.4_8443: Gateway/edge",
-		"rds http.8080: Gateway/edge VirtualService/site", "rds http.8081: HTTPRoute/to.web KubernetesGateway/front",
-		"rds https.8443.https.edge.default.127.77.51.4: Gateway/edge VirtualService/site",
+		"cds outbound_.80_._.web.default.svc.cluster.local: DestinationRule/web Gateway/edge ServiceEntry/web",
+		"cds outbound_.80_.v1_.web.default.svc.cluster.local: DestinationRule/web Gateway/edge ServiceEntry/web",
+		"eds outbound_.80_._.web.default.svc.cluster.local: DestinationRule/web Gateway/edge ServiceEntry/web WorkloadEntry/web-1 WorkloadEntry/web-2",
+		"eds outbound_.80_.v1_.web.default.svc.cluster.local: DestinationRule/web Gateway/edge ServiceEntry/web WorkloadEntry/web-1",
+		"lds 0.0.0.0_15443: DestinationRule/web Gateway/edge ServiceEntry/web", "lds 0.0.0.0_8080: Gateway/edge", "lds 0.0.0.0_8081: KubernetesGateway/front",
+		"lds 0.0.0.0_9000: Gateway/edge ServiceEntry/web VirtualService/wires", "lds 127.77.51.4_8443: Gateway/edge",
+		"rds http.8080: Gateway/edge ServiceEntry/web VirtualService/site", "rds http.8081: HTTPRoute/to.web KubernetesGateway/front",
+		"rds https.8443.https.edge.default.127.77.51.4: Gateway/edge ServiceEntry/web VirtualService/site",
 	})
 	ingress := &model.Proxy{ID: "in.default", Role: "router", IPs: []string{"127.77.51.3"}, Namespace: "default", Domain: "default.svc.cluster.local", Labels: map[string]string{"istio": "ingressgateway"}, VHDS: true}
 	got = slices.DeleteFunc(madeOf(objects, converted, ingress), func(l string) bool { return l[0] == 'c' || l[0] == 'e' })
 	compareLines(t, "ingress", got, []string{
-		"lds 0.0.0.0_80: Ingress/one Ingress/two", "rds http.80.vhds: ", "vhds http.80.vhds/in.test:80: Ingress/one Ingress/two",
+		"lds 0.0.0.0_80: Ingress/one Ingress/two", "rds http.80.vhds: Ingress/one Ingress/two", "vhds http.80.vhds/in.test:80: Ingress/one Ingress/two",
 	})
-}
-
-func TestPeerAuthenticationsOfAProxy(t *testing.T) {
-	t.Parallel()
-	pa := func(namespace, name string, selector map[string]string) *model.Config {
-		c := debugtest.Stored(model.PeerAuthentication, namespace, name, &securityv1beta1.PeerAuthentication{})
-		if selector != nil {
-			c = debugtest.Stored(model.PeerAuthentication, namespace, name, selecting(selector))
-		}
-		return c
-	}
-	web := map[string]string{"app": "web"}
-	list := []*model.Config{
-		pa("root", "mesh", nil), pa("root", "later", nil), pa("root", "none", web), pa("shop", "all", nil), pa("shop", "web", web),
-		pa("shop", "too", web), pa("shop", "other", map[string]string{"app": "x"}), pa("bank", "all", nil),
-	}
-	for _, tc := range []struct {
-		namespace string
-		labels    map[string]string
-		want      string
-	}{
-		{"shop", web, "mesh all web"}, {"shop", nil, "mesh all"}, {"bank", web, "mesh all"}, {"root", web, "mesh"}, {"else", nil, "mesh"},
-	} {
-		var got []string
-		for _, key := range peerAuthentications(list, "root", tc.namespace, tc.labels) {
-			got = append(got, key.Name)
-		}
-		if strings.Join(got, " ") != tc.want {
-			t.Errorf("%s %v: got %q, want %q", tc.namespace, tc.labels, got, tc.want)
-		}
-	}
-}
-
-func selecting(labels map[string]string) *securityv1beta1.PeerAuthentication {
-	return &securityv1beta1.PeerAuthentication{Selector: &typev1beta1.WorkloadSelector{MatchLabels: labels}}
 }
