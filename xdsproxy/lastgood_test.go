@@ -181,7 +181,7 @@ func TestLastGoodBreaks(t *testing.T) {
 		dir := t.TempDir()
 		remember(t, dir, delta)
 		_, last := openStored(t, dir)
-		if err := os.Truncate(filepath.Join(dir, "kept", "state"), 200); err != nil {
+		if err := os.Truncate(filepath.Join(dir, "kept", "snapshot"), 200); err != nil {
 			t.Fatal(err)
 		}
 		address := closedAddress(t)

@@ -47,28 +47,29 @@ func (s *stream) send(typeURL string, resources ...*anypb.Any) string {
 // agentTables are what is kept of the agent's types.
 func agentTables(t *testing.T, s *Store) map[string]string {
 	t.Helper()
-	st, err := s.load()
+	st, err := s.load(false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = st.file.Close() }() // it was only read from
 	got := map[string]string{}
-	for _, typeURL := range []string{namesType, rootsType} {
-		if kept, ok := st.sets[typeURL]; ok {
+	for typeURL := range st.types {
+		if agents(typeURL) {
 			got[typeURL] = "none"
-			for _, l := range kept {
-				var b buffers
-				p, err := st.readPut(&b, l)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r := &discoveryv3.Resource{}
-				if err := proto.Unmarshal(p.body, r); err != nil {
-					t.Fatal(err)
-				}
-				got[typeURL] = string(r.GetResource().GetValue())
-			}
 		}
+	}
+	_, err = st.scan(func(p *resource) error {
+		r := &discoveryv3.Resource{}
+		if agents(p.typeURL) {
+			if err := proto.Unmarshal(p.body, r); err != nil {
+				return err
+			}
+			got[p.typeURL] = string(r.GetResource().GetValue())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return got
 }
@@ -135,17 +136,7 @@ func TestAgentTypes(t *testing.T) {
 
 func contentsOfType(t *testing.T, s *Store, typeURL string) map[string]string {
 	t.Helper()
-	st, err := s.load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = st.file.Close() }() // it was only read from
-	for other := range st.sets {
-		if agents(other) {
-			delete(st.sets, other)
-		}
-	}
-	return contentsOf(t, st)[typeURL]
+	return stored(t, s)[typeURL]
 }
 
 // TestServeAgentTypes: the agent gets its own types back, and no answer for one

@@ -4,8 +4,6 @@
 package lastgood
 
 import (
-	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -14,166 +12,154 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// chunk is the size at which a response that may have a part of what is asked
-// for ends and another one begins, in bytes.
+// chunk is the size at which a response ends and another one begins, in bytes,
+// where Envoy takes a part of what it asked for.
 const chunk = 1 << 20
 
-// answer is what is sent: resources on disk, and names that are not there.
-type answer struct {
-	locs    map[key]loc
-	missing []string
-	removed []string
-	whole   bool // it is one response
+// query selects resources of one type.
+type query struct {
+	all    bool              // all of them, except those that Envoy has
+	has    map[string]string // those, with their versions
+	names  []string          // by name
+	routes []string          // the virtual hosts of route configurations
 }
 
-// all answers with all of a type. It is not sent in parts: Envoy goes on when
-// it has the first one.
-func all(kept set) answer { return answer{locs: maps.Clone(kept), whole: true} }
-
-// with adds another answer.
-func (a answer) with(b answer) answer {
-	if b.locs == nil {
-		return a
-	}
-	maps.Copy(b.locs, a.locs)
-	b.missing = append(b.missing, a.missing...)
-	return b
+// selection matches resources with a query.
+type selection struct {
+	query
+	virtualHosts bool
+	wanted       map[string]bool // names, and whether there is something
+	hostsOf      map[string]bool // route configurations, and whether they have a virtual host
 }
 
-// find looks names up.
-func (v *server) find(t *served, names []string) answer {
-	kept := v.sets[t.typeURL]
-	a := answer{locs: make(map[key]loc, len(names)), whole: whole(t.typeURL)}
-	for _, name := range names {
-		k := keyOf(name)
-		if l, ok := kept[k]; ok && l.flags&flagWithheld == 0 {
-			a.locs[k] = l
-			continue
-		}
-		if t.typeURL != virtualHostType || !v.hosts(a.locs, kept, name) {
-			a.missing = append(a.missing, name)
-		}
+func newSelection(typeURL string, q query) *selection {
+	s := &selection{query: q, virtualHosts: typeURL == virtualHostType, wanted: map[string]bool{}, hostsOf: map[string]bool{}}
+	for _, name := range q.names {
+		s.wanted[name] = false
 	}
-	return a
+	for _, name := range q.routes {
+		s.hostsOf[name] = false
+	}
+	return s
 }
 
-// hosts looks up the virtual hosts of a route configuration, or the one that
-// has a name as an alias.
-func (v *server) hosts(into map[key]loc, kept set, name string) (found bool) {
-	own, parent := parentOf(name), keyOf(name)
-	for k, l := range kept {
-		if k.under(own) || k.under([parentSize]byte(parent[:parentSize])) && v.aliased(l, name) {
-			into[k], found = l, true
+// matches reports whether a resource is to be sent, and notes what was found.
+func (s *selection) matches(r *resource) bool {
+	if r.flags&flagWithheld != 0 {
+		return false
+	}
+	_, has := s.has[r.name]
+	match := s.all && !has
+	want := func(name string) {
+		if _, ok := s.wanted[name]; ok {
+			s.wanted[name], match = true, true
 		}
 	}
-	return found
-}
-
-// hostsOf answers with the virtual hosts of route configurations. Envoy asks
-// for all virtual hosts at once and waits for each route configuration: of one
-// that has none, something that is not there is removed.
-func (v *server) hostsOf(routes []string) answer {
-	kept := v.sets[virtualHostType]
-	a := answer{locs: map[key]loc{}, whole: true}
-	for _, name := range routes {
-		found, parent := false, parentOf(name)
-		for k, l := range kept {
-			if k.under(parent) {
-				a.locs[k], found = l, true
-			}
-		}
-		if !found {
-			a.removed = append(a.removed, name+"/")
-		}
+	want(r.name)
+	if !s.virtualHosts {
+		return match
 	}
-	return a
-}
-
-// aliased says whether a resource has a name as an alias.
-func (v *server) aliased(l loc, name string) (found bool) {
-	p, err := v.readPut(&v.buffers, l)
-	if err != nil {
-		return false // it is told when it is to be sent
+	// A virtual host is asked for by its route configuration or an alias, too.
+	parent := parentOf(r.name)
+	want(parent)
+	if _, ok := s.hostsOf[parent]; ok {
+		s.hostsOf[parent], match = true, match || !s.all
 	}
-	_ = eachField(p.body, func(n protowire.Number, _, alias []byte) error { // as far as it can be read
-		found = found || n == wire.ResourceAliases && string(alias) == name
+	_ = wire.EachBytes(r.body, errMalformed, func(n protowire.Number, alias []byte) error { // it was read before it was written
+		if n == wire.ResourceAliases && parentOf(string(alias)) == parent {
+			want(string(alias))
+		}
 		return nil
 	})
-	return found
+	return match
 }
 
-// answer sends resources, as they stand on disk, and says what is missing
-// where Envoy would wait for it forever.
-func (v *server) answer(t *served, a answer) error {
-	locs := make([]loc, 0, len(a.locs))
-	size := 0
-	for _, l := range a.locs {
-		if l.flags&flagWithheld == 0 {
-			locs = append(locs, l)
-			size += int(l.size)
-		}
-	}
-	slices.SortFunc(locs, func(a, b loc) int { return cmp.Compare(a.at, b.at) })
+// answer sends the resources of a query, and says what is missing where Envoy
+// would wait for it forever. Envoy goes on when it has the first response for
+// all of a type: that is not sent in parts.
+func (v *server) answer(t *served, q query) error {
 	if single(t.typeURL) {
-		return v.answerEach(t, locs, a)
+		return v.answerEach(t, q)
 	}
-	if !a.whole {
+	whole := q.all || len(q.routes) > 0 || whole(t.typeURL)
+	size := v.snapshot.types[t.typeURL]
+	if !whole {
 		size = min(size, chunk)
 	}
-	b, filled := make([]byte, 0, size+chunk/16), 0
-	for _, l := range locs {
-		p, err := v.readPut(&v.buffers, l)
-		if err != nil {
-			return err
+	room := func() []byte { return make([]byte, 0, size+chunk/16) }
+	b := room()
+	s := newSelection(t.typeURL, q)
+	_, err := v.scan(func(r *resource) error {
+		if r.typeURL != t.typeURL || !s.matches(r) {
+			return nil
 		}
-		if filled > 0 && !a.whole && len(b)+len(p.body) > chunk {
+		if !whole && len(b) > 0 && len(b)+len(r.body) > chunk {
 			if err := v.send(v.end(b, t, nil)); err != nil {
 				return err
 			}
-			b, filled = make([]byte, 0, size+chunk/16), 0
+			b = room()
 		}
-		b = v.appendResource(b, p)
-		filled++
-		v.trim()
+		b = v.appendResource(b, r)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	removed := a.removed
-	for _, name := range a.missing {
+	var removed []string
+	for _, name := range q.names {
+		if s.wanted[name] {
+			continue
+		}
 		if p := placeholder(t.typeURL, name, v.delta); p != nil {
 			b = v.appendResource(b, p)
 		} else {
 			removed = append(removed, name)
 		}
 	}
+	// Envoy waits for each route configuration: of one without virtual hosts,
+	// one that does not exist is removed.
+	for _, name := range q.routes {
+		if !s.hostsOf[name] {
+			removed = append(removed, name+"/")
+		}
+	}
 	return v.send(v.end(b, t, removed))
 }
 
-// single says whether Envoy waits for each resource of a type by itself, and
+// single reports whether Envoy waits for each resource of a type by itself, and
 // takes no answer without it for one.
 func single(typeURL string) bool { return typeURL == secretType || typeURL == extensionType }
 
 // answerEach sends resources of a single type. Those that are missing are
 // refused in responses of their own: the first that Envoy rejects of a response
 // ends its work on it.
-func (v *server) answerEach(t *served, locs []loc, a answer) error {
-	var found []*put
-	for _, l := range locs {
-		p, err := v.readPut(&v.buffers, l)
-		if err != nil {
-			return err
+func (v *server) answerEach(t *served, q query) error {
+	var found []*resource
+	s := newSelection(t.typeURL, q)
+	_, err := v.scan(func(r *resource) error {
+		if r.typeURL == t.typeURL && s.matches(r) {
+			found = append(found, &resource{name: r.name, body: slices.Clone(r.body)})
 		}
-		p.body = slices.Clone(p.body)
-		found = append(found, p)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	missing := a.missing
+	var missing []string
+	for _, name := range q.names {
+		if !s.wanted[name] {
+			missing = append(missing, name)
+		}
+	}
 	if t.typeURL == extensionType {
 		found, missing = v.convert(found, missing)
 	}
 	var b []byte
-	for _, p := range found {
-		b = v.appendResource(b, p)
+	for _, r := range found {
+		b = v.appendResource(b, r)
 	}
 	if len(found) > 0 || len(missing) == 0 {
-		if err := v.send(v.end(slices.Clone(b), t, a.removed)); err != nil {
+		if err := v.send(v.end(slices.Clone(b), t, nil)); err != nil {
 			return err
 		}
 	}
@@ -192,13 +178,13 @@ func (v *server) answerEach(t *served, locs []loc, a answer) error {
 
 // convert makes extension configurations what Envoy can use. Those that cannot
 // be had are missing.
-func (v *server) convert(found []*put, missing []string) (rest []*put, _ []string) {
+func (v *server) convert(found []*resource, missing []string) (rest []*resource, _ []string) {
 	if v.extensions == nil || len(found) == 0 {
 		return found, missing
 	}
 	anys := make([][]byte, len(found))
-	for i, p := range found {
-		_ = eachField(p.body, func(n protowire.Number, _, value []byte) error { // it was read before it was written
+	for i, r := range found {
+		_ = wire.EachBytes(r.body, errMalformed, func(n protowire.Number, value []byte) error { // it was read before it was written
 			if n == wire.ResourceAny {
 				anys[i] = value
 			}
@@ -216,59 +202,58 @@ func (v *server) convert(found []*put, missing []string) (rest []*put, _ []strin
 	return rest, missing
 }
 
-// unknown is the name of what stands for a missing resource: Envoy rejects it
-// and goes on without, which for a filter means that it lets nothing pass.
+// unknown is the name of what replaces a missing resource: Envoy rejects it and
+// goes on without, which for a filter means that it lets nothing pass.
 const unknown = "not in the last good configuration"
 
-// appendRefusal appends what Envoy rejects in place of a resource: one that
-// bears another name than its wrapper says.
+// anyOf returns the content of a google.protobuf.Any.
+func anyOf(typeURL string, value []byte) []byte {
+	return appendField(appendField(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, value)
+}
+
+// appendRefusal appends what Envoy rejects in place of a resource: one with
+// another name than its wrapper says.
 func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
 	content := appendField(nil, firstName, unknown)
 	if typeURL == extensionType {
 		content = appendField(content, wire.ExtensionConfig, appendField(nil, wire.AnyTypeURL, rbacType)) // there has to be one
 	}
-	wrapper := appendField(nil, wire.ResourceAny, appendField(appendField(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, content))
-	p := &put{typeURL: typeURL, name: name, body: wrapper}
+	r := &resource{name: name, body: appendField(nil, wire.ResourceAny, anyOf(typeURL, content))}
 	if v.delta {
-		return v.appendResource(b, p)
+		return v.appendResource(b, r)
 	}
-	wrapper = appendField(appendField(nil, wire.ResourceName, name), wire.ResourceVersion, servedVersion)
-	wrapper = append(wrapper, p.body...)
-	return appendField(b, wire.ResponseResources, appendField(appendField(nil, wire.AnyTypeURL, wrapperType), wire.AnyValue, wrapper))
+	wrapper := appendField(appendField(nil, wire.ResourceName, name), wire.ResourceVersion, servedVersion)
+	return appendField(b, wire.ResponseResources, anyOf(wrapperType, append(wrapper, r.body...)))
 }
 
-// placeholder is what is sent in place of a resource that is not there, if
-// nothing else keeps Envoy from waiting: a route configuration without routes,
-// a cluster without endpoints, a virtual host that does not exist.
-func placeholder(typeURL, name string, delta bool) *put {
-	p := &put{typeURL: typeURL, name: name}
+// placeholder is what is sent in place of a missing resource, if nothing else
+// keeps Envoy from waiting: a route configuration without routes, a cluster
+// without endpoints, a virtual host that does not exist.
+func placeholder(typeURL, name string, delta bool) *resource {
 	switch {
 	case typeURL == virtualHostType && strings.Contains(name, "/"):
-		p.body = appendField(nil, wire.ResourceAliases, name)
+		return &resource{name: name, body: appendField(nil, wire.ResourceAliases, name)}
 	case typeURL == routeType, typeURL == endpointType && !delta:
-		content := appendField(nil, firstName, name)
-		p.body = appendField(nil, wire.ResourceAny, appendField(appendField(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, content))
-	default:
-		return nil
+		return &resource{name: name, body: appendField(nil, wire.ResourceAny, anyOf(typeURL, appendField(nil, firstName, name)))}
 	}
-	return p
+	return nil
 }
 
 // appendResource appends a resource to a response.
-func (v *server) appendResource(b []byte, p *put) []byte {
+func (v *server) appendResource(b []byte, r *resource) []byte {
 	if !v.delta {
-		_ = eachField(p.body, func(n protowire.Number, raw, _ []byte) error { // it was read before it was written
-			if n == wire.ResourceAny {
-				b = append(b, raw...) // the field has the same number in both
+		_ = wire.Each(r.body, errMalformed, func(f wire.Field) error { // it was read before it was written
+			if f.Number == wire.ResourceAny {
+				b = append(b, f.Raw...) // the field has the same number in both
 			}
 			return nil
 		})
 		return b
 	}
-	size := protowire.SizeBytes(len(p.name)) + protowire.SizeBytes(len(servedVersion)) + 2 + len(p.body)
+	size := protowire.SizeBytes(len(r.name)) + protowire.SizeBytes(len(servedVersion)) + 2 + len(r.body)
 	b = protowire.AppendVarint(protowire.AppendTag(b, wire.ResponseResources, protowire.BytesType), uint64(size))
-	b = appendField(appendField(b, wire.ResourceVersion, servedVersion), wire.ResourceName, p.name)
-	return append(b, p.body...)
+	b = appendField(appendField(b, wire.ResourceVersion, servedVersion), wire.ResourceName, r.name)
+	return append(b, r.body...)
 }
 
 // end appends the rest of a response.

@@ -63,7 +63,7 @@ func TestMemory(t *testing.T) { // not parallel: it looks at the heap
 	stop := run(t, store)
 	s := newStream(t, store, true)
 	keepMesh(s, m)
-	eventually(t, "a commit", func() bool { return store.Usable() == nil })
+	eventually(t, "a snapshot", func() bool { return store.Usable() == nil })
 	s.asked = nil
 	recording := heap() - before
 	t.Logf("%d bytes of resources: %d bytes of heap while they are recorded", size, recording)
@@ -99,7 +99,7 @@ func framesOf(b *testing.B, m map[string][]proto.Message, detail string) (all []
 	return all, size
 }
 
-// BenchmarkRecord has 2000 resources recorded and committed that all changed.
+// BenchmarkRecord has 2000 resources recorded and saved that all changed.
 // "call" is what the relay's path pays for it.
 func BenchmarkRecord(b *testing.B) {
 	store := open(b, config(b, func(c *Config) { c.Logger = nil }))
@@ -133,20 +133,12 @@ func BenchmarkRecord(b *testing.B) {
 		for _, typeURL := range []string{clusterType, endpointType, listenerType, routeType} {
 			s.ack(typeURL, "n"+detail, "")
 		}
-		for {
-			it, ok := store.peek()
-			if !ok {
-				break
-			}
-			if err := w.handle(it, time.Now()); err != nil {
-				b.Fatal(err)
-			}
-			store.done()
-		}
-		if err := w.commit(s.rec, time.Now()); err != nil {
+		if _, err := w.work(time.Now()); err != nil {
 			b.Fatal(err)
 		}
-		w.compact()
+		if err := w.save(s.rec, time.Now()); err != nil {
+			b.Fatal(err)
+		}
 	}
 	b.ReportMetric(float64(call.Nanoseconds())/float64(n), "call-ns/op")
 }

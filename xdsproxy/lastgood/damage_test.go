@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -71,52 +72,46 @@ func generations(t *testing.T, cfg Config, count int) []byte {
 			pass(2 * time.Second)
 		}
 	})
-	b, err := os.ReadFile(filepath.Join(cfg.Dir, stateFile))
+	b, err := os.ReadFile(filepath.Join(cfg.Dir, snapshotFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// loadBytes loads a state from bytes.
-func loadBytes(t testing.TB, s *Store, b []byte) (*state, error) {
+// loadBytes loads a snapshot from bytes.
+func loadBytes(t testing.TB, s *Store, b []byte) (*snapshot, error) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(s.cfg.Dir, stateFile), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.cfg.Dir, snapshotFile), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return s.load()
+	return s.load(false)
 }
 
-// TestTruncated cuts a file off everywhere: what is left is a state that was,
-// or nothing.
+// TestTruncated cuts a file off everywhere, and appends to it: nothing counts but
+// the whole.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
-	b := generations(t, cfg, 3)
+	b := generations(t, cfg, 2)
 	store := open(t, cfg)
-	seen, whole := map[string]int{}, 0
 	for size := range len(b) + 1 {
 		for _, rest := range [][]byte{nil, make([]byte, 100), bytes.Repeat([]byte{0xff}, 100)} {
 			damaged := slices.Concat(b[:size], rest)
-			whole += bytes.Count(damaged, b)
 			st, err := loadBytes(t, store, damaged)
-			if err != nil {
-				if reasonOf(err) != reasonDamaged && size > fixedSize+len(cfg.Version) {
-					t.Fatalf("%d bytes: %v", size, err)
+			if err == nil {
+				if got := generationOf(t, contentsOf(t, st)); got != "1" || !bytes.Equal(damaged, b) {
+					t.Errorf("%d bytes and %d more: generation %s", size, len(rest), got)
 				}
-				seen[""]++
-				continue
+				_ = st.file.Close() // it was only read from
+			} else if reasonOf(err) != reasonDamaged && size > fixedSize+len(cfg.Version) || bytes.Equal(damaged, b) {
+				t.Errorf("%d bytes and %d more: %v", size, len(rest), err)
 			}
-			seen[generationOf(t, contentsOf(t, st))]++
-			_ = st.file.Close() // it was only read from
 		}
-	}
-	if len(seen) != 4 || seen["2"] != whole {
-		t.Errorf("states seen: %v, want %d of the last one", seen, whole)
 	}
 }
 
-// TestBitFlips flips each bit of a file: what is left is an earlier state, or nothing.
+// TestBitFlips flips each bit of a file: it is refused.
 func TestBitFlips(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -126,22 +121,17 @@ func TestBitFlips(t *testing.T) {
 	for at := range b {
 		bit := byte(1) << (at % 8)
 		b[at] ^= bit
-		st, err := loadBytes(t, store, b)
+		_, err := loadBytes(t, store, b)
 		b[at] ^= bit
-		if err != nil {
-			reasons[reasonOf(err)]++
-			if !strings.Contains(err.Error(), store.cfg.Dir) {
-				t.Errorf("byte %d: the reason %q does not name the file", at, err)
-			}
-			continue
+		if err == nil {
+			t.Fatalf("byte %d: it is used", at)
 		}
-		if got := generationOf(t, contentsOf(t, st)); got != "0" {
-			t.Fatalf("byte %d: generation %s", at, got)
+		reasons[reasonOf(err)]++
+		if !strings.Contains(err.Error(), store.cfg.Dir) {
+			t.Errorf("byte %d: the reason %q does not name the file", at, err)
 		}
-		reasons["earlier"]++
-		_ = st.file.Close() // it was only read from
 	}
-	for _, want := range []string{reasonDamaged, reasonIdentity, reasonVersion, reasonKey, "earlier"} {
+	for _, want := range []string{reasonDamaged, reasonIdentity, reasonVersion, reasonKey} {
 		if reasons[want] == 0 {
 			t.Errorf("nothing is refused with %s: %v", want, reasons)
 		}
@@ -160,7 +150,7 @@ func recordsOf(b []byte) (header []byte, records [][]byte) {
 }
 
 // TestRearranged moves, repeats and leaves out records, and takes them from
-// another file of the same owner.
+// another file of the same owner: the file is refused.
 func TestRearranged(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -170,22 +160,15 @@ func TestRearranged(t *testing.T) {
 	store := open(t, cfg)
 	check := func(what string, records [][]byte) {
 		t.Helper()
-		st, err := loadBytes(t, store, slices.Concat(header, slices.Concat(records...)))
-		if err != nil {
-			return
-		}
-		defer func() { _ = st.file.Close() }() // it was only read from
-		if got := generationOf(t, contentsOf(t, st)); got != "0" {
-			t.Errorf("%s: generation %s counts", what, got)
+		if _, err := loadBytes(t, store, slices.Concat(header, slices.Concat(records...))); err == nil || reasonOf(err) != reasonDamaged {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 	for i := range records {
 		check("left out", slices.Delete(slices.Clone(records), i, i+1))
-		if i < len(records)-1 { // after the last one it does no harm
-			check("repeated", slices.Insert(slices.Clone(records), i, records[i]))
-		}
+		check("repeated", slices.Insert(slices.Clone(records), i, records[i]))
 		mixed := slices.Clone(records)
-		mixed[i] = other[i]
+		mixed[i] = other[min(i, len(other)-1)]
 		check("of another file", mixed)
 		for j := range i {
 			swapped := slices.Clone(records)
@@ -193,10 +176,36 @@ func TestRearranged(t *testing.T) {
 			check("swapped", swapped)
 		}
 	}
-	if st, err := loadBytes(t, store, slices.Concat(header, slices.Concat(records...))); err != nil {
-		t.Error(err)
-	} else if got := generationOf(t, contentsOf(t, st)); got != "1" {
+	st, err := loadBytes(t, store, slices.Concat(header, slices.Concat(records...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = st.file.Close() }() // it was only read from
+	if got := generationOf(t, contentsOf(t, st)); got != "1" {
 		t.Errorf("as it was: generation %s", got)
+	}
+}
+
+// TestLegacy: the log of an earlier version is removed, and said so once.
+func TestLegacy(t *testing.T) {
+	t.Parallel()
+	var log syncBuffer
+	cfg := config(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	open(t, cfg) // makes the directories
+	path := filepath.Join(cfg.Dir, legacyFile)
+	if err := os.WriteFile(path, []byte(magic+"\x00\x01\x01"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := open(t, cfg).Usable(); err == nil || reasonOf(err) != reasonNone {
+			t.Errorf("with a log of an earlier version: %v", err)
+		}
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it stays: %v", err)
+	}
+	if n := strings.Count(log.String(), "of an earlier version is removed"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, log.String())
 	}
 }
 
@@ -250,14 +259,13 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// writeForEver writes one generation after the other, commits them at once and
-// writes the file anew all the time.
+// writeForEver saves one generation after the other.
 func writeForEver(t *testing.T, dir string) {
 	store := open(t, config(t, func(c *Config) { c.Dir, c.KeyDir = filepath.Join(dir, "data"), filepath.Join(dir, "key") }))
 	first := 0
 	w := newWorker(store)
-	if w.found != nil {
-		n, err := strconv.Atoi(generationOf(t, contentsOf(t, w.found)))
+	if w.saved != nil {
+		n, err := strconv.Atoi(generationOf(t, contentsOf(t, w.saved)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,83 +274,49 @@ func writeForEver(t *testing.T, dir string) {
 	s := newStream(t, store, true)
 	for n := first; ; n++ {
 		generation(s, n)
-		for {
-			it, ok := store.peek()
-			if !ok {
-				break
-			}
-			if err := w.handle(it, time.Now()); err != nil {
-				t.Fatal(err)
-			}
-			store.done()
-		}
-		if err := w.commit(s.rec, time.Now()); err != nil {
+		if _, err := w.work(time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if n%5 == 0 {
-			w.log.compactAt, w.log.live = 0, -slack // as if most of it were of no use
-			w.compact()
+		if err := w.save(s.rec, time.Now()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
 
 // disk is one of which something fails.
 type disk struct {
-	writes atomic.Int64 // that work
-	broken atomic.Bool  // syncs fail
-	short  bool
+	files  atomic.Int64 // that can be made
+	writes bool         // instead of files, writes fail
 }
 
-// on puts the files of a store on the disk.
+// on puts the temporary files of a store on the disk.
 func (d *disk) on(s *Store) {
-	s.create = func(dir string) (storage, string, error) {
-		file, path, err := createFile(dir)
-		return &faulty{file, d}, path, err
+	s.create = func(dir, pattern string) (*os.File, error) {
+		f, err := os.CreateTemp(dir, pattern)
+		if err != nil || d.files.Add(-1) >= 0 {
+			return f, err
+		}
+		_ = f.Close() // nothing was written
+		if d.writes {
+			return os.Open(f.Name()) // for reading only
+		}
+		return nil, errors.Join(errors.New("input/output error"), os.Remove(f.Name()))
 	}
 }
 
-// faulty is a file on it.
-type faulty struct {
-	storage
-	*disk
-}
-
-var errFault = errors.New("input/output error")
-
-func (f *faulty) WriteAt(b []byte, at int64) (int, error) {
-	if f.writes.Add(-1) >= 0 {
-		return f.storage.WriteAt(b, at)
-	}
-	if f.short {
-		n, _ := f.storage.WriteAt(b[:len(b)/2], at) // half of it
-		return n, errFault
-	}
-	return 0, errFault
-}
-
-func (f *faulty) Sync() error {
-	if f.broken.Load() {
-		return errFault
-	}
-	return f.storage.Sync()
-}
-
-func (f *faulty) Truncate(int64) error { return errFault }
-
-// TestFaults has writes fail at each point, for a while: what counts is a
-// state that was, and after the fault it is the newest.
+// TestFaults has the disk fail at each point, for a while: what counts is a state
+// that was, and after the fault it is the newest.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for n := range 25 {
-		for _, short := range []bool{true, false} {
-			t.Run(fmt.Sprintf("write %d, short=%t", n, short), func(t *testing.T) {
+	for n := range 8 {
+		for _, writes := range []bool{true, false} {
+			t.Run(fmt.Sprintf("file %d, writes=%t", n, writes), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					var log syncBuffer
 					store := open(t, config(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }))
-					f := &disk{short: short}
-					f.writes.Store(int64(n))
-					f.broken.Store(n%5 == 4)
+					f := &disk{writes: writes}
+					f.files.Store(int64(n))
 					f.on(store)
 					stop := run(t, store)
 					defer stop()
@@ -350,19 +324,21 @@ func TestFaults(t *testing.T) {
 					for i := range 3 {
 						generation(s, i)
 						pass(3 * time.Second)
-						if st, err := store.load(); err == nil {
+						if st, err := store.load(false); err == nil {
 							generationOf(t, contentsOf(t, st))
 							_ = st.file.Close() // it was only read from
 						}
 					}
-					f.writes.Store(1_000_000)
-					f.broken.Store(false)
+					f.files.Store(1_000_000)
 					pass(3 * time.Minute)
 					if got := generationOf(t, stored(t, store)); got != "2" {
 						t.Errorf("after the fault: generation %s", got)
 					}
 					stop()
-					if warnings := strings.Count(log.String(), "cannot be kept up to date"); warnings > 2 || n < 10 && warnings == 0 {
+					if left, err := filepath.Glob(filepath.Join(store.cfg.Dir, "*"+temporary+"*")); err != nil || len(left) > 0 {
+						t.Errorf("files are left: %v, %v", left, err)
+					}
+					if warnings := strings.Count(log.String(), "cannot be kept up to date"); warnings > 1 || n < 6 && warnings == 0 {
 						t.Errorf("%d warnings:\n%s", warnings, log.String())
 					}
 				})
@@ -388,7 +364,7 @@ func TestDiskFull(t *testing.T) {
 	stop := run(t, store)
 	s := newStream(t, store, true)
 	generation(s, 0)
-	eventually(t, "a commit", func() bool { return store.Usable() == nil })
+	eventually(t, "a snapshot", func() bool { return store.Usable() == nil })
 	full := filepath.Join(dir, "full")
 	f, err := os.Create(full)
 	if err != nil {
@@ -416,7 +392,7 @@ func TestDiskFull(t *testing.T) {
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
-	committed(t, store, since)
+	saved(t, store, since)
 	if got := generationOf(t, stored(t, store)); got != "1" {
 		t.Errorf("with room again: generation %s", got)
 	}
@@ -438,14 +414,14 @@ func TestBacklog(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := open(t, config(t))
 				f := &disk{}
-				f.writes.Store(1_000_000)
+				f.files.Store(1_000_000)
 				f.on(store)
 				stop := run(t, store)
 				defer stop()
 				s := newStream(t, store, isDelta)
 				generation(s, 0)
 				pass(2 * time.Second)
-				f.writes.Store(0)
+				f.files.Store(0)
 				big := strings.Repeat("x", 1<<20)
 				for range 100 {
 					s.give(clusterType, cluster("a", big), cluster("b", "lost"))
@@ -456,7 +432,7 @@ func TestBacklog(t *testing.T) {
 					t.Errorf("%d bytes, %d items wait", store.queued, len(store.queue))
 				}
 				store.mu.Unlock()
-				f.writes.Store(1_000_000)
+				f.files.Store(1_000_000)
 				pass(5 * time.Minute)
 				if got := generationOf(t, stored(t, store)); got != "0" {
 					t.Errorf("after something was dropped: generation %s", got)

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package lastgood keeps what Envoy acknowledged on disk, and what the agent
-// took of the types that it asks for itself, and answers from it when an Envoy
-// starts while the control plane is away.
+// Package lastgood keeps the configuration that Envoy acknowledged in a file, and
+// serves it when an Envoy starts while the control plane is away. It also keeps
+// the types that the agent asks for itself, and the identity of the workload.
 //
-// The relay hands the frames of each stream to a [Recording], as the buffers
-// that gRPC received. What Envoy acknowledges counts once the stream is quiet:
-// a state on disk is one that Envoy had, never a mixture. Resources stay on
-// disk, memory holds an index. [Store.Serve] is a small ADS server for state
-// of the world and delta that answers from the last such state. Envoy's start
-// never waits for what is missing there: it gets something empty where that
-// does no harm, and else something that it rejects.
+// The relay passes the frames of each stream to a [Recording], as the buffers
+// that gRPC received. What changes waits in a temporary file without a name.
+// Once Envoy has acknowledged everything and the stream is quiet, the store
+// merges the changes with its snapshot into a new snapshot and replaces the old
+// one: a snapshot is a state that Envoy had as a whole. Memory holds digests of
+// the resources, no contents.
 //
-// Files are sealed with AES-256-GCM under a key that stays on the node.
-// Secrets and private keys are kept only where the configuration consents.
-// Whatever cannot be used, on disk or of the disk, is refused with a reason:
-// the agent goes on without. The package never blocks Envoy's stream.
+// [Store.Serve] is an ADS server for state of the world and delta that answers
+// from the snapshot. Envoy's start never waits for a missing resource: Envoy
+// gets an empty one where that does no harm, else one that it rejects.
 //
-// Goroutines: Run is the one writer. Serve runs on the caller's goroutine and
+// Files are sealed with AES-256-GCM by a key that stays on the node. Secrets and
+// private keys are kept with consent only. A file that cannot be used is refused
+// with a reason, and the agent continues without it. The package never blocks
+// Envoy's stream.
+//
+// Goroutines: Run is the only writer. Serve runs on the caller's goroutine and
 // has one more, which receives and ends with the stream.
 package lastgood

@@ -390,7 +390,7 @@ func TestEnvoy(t *testing.T) {
 			halt := run(t, r.store)
 			stop, _ := startEnvoy(t, r.listen(t), tc.recorded, tc.unified)
 			check("with the control plane")
-			eventually(t, "a commit", func() bool { return r.store.Usable() == nil })
+			eventually(t, "a snapshot", func() bool { return r.store.Usable() == nil })
 			stop()
 			halt()
 
@@ -439,7 +439,7 @@ func TestEnvoyWithGaps(t *testing.T) {
 			s.give(listenerType, listeners...)
 			s.give(routeType, routes...)
 			s.rec.Close()
-			eventually(t, "a commit", func() bool { return store.Usable() == nil })
+			eventually(t, "a snapshot", func() bool { return store.Usable() == nil })
 			stop()
 
 			r := &relay{store: store, serve: true}

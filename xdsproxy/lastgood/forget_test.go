@@ -15,7 +15,7 @@ import (
 func TestForget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{identityFile, stateFile, stateFile + temporary + "1", "another"} {
+	for _, name := range []string{identityFile, snapshotFile, confirmedFile, legacyFile, snapshotFile + temporary + "1", "another"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -92,7 +92,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 20s: %s", what)
+			t.Fatalf("not within two minutes: %s", what)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func (s *stream) respond(typeURL string, removed []string, resources ...proto.Me
 	return nonce
 }
 
-func versionOf(a *anypb.Any) string { return fmt.Sprintf("%x", digest(a.GetValue())) }
+func versionOf(a *anypb.Any) string { return fmt.Sprintf("%x", digest(string(a.GetValue()))) }
 
 // ack answers a response; a reason makes it a rejection. Names are those of a
 // request for the state of the world.
@@ -256,7 +256,7 @@ type contents map[string]map[string]string
 // stored reads everything that counts.
 func stored(t testing.TB, s *Store) contents {
 	t.Helper()
-	st, err := s.load()
+	st, err := s.load(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,27 +264,31 @@ func stored(t testing.TB, s *Store) contents {
 	return contentsOf(t, st)
 }
 
-func contentsOf(t testing.TB, st *state) contents {
+func contentsOf(t testing.TB, st *snapshot) contents {
 	t.Helper()
 	out := contents{}
-	for typeURL, set := range st.sets {
-		out[typeURL] = map[string]string{}
-		var b buffers
-		for _, l := range set {
-			p, err := st.readPut(&b, l)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if l.flags&flagWithheld != 0 {
-				out[typeURL][p.name] = "withheld"
-				continue
-			}
-			r := &discoveryv3.Resource{}
-			if err := proto.Unmarshal(p.body, r); err != nil {
-				t.Fatal(err)
-			}
-			out[typeURL][p.name] = detailOf(t, r.GetResource())
+	for typeURL := range st.types {
+		if !agents(typeURL) {
+			out[typeURL] = map[string]string{}
 		}
+	}
+	_, err := st.scan(func(p *resource) error {
+		if agents(p.typeURL) {
+			return nil
+		}
+		if p.flags&flagWithheld != 0 {
+			out[p.typeURL][p.name] = "withheld"
+			return nil
+		}
+		r := &discoveryv3.Resource{}
+		if err := proto.Unmarshal(p.body, r); err != nil {
+			return err
+		}
+		out[p.typeURL][p.name] = detailOf(t, r.GetResource())
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
@@ -325,10 +329,10 @@ func detailOf(t testing.TB, a *anypb.Any) string {
 	return "?"
 }
 
-// committed waits until what is on disk is newer than a time.
-func committed(t testing.TB, s *Store, since time.Time) {
+// saved waits until the snapshot is newer than a time.
+func saved(t testing.TB, s *Store, since time.Time) {
 	t.Helper()
-	eventually(t, "a commit", func() bool { return s.From().After(since) })
+	eventually(t, "a snapshot", func() bool { return s.From().After(since) })
 }
 
 // dialog is an Envoy on Serve.
@@ -417,7 +421,7 @@ func (d *dialog) answer() []byte {
 	case err := <-d.end:
 		d.t.Fatalf("Serve ended: %v", err)
 	case <-time.After(2 * time.Minute):
-		d.t.Fatal("no answer within 20s")
+		d.t.Fatal("no answer within two minutes")
 	}
 	return nil
 }

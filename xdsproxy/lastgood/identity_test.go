@@ -74,7 +74,7 @@ func TestIdentity(t *testing.T) {
 	}
 	// The state is no identity, though it is of the same owner.
 	keep(t, cfg, something)
-	if err := os.Rename(filepath.Join(cfg.Dir, stateFile), path); err != nil {
+	if err := os.Rename(filepath.Join(cfg.Dir, snapshotFile), path); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Identity(); err == nil || reasonOf(err) != reasonDamaged {

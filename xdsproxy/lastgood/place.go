@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/outrigger-mesh/outrigger/internal/durable"
@@ -18,11 +19,14 @@ import (
 
 // Names of the files.
 const (
-	keyFile      = "key"
-	stateFile    = "state"
-	identityFile = "identity"
-	lockFile     = "lock"
-	temporary    = durable.Suffix
+	keyFile       = "key"
+	snapshotFile  = "snapshot"
+	confirmedFile = "confirmed" // when the snapshot was last the control plane's state
+	identityFile  = "identity"
+	lockFile      = "lock"
+	temporary     = durable.Suffix
+	// legacyFile is the log of earlier versions, which is not read anymore.
+	legacyFile = "state"
 )
 
 // ownDirectory makes a directory that only this user can enter. One that is
@@ -143,15 +147,20 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// removeTemporary removes what an agent left that ended while it wrote. Only
-// who holds the lock may.
+// unlock releases the lock. A child of this process that has not started its
+// program yet has the file open, too: closing it would not be enough.
+func unlock(f *os.File) {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // the end of the process releases it
+	_ = f.Close()                                   // nothing was written
+}
+
+// removeTemporary removes the files of an agent that ended while it wrote. The
+// caller holds the lock.
 func removeTemporary(dir string) {
-	entries, _ := os.ReadDir(dir) // what cannot be listed stays
-	for _, e := range entries {
-		for _, name := range []string{stateFile, identityFile} {
-			if ok, _ := filepath.Match(name+temporary+"*", e.Name()); ok {
-				_ = os.Remove(filepath.Join(dir, e.Name())) // it does no harm where it is
-			}
+	left, _ := os.ReadDir(dir) // what cannot be listed stays
+	for _, e := range left {
+		if strings.Contains(e.Name(), temporary) {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // it does no harm where it is
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -36,4 +37,29 @@ func TestParentOfAnotherUser(t *testing.T) {
 	if err := ownDirectory(filepath.Join(link, "data")); err != nil {
 		t.Errorf("a link of this user: %v", err)
 	}
+}
+
+// TestUnlock: the lock is released although another process has the file open, as
+// a child that has not started its program yet does.
+func TestUnlock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Close(fd) }() // nothing was written
+	if other, err := lock(dir); err == nil || reasonOf(err) != reasonBusy {
+		t.Errorf("locked twice: %v, %v", other, err)
+	}
+	unlock(f)
+	again, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock(again)
 }

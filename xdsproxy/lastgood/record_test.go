@@ -4,8 +4,10 @@
 package lastgood
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
@@ -259,7 +260,7 @@ func TestTouch(t *testing.T) {
 		s.give(clusterType, cluster("a", "1"))
 		s.give(listenerType, listener("l", "1"))
 		pass(10 * time.Hour)
-		if age := store.Age(); age > touchEvery {
+		if age := store.Age(); age > confirmEvery {
 			t.Errorf("%s old while a stream is open", age)
 		}
 		s.rec.Close()
@@ -371,33 +372,54 @@ func TestHotRestart(t *testing.T) {
 	})
 }
 
-// TestCompaction: a file does not grow forever, and what counts stays.
-func TestCompaction(t *testing.T) {
+// TestWriteRate: a configuration that changes all the time is written as often as
+// its size allows, and at the end of the stream as it is. What does not change is
+// not written.
+func TestWriteRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := open(t, config(t))
 		stop := run(t, store)
 		defer stop()
 		s := newStream(t, store, true)
-		big := strings.Repeat("x", 100_000)
-		s.give(clusterType, cluster("a", big), cluster("b", "1"))
+		big := strings.Repeat("x", 10*writeRate)
+		s.give(clusterType, cluster("a", big), cluster("b", "0"))
 		s.give(listenerType, listener("l", "1"))
-		largest := int64(0)
-		for n := range 100 {
-			s.give(clusterType, &clusterv3.Cluster{Name: "a", AltStatName: big, EdsClusterConfig: &clusterv3.Cluster_EdsClusterConfig{ServiceName: strings.Repeat("n", n)}})
-			pass(2 * time.Second)
-			info, err := os.Stat(filepath.Join(store.cfg.Dir, stateFile))
-			if err != nil {
-				t.Fatal(err)
+		path := filepath.Join(store.cfg.Dir, snapshotFile)
+		var last fs.FileInfo
+		written := 0
+		look := func() {
+			pass(time.Second)
+			if info, err := os.Stat(path); err == nil && (last == nil || !os.SameFile(info, last)) {
+				last = info
+				written++
 			}
-			largest = max(largest, info.Size())
 		}
-		if largest > 2<<20 {
-			t.Errorf("the file has up to %d bytes for 100 kB", largest)
+		for n := range 600 {
+			s.give(clusterType, cluster("b", strconv.Itoa(n%599)))
+			look()
 		}
-		want := contents{clusterType: {"a": big, "b": "1"}, listenerType: {"l": "1"}}
-		if diff := cmp.Diff(want, stored(t, store)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
+		if written < 55 || written > 61 {
+			t.Errorf("%d snapshots in 600 s, want one each 10 s", written)
+		}
+		s.rec.Close()
+		pass(0)
+		if got := stored(t, store)[clusterType]["b"]; got != "0" {
+			t.Errorf("at the end of the stream: %s", got)
+		}
+		look()
+		written = 0
+		s = newStream(t, store, true)
+		for range 600 {
+			s.give(clusterType, cluster("a", big), cluster("b", "0"))
+			s.give(listenerType, listener("l", "1"))
+			look()
+		}
+		if written > 0 {
+			t.Errorf("%d snapshots of what did not change", written)
+		}
+		if age := store.Age(); age > confirmEvery {
+			t.Errorf("the snapshot is %s old", age)
 		}
 	})
 }

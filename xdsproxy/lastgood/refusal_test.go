@@ -57,7 +57,7 @@ func TestModes(t *testing.T) {
 	}
 	want := map[string]fs.FileMode{
 		"data": fs.ModeDir | 0o700, "key": 0o600, // the directory of that name comes first
-		"state": 0o600, "identity": 0o600, "lock": 0o600,
+		"snapshot": 0o600, "identity": 0o600, "lock": 0o600,
 	}
 	for name, mode := range want {
 		if seen[name] != mode {
@@ -84,7 +84,7 @@ func TestSealed(t *testing.T) {
 	if err := store.PutIdentity([]byte("the-chain"), []byte("the-key"), nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{stateFile, identityFile} {
+	for _, name := range []string{snapshotFile, identityFile} {
 		b, err := os.ReadFile(filepath.Join(cfg.Dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func refusedCases() []refusedCase {
 		}
 	}
 	return []refusedCase{
-		{"nothing was kept", func(t *testing.T, c *Config) { do(t, os.Remove(filepath.Join(c.Dir, stateFile))) }, reasonNone, "nothing was kept so far", true},
+		{"nothing was kept", func(t *testing.T, c *Config) { do(t, os.Remove(filepath.Join(c.Dir, snapshotFile))) }, reasonNone, "nothing was kept so far", true},
 		{"another identity", func(_ *testing.T, c *Config) { c.Identity = "other" }, reasonIdentity, `for another identity than "other"`, true},
 		{"another version", func(_ *testing.T, c *Config) { c.Version = "2" }, reasonVersion, `by version "1", this agent is "2"`, true},
 		{"a longer version", func(_ *testing.T, c *Config) { c.Version = "1.2" }, reasonVersion, `by version "1", this agent is "1.2"`, true},
@@ -128,14 +128,14 @@ func refusedCases() []refusedCase {
 			do(t, os.Rename(path, path+"2"))
 			do(t, os.Symlink(path+"2", path))
 		}, reasonKey, "it is a symbolic link", false},
-		{"the state is open to others", func(t *testing.T, c *Config) { do(t, os.Chmod(filepath.Join(c.Dir, stateFile), 0o604)) }, reasonDirectory, "its mode 0604 lets others in", true},
+		{"the state is open to others", func(t *testing.T, c *Config) { do(t, os.Chmod(filepath.Join(c.Dir, snapshotFile), 0o604)) }, reasonDirectory, "its mode 0604 lets others in", true},
 		{"the state is a link", func(t *testing.T, c *Config) {
-			path := filepath.Join(c.Dir, stateFile)
+			path := filepath.Join(c.Dir, snapshotFile)
 			do(t, os.Rename(path, path+"2"))
 			do(t, os.Symlink(path+"2", path))
 		}, reasonDirectory, "it is a symbolic link", true},
 		{"the state is a pipe", func(t *testing.T, c *Config) {
-			path := filepath.Join(c.Dir, stateFile)
+			path := filepath.Join(c.Dir, snapshotFile)
 			do(t, os.Remove(path))
 			do(t, syscall.Mkfifo(path, 0o600))
 		}, reasonDirectory, "it is no regular file", true},
@@ -157,7 +157,7 @@ func refusedCases() []refusedCase {
 			if os.Geteuid() != 0 {
 				t.Skip("only root can give a file to another user")
 			}
-			do(t, os.Chown(filepath.Join(c.Dir, stateFile), 65534, 65534))
+			do(t, os.Chown(filepath.Join(c.Dir, snapshotFile), 65534, 65534))
 		}, reasonDirectory, "it belongs to another user", true},
 		{"too large", func(_ *testing.T, c *Config) { c.MaxBytes = 1000 }, reasonSize, "the bound is 1000", false},
 		{"too old", func(_ *testing.T, c *Config) { c.MaxAge = time.Nanosecond }, reasonAge, "at most 1ns are allowed", false},

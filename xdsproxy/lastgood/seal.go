@@ -14,21 +14,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
-// A file begins with a header in the clear and goes on with sealed records.
+// A file has a header in the clear and sealed records.
 //
-//	header: magic, format, kind, salt, key id, digest of the identity, version
+//	header: magic, format, kind, salt, key ID, digest of the identity, version
 //	record: length (4 bytes), nonce, ciphertext and tag
 //
-// Each file has a key of its own, derived from the node's key with the salt
-// and the whole header: a record of another file, identity, version or format
-// does not open. The associated data of a record is its place in the file, so
-// that records can be neither moved, repeated nor left out. What may happen
-// is that the end is missing, which gives an earlier state of the same file.
+// Each file has a key of its own, derived from the node's key with the salt and
+// the whole header: a record of another file, identity, version or format does
+// not open. The associated data of a record is its place in the file, so that
+// records cannot be moved, repeated or left out.
 const (
 	magic     = "OUTRIGGR"
-	format    = 1
+	format    = 2
 	keySize   = 32
 	saltSize  = 32
 	keyIDSize = 16
@@ -37,12 +39,16 @@ const (
 	sealSize  = 12 + 16 // nonce and tag of AES-GCM
 	// maxVersion is the longest version that a header can hold, in bytes.
 	maxVersion = 255
+	// maxSmall is the size of a file with one record, in bytes.
+	maxSmall = 1 << 20
 )
 
 // The kinds of files.
 const (
-	kindState    = 1
-	kindIdentity = 2
+	kindSnapshot  = 1
+	kindIdentity  = 2
+	kindConfirmed = 3
+	kindSpool     = 4
 )
 
 // owner is to whom files belong.
@@ -78,18 +84,14 @@ func (o *owner) header(kind byte, salt []byte) ([]byte, error) {
 		return nil, fmt.Errorf("derive the id of a key: %w", err)
 	}
 	identity := sha256.Sum256([]byte(o.identity))
-	h := binary.BigEndian.AppendUint16([]byte(magic), format)
-	h = append(h, kind)
-	h = append(h, salt...)
-	h = append(h, id...)
-	h = append(h, identity[:]...)
-	h = append(h, byte(len(o.version)))
-	return append(h, o.version...), nil
+	h := append(binary.BigEndian.AppendUint16([]byte(magic), format), kind)
+	h = append(append(append(h, salt...), id...), identity[:]...)
+	return append(append(h, byte(len(o.version))), o.version...), nil
 }
 
 func (o *owner) sealer(header []byte) (*sealer, error) {
-	salt := header[len(magic)+3:][:saltSize]
-	key, err := hkdf.Key(sha256.New, o.key, salt, "records of "+string(header), keySize)
+	s := &sealer{header: header}
+	key, err := hkdf.Key(sha256.New, o.key, s.salt(), "records of "+string(header), keySize)
 	if err != nil {
 		return nil, fmt.Errorf("derive the key of a file: %w", err)
 	}
@@ -97,12 +99,12 @@ func (o *owner) sealer(header []byte) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, err
-	}
-	return &sealer{aead: aead, header: header}, nil
+	s.aead, err = cipher.NewGCMWithRandomNonce(block)
+	return s, err
 }
+
+// salt returns the random part of a file's header.
+func (s *sealer) salt() []byte { return s.header[len(magic)+3:][:saltSize] }
 
 // readHeader reads a file's header, and refuses one that is not this owner's.
 func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
@@ -136,7 +138,8 @@ func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
 	return o.sealer(header)
 }
 
-// unreadable tells a file that ends too early from one that cannot be read.
+// unreadable returns a refusal of a file that ends too early, or that cannot be
+// read.
 func unreadable(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return refuse(reasonDamaged, "it is cut off")
@@ -156,11 +159,50 @@ func (s *sealer) seal(dst []byte, at int64, plain []byte) []byte {
 	return s.aead.Seal(dst, nil, plain, place(at, size))
 }
 
-// open appends what is in a record, without its length, to dst.
+// open appends the content of a record, without its length, to dst.
 func (s *sealer) open(dst []byte, at int64, sealed []byte) ([]byte, error) {
 	plain, err := s.aead.Open(dst, nil, sealed, place(at, len(sealed)))
 	if err != nil {
 		return nil, refuse(reasonDamaged, "the record at byte %d is not what was written", at)
 	}
 	return plain, nil
+}
+
+// writeSealed replaces a file of one record in the store's directory.
+func (s *Store) writeSealed(o *owner, name string, kind byte, plain []byte) error {
+	seal, err := o.newSealer(kind)
+	if err != nil {
+		return err
+	}
+	b := seal.seal(bytes.Clone(seal.header), int64(len(seal.header)), plain)
+	if len(b) > maxSmall {
+		return refuse(reasonSize, "it has %d bytes, the bound is %d", len(b), maxSmall)
+	}
+	return durable.Replace(filepath.Join(s.cfg.Dir, name), b, 0o600)
+}
+
+// readSealed returns the record of a file that writeSealed wrote.
+func (s *Store) readSealed(o *owner, name string, kind byte) ([]byte, error) {
+	f, err := openOwn(filepath.Join(s.cfg.Dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read from
+	b, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if len(b) > maxSmall {
+		return nil, refuse(reasonSize, "it has more than %d bytes", maxSmall)
+	}
+	r := bytes.NewReader(b)
+	seal, err := o.readHeader(r, kind)
+	if err != nil {
+		return nil, err
+	}
+	at := len(b) - r.Len()
+	if r.Len() < lenSize || int64(binary.BigEndian.Uint32(b[at:])) != int64(r.Len()-lenSize) {
+		return nil, unreadable(io.EOF)
+	}
+	return seal.open(nil, int64(at), b[at+lenSize:])
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,25 +72,25 @@ func (s *Store) newServer(ctx context.Context, delta bool, send func([]byte) err
 	if s.off != nil {
 		return nil, s.off
 	}
-	st, err := s.load()
+	st, err := s.load(false)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.tooOld(filepath.Join(s.cfg.Dir, stateFile), st.from); err != nil {
+	if err := s.tooOld(filepath.Join(s.cfg.Dir, snapshotFile), st.from); err != nil {
 		_ = st.file.Close() // it was only read from
 		return nil, err
 	}
-	srv := &server{state: st, store: s, delta: delta, send: send, types: map[string]*served{}}
+	srv := &server{snapshot: st, store: s, delta: delta, send: send, types: map[string]*served{}}
 	if convert := s.cfg.Extensions; convert != nil {
 		srv.extensions = func(resources [][]byte) [][]byte { return convert(ctx, resources) }
 	}
 	return srv, nil
 }
 
-// server answers one stream from a state of its own: what is recorded
-// meanwhile does not change it.
+// server answers one stream from a snapshot of its own: another one may take its
+// place meanwhile.
 type server struct {
-	*state
+	*snapshot
 	store *Store
 	delta bool
 	send  func([]byte) error
@@ -99,16 +100,15 @@ type server struct {
 	nonce      uint64
 	// routes are the route configurations that Envoy asked for. Delta.
 	routes []string
-	buffers
 }
 
 // served is one type of a stream.
 type served struct {
 	typeURL  string
-	nonce    string              // of the last response
-	acked    bool                // Envoy answered it
-	names    map[string]struct{} // SotW: of the last request
-	wildcard bool                // delta: Envoy asked for all there is
+	nonce    string   // of the last response
+	acked    bool     // Envoy answered it
+	names    []string // SotW: of the last request
+	wildcard bool     // delta: Envoy asked for all there is
 }
 
 func (v *server) handle(b []byte) error {
@@ -142,87 +142,71 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 	again := t.acked && q.rejected == ""
 	t.acked = true
 	old := t.names
-	t.names = make(map[string]struct{}, len(q.names))
+	t.names = q.names
+	known := make(map[string]struct{}, len(old))
+	for _, name := range old {
+		known[name] = struct{}{}
+	}
 	var added []string
 	for _, name := range q.names {
-		if _, known := old[name]; !known {
+		if _, ok := known[name]; !ok {
 			added = append(added, name)
 		}
-		t.names[name] = struct{}{}
 	}
-	kept, ok := v.sets[t.typeURL]
 	switch {
 	case whole(t.typeURL):
-		if !ok && needed(t.typeURL) || first && q.version != "" && q.version != servedVersion {
+		if !v.has(t.typeURL) && needed(t.typeURL) || first && q.version != "" && q.version != servedVersion {
 			return nil // with none there is no answer; or it has those of the control plane
 		}
 		if !first && len(added) == 0 && !again {
 			return nil
 		}
-		if len(q.names) > 0 && !contains(q.names, "*") {
-			return v.answer(t, v.find(t, q.names))
+		if len(q.names) > 0 && !slices.Contains(q.names, "*") {
+			return v.answer(t, query{names: q.names})
 		}
-		return v.answer(t, all(kept))
+		return v.answer(t, query{all: true})
 	case first && len(q.names) == 0:
-		return v.answer(t, all(kept))
+		return v.answer(t, query{all: true})
 	case len(added) > 0 && single(t.typeURL):
-		return v.answer(t, v.find(t, q.names)) // what is not repeated would be gone
+		return v.answer(t, query{names: q.names}) // what is not repeated would be gone
 	case len(added) > 0:
-		return v.answer(t, v.find(t, added))
+		return v.answer(t, query{names: added})
 	case again && len(q.names) > 0 && len(q.names) == len(old):
-		return v.answer(t, v.find(t, q.names)) // it asks for the same once more
+		return v.answer(t, query{names: q.names}) // it asks for the same once more
 	}
 	return nil
 }
 
 // handleDelta answers a request that changes the subscription.
 func (v *server) handleDelta(t *served, q request, first bool) error {
-	wildcard := first && len(q.names) == 0 && len(q.unsubscribe) == 0
-	var names []string
+	ask := query{all: first && len(q.names) == 0 && len(q.unsubscribe) == 0, has: q.claims}
 	for _, name := range q.names {
 		if name == "*" {
-			wildcard = true
+			ask.all = true
 		} else if _, has := q.claims[name]; !has {
-			names = append(names, name)
+			ask.names = append(ask.names, name)
 		}
 	}
-	if !wildcard && len(names) == 0 {
+	if !ask.all && len(ask.names) == 0 {
 		return nil
 	}
-	kept, ok := v.sets[t.typeURL]
-	var found answer
-	if wildcard {
-		if !ok && needed(t.typeURL) {
+	if ask.all {
+		if !v.has(t.typeURL) && needed(t.typeURL) {
 			return nil
 		}
-		found, t.wildcard = all(kept), true
+		t.wildcard = true
 		if t.typeURL == virtualHostType {
-			found.removed = v.hostsOf(v.routes).removed
-		}
-		for name := range q.claims {
-			delete(found.locs, keyOf(name))
+			ask.routes = v.routes
 		}
 	}
-	if len(names) > 0 {
-		found = v.find(t, names).with(found)
-	}
-	if err := v.answer(t, found); err != nil || t.typeURL != routeType {
+	if err := v.answer(t, ask); err != nil || t.typeURL != routeType {
 		return err
 	}
-	v.routes = append(v.routes, names...)
+	v.routes = append(v.routes, ask.names...)
 	if hosts := v.types[virtualHostType]; hosts != nil && hosts.wildcard {
-		return v.answer(hosts, v.hostsOf(names)) // Envoy does not ask for all of them once more
+		return v.answer(hosts, query{routes: ask.names}) // Envoy does not ask for all of them once more
 	}
 	return nil
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // nextNonce makes the nonce of a response.

@@ -27,9 +27,15 @@ func keep(t testing.TB, cfg Config, what func(s *stream)) *Store {
 	s := newStream(t, store, true)
 	what(s)
 	s.rec.Close()
-	eventually(t, "a commit", func() bool { return store.Usable() == nil })
+	eventually(t, "a snapshot", func() bool { return store.Usable() == nil })
 	stop()
-	return open(t, cfg)
+	store = open(t, cfg)
+	t.Cleanup(func() {
+		if store.found != nil { // Run has not taken it over
+			_ = store.found.file.Close() // it was only read from
+		}
+	})
+	return store
 }
 
 // something is what most tests keep.
@@ -283,7 +289,7 @@ func TestServeWhileWriting(t *testing.T) {
 	run(t, store)
 	s := newStream(t, store, true)
 	something(s)
-	eventually(t, "a commit", func() bool { return store.Usable() == nil })
+	eventually(t, "a snapshot", func() bool { return store.Usable() == nil })
 	d := serve(t, store, true)
 	d.send(delta(clusterType, "", nil, nil))
 	_, got := d.incremental()
@@ -297,7 +303,7 @@ func TestServeWhileWriting(t *testing.T) {
 			s.give(clusterType, cluster("a", strings.Repeat("x", 100_000)), cluster("b", strconv.Itoa(n)))
 		}
 		s.give(listenerType, listener("l", "2"))
-		committed(t, store, since)
+		saved(t, store, since)
 	}
 	d.send(delta(listenerType, "", nil, nil))
 	if _, got := d.incremental(); !maps.Equal(got, map[string]string{"l": "1"}) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -21,8 +22,8 @@ const (
 	// backlog is how much may wait for a slow disk before something is
 	// dropped, in bytes. A single frame may be larger.
 	backlog = 16 << 20
-	// itemCost is what an item of the queue costs beside its frame, in bytes.
-	itemCost = 256
+	// eventCost is what an event of the queue costs beside its frame, in bytes.
+	eventCost = 256
 )
 
 // Config is what a [Store] needs.
@@ -38,8 +39,8 @@ type Config struct {
 	Version string
 	// MaxAge is how old what is served may be; zero switches everything off.
 	MaxAge time.Duration
-	// MaxBytes bounds the file; while it is written anew there are two. Zero
-	// means 64 MiB.
+	// MaxBytes bounds the snapshot, and the changes that wait for the next one.
+	// While it is replaced there are two. Zero means 64 MiB.
 	MaxBytes int64
 	// Secrets consents to keep secrets and resources with private keys.
 	Secrets bool
@@ -65,30 +66,31 @@ type Store struct {
 	// off is why nothing is kept and nothing is served.
 	off error
 	// found is what Open found; Run takes it over.
-	found *state
-	// create makes the file of a log. Tests make one that fails.
-	create func(dir string) (storage, string, error)
+	found *snapshot
+	// create is os.CreateTemp. Tests have it fail.
+	create func(dir, pattern string) (*os.File, error)
+	files  sync.Mutex    // held while temporary files are removed, or made by PutIdentity
 	wake   chan struct{} // bound 1: there is something in the queue
 
 	mu sync.Mutex // guards what follows
 	// queue is what Run has to do, at most backlog bytes and one frame.
-	queue  []item
+	queue  []event
 	queued int
 	// from is the time of what can be served. Without any, refused says why.
 	from    time.Time
 	refused error
 }
 
-// The kinds of items.
+// The kinds of events.
 const (
-	itemResponse = iota
-	itemRequest
-	itemGap   // something was dropped here
-	itemClose // the stream ended
+	eventResponse = iota
+	eventRequest
+	eventGap   // something was dropped here
+	eventClose // the stream ended
 )
 
-// item is something that happened on a stream.
-type item struct {
+// event is something that happened on a stream.
+type event struct {
 	rec   *Recording
 	kind  int
 	frame mem.BufferSlice
@@ -116,7 +118,7 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{cfg: cfg, log: cfg.Logger, create: createFile, wake: make(chan struct{}, 1)}
+	s := &Store{cfg: cfg, log: cfg.Logger, create: os.CreateTemp, wake: make(chan struct{}, 1)}
 	s.metrics = newMetrics(cfg.Registerer, s)
 	s.open()
 	return s, nil
@@ -131,15 +133,15 @@ func (s *Store) open() {
 		s.refuse(s.off)
 		return
 	}
-	s.forgetIdentity()
-	st, err := s.load()
+	if !s.cfg.KeepIdentity {
+		remove(filepath.Join(s.cfg.Dir, identityFile), s.log, "the identity that was kept is removed: nobody consents to it anymore")
+	}
+	remove(filepath.Join(s.cfg.Dir, legacyFile), s.log, "the last good configuration of an earlier version is removed: this version cannot read it")
+	st, err := s.load(true)
 	if err != nil {
 		s.refused = err
 		s.refuse(err)
 		return
-	}
-	if st.rest != nil {
-		s.log.Warn("the end of what was kept is not used, an earlier state counts", "path", s.cfg.Dir, "reason", st.rest)
 	}
 	s.found, s.from = st, st.from
 	if err := s.Usable(); err != nil {
@@ -164,7 +166,7 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// refuse tells that something is refused.
+// refuse logs and counts that the snapshot is refused.
 func (s *Store) refuse(err error) {
 	if reasonOf(err) == reasonNone {
 		s.log.Info("there is no last good configuration yet", "path", s.cfg.Dir)
@@ -185,7 +187,7 @@ func (s *Store) Usable() error {
 	if from.IsZero() {
 		return refused
 	}
-	return s.tooOld(filepath.Join(s.cfg.Dir, stateFile), from)
+	return s.tooOld(filepath.Join(s.cfg.Dir, snapshotFile), from)
 }
 
 // tooOld refuses what is older than MaxAge, and what is so far ahead of a clock
@@ -229,50 +231,49 @@ func (s *Store) Record(delta bool) *Recording {
 	return r
 }
 
-// enqueue hands something to Run. It does not block: what does not fit is
-// dropped, and a gap is left in its place.
+// enqueue hands an event to Run. It does not block: what does not fit is
+// dropped, and a gap takes its place.
 func (s *Store) enqueue(r *Recording, kind int, frame mem.BufferSlice) {
 	if r.over.Load() {
 		return
 	}
-	size := frame.Len() + itemCost
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queued > backlog && kind != itemClose {
+	if s.queued > backlog && kind != eventClose {
 		if r.gap {
 			return
 		}
-		r.gap, kind, frame, size = true, itemGap, nil, itemCost
+		r.gap, kind, frame = true, eventGap, nil
 	} else {
 		r.gap = false
 		frame.Ref()
 	}
-	s.queue = append(s.queue, item{r, kind, frame})
-	s.queued += size
+	s.queue = append(s.queue, event{r, kind, frame})
+	s.queued += frame.Len() + eventCost
 	select {
 	case s.wake <- struct{}{}:
 	default: // Run has not seen the last one yet
 	}
 }
 
-// peek returns the next item, which stays in the queue until it is done.
-func (s *Store) peek() (item, bool) {
+// peek returns the next event, which stays in the queue until it is done.
+func (s *Store) peek() (event, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) == 0 {
-		return item{}, false
+		return event{}, false
 	}
 	return s.queue[0], true
 }
 
-// done removes the next item.
+// done removes the next event.
 func (s *Store) done() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	it := s.queue[0]
-	s.queued -= it.frame.Len() + itemCost
-	it.frame.Free()
-	s.queue[0] = item{}
+	e := s.queue[0]
+	s.queued -= e.frame.Len() + eventCost
+	e.frame.Free()
+	s.queue[0] = event{}
 	if s.queue = s.queue[1:]; len(s.queue) == 0 {
 		s.queue = nil // do not keep what a burst needed
 	}

@@ -41,7 +41,7 @@ const (
 
 var errMalformed = errors.New("the frame is no protobuf message")
 
-// namedFirst says whether the first field of a type is its name. A response
+// namedFirst reports whether the first field of a type is its name. A response
 // for the state of the world says the name nowhere else.
 func namedFirst(typeURL string) bool {
 	switch typeURL {
@@ -51,27 +51,16 @@ func namedFirst(typeURL string) bool {
 	return false
 }
 
-// whole says whether a response for the state of the world has all resources
+// whole reports whether a response for the state of the world has all resources
 // of a type. Those of other types have some, by name.
 func whole(typeURL string) bool {
 	return typeURL == clusterType || typeURL == listenerType || typeURL == scopedRouteType || agents(typeURL)
 }
 
-// agents says whether a type is one that the agent asks for itself, such as the
+// agents reports whether a type is one that the agent asks for itself, such as the
 // name table and the mesh's roots. It goes by the first resource, which needs no
 // name, of the newest response that has any.
 func agents(typeURL string) bool { return strings.HasPrefix(typeURL, ownPrefix) }
-
-// eachField calls fn for every length-delimited field of a message, with its
-// tag and its content.
-func eachField(b []byte, fn func(n protowire.Number, raw, v []byte) error) error {
-	return wire.Each(b, errMalformed, func(f wire.Field) error {
-		if f.Type != protowire.BytesType {
-			return nil
-		}
-		return fn(f.Number, f.Raw, f.Data)
-	})
-}
 
 // eachFrameField calls fn for every length-delimited field of a frame. fn
 // reads as much of the field as it needs.
@@ -151,22 +140,19 @@ func readHead(frame mem.BufferSlice, delta bool) (h head, err error) {
 	return h, err
 }
 
-// eachResource calls fn for every resource of a response. The resource is
-// valid until fn returns. Its body is as on disk.
-func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*resource) error) error {
+// eachResource calls fn for every resource of a response that has content. The
+// resource is valid until fn returns.
+func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*received) error) error {
 	var buf, body []byte
-	return eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) error {
+	return eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
 		if n != wire.ResponseResources {
 			return nil
 		}
-		if buf = grow(buf, size); cap(buf) > maxKept {
-			defer func() { buf, body = nil, nil }()
-		}
+		buf = grow(buf, size)
 		if _, err := io.ReadFull(r, buf); err != nil {
 			return errMalformed
 		}
-		res := &resource{body: body[:0]}
-		var err error
+		res := &received{body: grow(body, size)[:0]}
 		if delta {
 			err = res.readWrapper(buf)
 		} else {
@@ -175,43 +161,41 @@ func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*resource) 
 		}
 		body = res.body
 		if err != nil || !res.there {
-			return err // without content it is a sign of life, or of a name that does not exist
+			return err
 		}
 		return fn(res)
 	})
 }
 
-// resource is one resource of a response.
-type resource struct {
-	name    string
-	version string
-	there   bool   // it has content
-	body    []byte // the Resource message without name, version and time to live
+// received is one resource of a response.
+type received struct {
+	name, version string
+	there         bool   // it has content: otherwise it says that a resource lives, or does not exist
+	body          []byte // as in a snapshot
 }
 
-// readWrapper reads a Resource.
-func (r *resource) readWrapper(b []byte) error {
-	return eachField(b, func(n protowire.Number, raw, v []byte) error {
-		switch n {
-		case wire.ResourceVersion:
-			r.version = string(v)
-		case wire.ResourceName:
-			r.name = string(v)
-		case wire.ResourceTTL:
-			// What is kept has nobody who prolongs its life.
+// readWrapper reads a Resource. The time to live is not kept: nobody prolongs it.
+func (r *received) readWrapper(b []byte) error {
+	return wire.Each(b, errMalformed, func(f wire.Field) error {
+		switch {
+		case f.Type != protowire.BytesType || f.Number == wire.ResourceTTL:
+		case f.Number == wire.ResourceVersion:
+			r.version = string(f.Data)
+		case f.Number == wire.ResourceName:
+			r.name = string(f.Data)
 		default:
-			r.there = r.there || n == wire.ResourceAny
-			r.body = append(r.body, raw...)
+			r.there = r.there || f.Number == wire.ResourceAny
+			r.body = append(r.body, f.Raw...)
 		}
 		return nil
 	})
 }
 
 // readAny reads a resource of a response for the state of the world.
-func (r *resource) readAny(b []byte, typeURL string) error {
+func (r *received) readAny(b []byte, typeURL string) error {
 	var isType string
 	var value []byte
-	err := eachField(b, func(n protowire.Number, _, v []byte) error {
+	err := wire.EachBytes(b, errMalformed, func(n protowire.Number, v []byte) error {
 		switch n {
 		case wire.AnyTypeURL:
 			isType = string(v)
@@ -226,12 +210,11 @@ func (r *resource) readAny(b []byte, typeURL string) error {
 	if isType == wrapperType {
 		return r.readWrapper(value)
 	}
-	r.there = true
-	r.body = appendField(r.body, wire.ResourceAny, b)
+	r.there, r.body = true, appendField(r.body, wire.ResourceAny, b)
 	if !namedFirst(typeURL) {
 		return nil
 	}
-	return eachField(value, func(n protowire.Number, _, v []byte) error {
+	return wire.EachBytes(value, errMalformed, func(n protowire.Number, v []byte) error {
 		if n == firstName {
 			r.name = string(v)
 		}
@@ -239,7 +222,7 @@ func (r *resource) readAny(b []byte, typeURL string) error {
 	})
 }
 
-// private says whether a body has a private key in it.
+// private reports whether a body has a private key in it.
 func private(body []byte) bool { return bytes.Contains(body, []byte("PRIVATE KEY-----")) }
 
 // appendField appends one length-delimited field.
@@ -261,52 +244,38 @@ type request struct {
 
 // readRequest reads a request.
 func readRequest(frame mem.BufferSlice, delta bool) (q request, err error) {
+	typeURL, names, nonce, errorDetail := wire.RequestTypeURL, wire.RequestNames, wire.RequestNonce, wire.RequestError
+	version, unsubscribe, claims := wire.RequestVersion, protowire.Number(0), protowire.Number(0)
 	if delta {
-		return readDelta(frame)
+		typeURL, names, nonce, errorDetail = wire.DeltaRequestTypeURL, wire.DeltaRequestSubscribe, wire.DeltaRequestNonce, wire.DeltaRequestError
+		version, unsubscribe, claims = 0, wire.DeltaRequestUnsubscribe, wire.DeltaRequestVersions
 	}
 	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
 		switch n {
-		case wire.RequestVersion:
-			q.version = text(r, size)
-		case wire.RequestNames:
-			q.names = append(q.names, text(r, size))
-		case wire.RequestTypeURL:
+		case typeURL:
 			q.typeURL = text(r, size)
-		case wire.RequestNonce:
+		case names:
+			q.names = append(q.names, text(r, size))
+		case nonce:
 			q.nonce = text(r, size)
-		case wire.RequestError:
+		case errorDetail:
 			q.rejected, err = rejection([]byte(text(r, size)))
-		}
-		return err
-	})
-	return q, err
-}
-
-func readDelta(frame mem.BufferSlice) (q request, err error) {
-	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
-		switch n {
-		case wire.DeltaRequestTypeURL:
-			q.typeURL = text(r, size)
-		case wire.DeltaRequestSubscribe:
-			q.names = append(q.names, text(r, size))
-		case wire.DeltaRequestUnsubscribe:
+		case version:
+			q.version = text(r, size)
+		case unsubscribe:
 			q.unsubscribe = append(q.unsubscribe, text(r, size))
-		case wire.DeltaRequestVersions:
+		case claims:
+			if q.claims == nil {
+				q.claims = map[string]string{}
+			}
 			var entry [3]string
-			err = eachField([]byte(text(r, size)), func(n protowire.Number, _, v []byte) error {
+			err = wire.EachBytes([]byte(text(r, size)), errMalformed, func(n protowire.Number, v []byte) error {
 				if n == wire.EntryKey || n == wire.EntryValue {
 					entry[n] = string(v)
 				}
 				return nil
 			})
-			if q.claims == nil {
-				q.claims = map[string]string{}
-			}
 			q.claims[entry[wire.EntryKey]] = entry[wire.EntryValue]
-		case wire.DeltaRequestNonce:
-			q.nonce = text(r, size)
-		case wire.DeltaRequestError:
-			q.rejected, err = rejection([]byte(text(r, size)))
 		}
 		return err
 	})
@@ -316,7 +285,7 @@ func readDelta(frame mem.BufferSlice) (q request, err error) {
 // rejection reads why Envoy did not take a response.
 func rejection(status []byte) (string, error) {
 	reason := "no reason given"
-	err := eachField(status, func(n protowire.Number, _, v []byte) error {
+	err := wire.EachBytes(status, errMalformed, func(n protowire.Number, v []byte) error {
 		if n == wire.StatusMessage && len(v) > 0 {
 			reason = string(v)
 		}

@@ -110,7 +110,7 @@ func TestEnvoyWithSecrets(t *testing.T) {
 			if body, err := overTLS(); err != nil || body != "hello" {
 				t.Fatalf("with the control plane: %q, %v", body, err)
 			}
-			eventually(t, "a commit", func() bool { return r.store.Usable() == nil })
+			eventually(t, "a snapshot", func() bool { return r.store.Usable() == nil })
 			stop()
 			halt()
 

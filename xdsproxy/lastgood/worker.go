@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"strings"
 	"time"
 
@@ -14,12 +15,15 @@ import (
 )
 
 const (
-	// quiet is how long a stream has to be quiet before what Envoy
-	// acknowledged is committed, unless it waits for longest.
+	// quiet is how long a stream has to be quiet before a snapshot is written,
+	// unless a change waits for longest.
 	quiet   = time.Second
 	longest = 10 * time.Second
-	// touchEvery is how often a quiet stream confirms what is kept.
-	touchEvery = 5 * time.Minute
+	// writeRate bounds what snapshots write, in bytes a second: a large one is
+	// written less often while the configuration changes all the time.
+	writeRate = 128 << 10
+	// confirmEvery is how often a quiet stream confirms the snapshot.
+	confirmEvery = 5 * time.Minute
 	// lookAgain is the pause while a stream is not settled.
 	lookAgain = 2 * time.Second
 
@@ -44,7 +48,7 @@ func (s *Store) Run(ctx context.Context) error {
 			pause, wake = w.failed(err), nil // whatever comes has to wait
 		}
 		timer.Reset(pause)
-		// Cases: the end, something to do, the time for a commit or another try.
+		// Cases: the end, something to do, the time for a snapshot or another try.
 		select {
 		case <-ctx.Done():
 			w.finish(time.Now())
@@ -55,59 +59,41 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// worker is the one writer.
+// worker is the only writer.
 type worker struct {
 	store   *Store
-	found   *state     // of an earlier process, until there is a log
-	log     *log       // nil before the first write
-	locked  closer     // held while there is a log
-	active  *Recording // the stream that counts
+	saved   *snapshot // nil: none
+	spool   *spool    // nil: nothing waits in it
+	lock    *os.File  // nil before the first write
+	active  *Recording
+	written time.Time // when the last snapshot was
 	retry   *backoff.ExponentialBackOff
 	failing bool
 }
 
-type closer interface{ Close() error }
-
 func newWorker(s *Store) *worker {
-	w := &worker{store: s, found: s.found, retry: backoff.NewExponentialBackOff(
+	w := &worker{store: s, saved: s.found, retry: backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(lastRetry), backoff.WithMaxElapsedTime(0))}
 	s.found = nil
 	return w
 }
 
-// work does what is in the queue, commits what is due and says when to come
-// back. After an error the same has to be tried again.
+// work does what is in the queue, writes a snapshot that is due, and returns when
+// to come back. After an error the same has to be tried again.
 func (w *worker) work(now time.Time) (time.Duration, error) {
 	for {
-		it, ok := w.store.peek()
+		e, ok := w.store.peek()
 		if !ok {
-			break
+			return w.due(now)
 		}
-		if err := w.unlessDamaged(it.rec, w.handle(it, now)); err != nil {
+		if err := w.handle(e, now); err != nil {
 			return 0, err
 		}
 		w.store.done()
 	}
-	return w.due(now)
 }
 
-// unlessDamaged passes on an error after which the same can be tried again.
-// If the file is not what was written, the recording ends.
-func (w *worker) unlessDamaged(r *Recording, err error) error {
-	if err == nil || reasonOf(err) != reasonDamaged {
-		return err
-	}
-	if w.log != nil {
-		w.log.discard()
-		w.log = nil
-	}
-	if !r.over.Load() {
-		w.lose(r, err)
-	}
-	return nil
-}
-
-// failed tells the first of several failures and says when to try again.
+// failed logs the first of several failures and returns when to try again.
 func (w *worker) failed(err error) time.Duration {
 	if !w.failing {
 		w.failing = true
@@ -117,34 +103,32 @@ func (w *worker) failed(err error) time.Duration {
 	return w.retry.NextBackOff()
 }
 
-func (w *worker) handle(it item, now time.Time) error {
-	r := it.rec
+func (w *worker) handle(e event, now time.Time) error {
+	r := e.rec
 	if r.over.Load() {
 		return nil
 	}
-	switch it.kind {
-	case itemResponse:
-		return w.response(r, it, now)
-	case itemRequest:
-		return w.request(r, it, now)
-	case itemGap:
+	switch e.kind {
+	case eventResponse:
+		return w.response(r, e, now)
+	case eventRequest:
+		w.request(r, e, now)
+	case eventGap:
 		w.gap(r, now)
-	case itemClose:
-		err := w.commitAtEnd(r, now)
+	case eventClose:
+		w.saveAtEnd(r, now)
 		w.forget(r)
-		if err != nil {
-			w.store.log.Debug("what envoy acknowledged last is not kept", "err", err)
-		}
 	}
 	return nil
 }
 
-// forget ends a recording.
+// forget ends a recording. What waits for a snapshot is dropped.
 func (w *worker) forget(r *Recording) {
 	r.over.Store(true)
 	r.types = nil
 	if w.active == r {
 		w.active = nil
+		w.closeSpool()
 	}
 }
 
@@ -168,161 +152,85 @@ func (w *worker) gap(r *Recording, now time.Time) {
 	}
 }
 
-// recorded says whether a type is kept.
+// recorded reports whether a type is kept.
 func (w *worker) recorded(typeURL string) bool {
 	return agents(typeURL) || strings.HasPrefix(typeURL, envoyPrefix) && (typeURL != secretType || w.store.cfg.Secrets)
 }
 
-// sets returns what is kept.
-func (w *worker) sets() map[string]set {
-	switch {
-	case w.log != nil:
-		return w.log.sets
-	case w.found != nil:
-		return w.found.sets
-	}
-	return nil
-}
-
 // request follows what Envoy asks for and answers.
-func (w *worker) request(r *Recording, it item, now time.Time) error {
-	q, err := readRequest(it.frame, r.delta)
+func (w *worker) request(r *Recording, e event, now time.Time) {
+	q, err := readRequest(e.frame, r.delta)
 	if err != nil || !w.recorded(q.typeURL) {
-		return nil // the control plane judges
+		return // the control plane judges
 	}
 	if old := w.active; old != r {
-		if w.active = r; old != nil {
+		if old != nil {
 			w.forget(old) // a newer Envoy takes its place
 		}
+		w.active = r
 	}
-	kept := w.sets()[q.typeURL]
 	t := r.types[q.typeURL]
 	if t == nil {
-		t = begin(q, r.delta, kept, now)
+		t = begin(q, r.delta, w.saved, now)
 		if r.types == nil {
 			r.types = map[string]*subscription{}
 		}
 		r.types[q.typeURL] = t
 		q.nonce = ""
 	}
-	var rest *batch // of a rejected response
 	before, b := t.answer(q.nonce)
+	reason := ""
 	if b != nil && q.rejected != "" {
 		switch {
 		case partly(q.rejected):
-			if rest, err = w.without(b, t, q.rejected); err != nil {
-				t.out = append(append(before, b), t.out...)
-				return err
-			}
+			reason = q.rejected
 		case r.delta && t.fresh && !t.full && !agents(t.typeURL):
 			w.lose(r, refuse(reasonStep, "envoy rejects the first response of %s", q.typeURL))
-			return nil
+			return
 		default:
 			b = nil // Envoy keeps what it had
 		}
 	}
-	t.subscribe(q, r.delta, kept, now)
-	if b == nil && len(before) == 0 {
-		return nil
+	t.subscribe(q, r.delta, now)
+	for _, earlier := range before {
+		t.accept(earlier, r.delta, "", w.saved)
 	}
-	for _, b := range append(before, b, rest) {
-		if b != nil {
-			t.accept(b, r.delta)
-		}
+	if b != nil {
+		t.accept(b, r.delta, reason, w.saved)
 	}
-	r.touched(now)
-	return nil
+	if b != nil || len(before) > 0 {
+		r.touched(now)
+	}
 }
 
-// touched notes that a stream is busy.
-func (r *Recording) touched(now time.Time) {
-	if !r.busy() {
-		r.first = time.Time{}
-	} else if r.first.IsZero() {
-		r.first = now
-	}
-	r.last = now
-}
-
-// without makes the batch that takes back what Envoy rejected of another one:
-// it keeps the older version of that, or has nothing.
-func (w *worker) without(b *batch, t *subscription, reason string) (*batch, error) {
-	start := w.log.size
-	undo := &batch{id: w.log.batch + 1, merge: true}
-	var buf buffers
-	var drop mark
-	for _, c := range b.changes {
-		if c.op != opPut {
-			continue
-		}
-		p, err := w.log.readPut(&buf, c.loc)
-		if err != nil {
-			return nil, err
-		}
-		if !names(reason, p.name) {
-			continue
-		}
-		old, ok := w.log.sets[t.typeURL][c.key]
-		if !ok {
-			drop.drop = append(drop.drop, c.key)
-			continue
-		}
-		if p, err = w.log.readPut(&buf, old); err == nil {
-			var at loc
-			if at, err = w.log.put(p, undo.id); err == nil {
-				undo.changes = append(undo.changes, change{c.key, opPut, at})
-			}
-		}
-		if err != nil {
-			w.log.rollback(start)
-			return nil, err
-		}
-	}
-	if err := w.mark(undo, drop); err != nil {
-		w.log.rollback(start)
-		return nil, err
-	}
-	return undo, nil
-}
-
-// mark writes what a batch does beside its resources, and ends the batch.
-func (w *worker) mark(b *batch, m mark) error {
-	m.batch = b.id
-	if len(m.keep)+len(m.drop) > 0 {
-		if _, err := w.log.append(m.append(nil)); err != nil {
-			return err
-		}
-		b.changes = append(b.changes, m.changes()...)
-	}
-	if err := w.log.flush(); err != nil {
-		return err
-	}
-	w.log.batch = b.id
-	return nil
-}
-
-// response writes what Envoy is sent.
-func (w *worker) response(r *Recording, it item, now time.Time) error {
+// response puts what Envoy is sent into the spool.
+func (w *worker) response(r *Recording, e event, now time.Time) error {
 	r.heard = true
-	h, err := readHead(it.frame, r.delta)
+	h, err := readHead(e.frame, r.delta)
 	t := r.types[h.typeURL]
 	if err != nil || t == nil {
 		return nil // of no type that Envoy asked for and that is kept
 	}
-	if err := w.open(); err != nil {
-		return err
+	if w.spool == nil {
+		if w.spool, err = w.store.newSpool(); err != nil {
+			return err
+		}
 	}
-	start := w.log.size
-	b, err := w.write(r, t, h, it)
+	start := w.spool.size
+	b, err := w.read(r.delta, t, h, e)
+	if err == nil {
+		err = w.spool.flush()
+	}
 	switch {
 	case errors.Is(err, errMalformed):
-		w.log.rollback(start)
+		w.spool.rollback(start)
 		return nil // Envoy does not take it either
 	case err != nil:
-		w.log.rollback(start)
+		if w.spool.rollback(start); start == 0 {
+			w.closeSpool() // another file may be better
+		}
 		return err
-	case w.log.size > w.store.cfg.MaxBytes:
-		w.log.rollback(start)
+	case w.spool.size > w.store.cfg.MaxBytes:
 		w.lose(r, refuse(reasonSize, "the configuration needs more than %d bytes", w.store.cfg.MaxBytes))
 		return nil
 	}
@@ -331,78 +239,88 @@ func (w *worker) response(r *Recording, it item, now time.Time) error {
 	return nil
 }
 
-// open makes the log.
-func (w *worker) open() error {
-	if w.log != nil {
-		return nil
-	}
-	dir := w.store.cfg.Dir
-	if w.locked == nil {
-		f, err := lock(dir)
-		if err != nil {
-			return err
-		}
-		w.locked = f
-		removeTemporary(dir)
-	}
-	l, err := w.store.newLog(w.found)
-	if err != nil {
-		if reasonOf(err) == reasonDamaged {
-			w.dropFound() // what cannot be read is no beginning
-		}
-		return err
-	}
-	w.dropFound()
-	w.log = l
-	return nil
-}
-
-func (w *worker) dropFound() {
-	if w.found != nil {
-		_ = w.found.file.Close() // it was only read from
-		w.found = nil
-	}
-}
-
-// write appends a response as a batch.
-func (w *worker) write(r *Recording, t *subscription, h head, it item) (*batch, error) {
-	b := &batch{id: w.log.batch + 1, nonce: h.nonce}
-	kept := w.log.sets[t.typeURL]
-	// What waits for a commit may have changed what is kept.
-	same := len(t.out) == 0 && !t.busy()
-	var m mark
-	err := eachResource(it.frame, r.delta, h, func(res *resource) error {
-		p := &put{typeURL: t.typeURL, name: res.name, version: digest([]byte(res.version)), body: res.body}
-		if res.name == "" && !agents(t.typeURL) || agents(t.typeURL) && len(b.changes)+len(m.keep) > 0 {
+// read reads a response as a batch.
+func (w *worker) read(delta bool, t *subscription, h head, e event) (*batch, error) {
+	b := &batch{nonce: h.nonce, changes: map[string]change{}}
+	err := eachResource(e.frame, delta, h, func(in *received) error {
+		if in.name == "" && !agents(t.typeURL) || agents(t.typeURL) && len(b.changes) > 0 {
 			return nil // it cannot be asked for, or the agent does not go by it
 		}
-		if !r.delta {
-			p.version = 0 // it is of the response, not of the resource
+		res := &resource{typeURL: t.typeURL, name: in.name, body: in.body}
+		if delta { // else it is the version of the response
+			res.version = digest(in.version)
 		}
-		if private(p.body) {
-			p.flags = flagPrivate
+		if private(res.body) {
+			res.flags = flagPrivate
 			if !w.store.cfg.Secrets {
-				p.flags, p.body = flagWithheld, nil
+				res.flags, res.body = flagWithheld, nil
 				w.store.log.Warn("a resource has a private key in it and is not kept", "type_url", t.typeURL, "resource", res.name)
 			}
 		}
-		k := keyOf(p.name)
-		if l, ok := kept[k]; ok && same && l.version == p.version && l.sum == p.sum() {
-			m.keep = append(m.keep, k)
-			return nil
+		c := change{op: opKeep}
+		var err error
+		if !w.saved.same(res) {
+			c, err = w.spool.put(res)
 		}
-		at, err := w.log.put(p, b.id)
-		b.changes = append(b.changes, change{k, opPut, at})
+		b.changes[res.name] = c
 		return err
 	})
-	if err != nil {
-		return nil, err
+	if !agents(t.typeURL) { // the agent keeps what it has
+		for _, name := range h.removed {
+			b.changes[name] = change{op: opDrop}
+		}
 	}
-	if agents(t.typeURL) {
-		h.removed = nil // the agent goes on with what it has
+	return b, err
+}
+
+// saveAtEnd saves what Envoy acknowledged when a stream ends, or the agent.
+func (w *worker) saveAtEnd(r *Recording, now time.Time) {
+	stale := w.saved != nil && now.Sub(w.store.From()) >= time.Minute
+	if w.active != r || !r.pending() && !stale || !r.settled(now, w.saved, true) {
+		return
 	}
-	for _, name := range h.removed {
-		m.drop = append(m.drop, keyOf(name))
+	if err := w.save(r, now); err != nil {
+		w.store.log.Warn("what envoy acknowledged last is not kept", "err", err)
 	}
-	return b, w.mark(b, m)
+}
+
+// finish does what can be done at the end.
+func (w *worker) finish(now time.Time) {
+	for {
+		e, ok := w.store.peek()
+		if !ok {
+			break
+		}
+		if err := w.handle(e, now); err != nil {
+			w.store.log.Warn("what envoy acknowledged last is not kept", "err", err)
+			return
+		}
+		w.store.done()
+	}
+	if w.active != nil {
+		w.saveAtEnd(w.active, now)
+	}
+}
+
+// end closes what is open.
+func (w *worker) end() {
+	w.closeSpool()
+	w.dropSaved()
+	if w.lock != nil {
+		unlock(w.lock)
+	}
+}
+
+func (w *worker) dropSaved() {
+	if w.saved != nil {
+		_ = w.saved.file.Close() // it was only read from
+		w.saved = nil
+	}
+}
+
+func (w *worker) closeSpool() {
+	if w.spool != nil {
+		_ = w.spool.file.Close() // nobody needs it anymore
+		w.spool = nil
+	}
 }
