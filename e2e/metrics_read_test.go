@@ -29,15 +29,15 @@ type metric struct {
 	part       string // directory
 }
 
-// scope is what names stand for: constants of the package, variables of the
+// definitions are the values of names: constants of the package, variables of the
 // function, parameters of a closure.
-type scope map[string]ast.Expr
+type definitions map[string]ast.Expr
 
 // readMetrics finds the metrics that the files of one package make: where a
 // constructor of client_golang is called, straight or in a closure that only
 // gives it names and texts.
 func readMetrics(files []source) ([]metric, error) {
-	names := scope{}
+	names := definitions{}
 	for _, s := range files {
 		for _, d := range s.file.Decls {
 			if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
@@ -70,7 +70,7 @@ func readMetrics(files []source) ([]metric, error) {
 }
 
 // define remembers what names stand for, where that is one expression each.
-func (s scope) define(names []*ast.Ident, values []ast.Expr) {
+func (s definitions) define(names []*ast.Ident, values []ast.Expr) {
 	for i, name := range names {
 		if len(values) == len(names) {
 			s[name.Name] = values[i]
@@ -78,7 +78,7 @@ func (s scope) define(names []*ast.Ident, values []ast.Expr) {
 	}
 }
 
-func readFunction(body *ast.BlockStmt, names scope) (found []metric, err error) {
+func readFunction(body *ast.BlockStmt, names definitions) (found []metric, err error) {
 	closures := map[string]*ast.FuncLit{}
 	ast.Inspect(body, func(n ast.Node) bool {
 		if err != nil {
@@ -121,7 +121,7 @@ func constructor(closure *ast.FuncLit) (call *ast.CallExpr) {
 }
 
 // with adds the parameters of a closure to the names.
-func (s scope) with(closure *ast.FuncLit, args []ast.Expr) scope {
+func (s definitions) with(closure *ast.FuncLit, args []ast.Expr) definitions {
 	inner := maps.Clone(s)
 	for _, field := range closure.Type.Params.List {
 		for _, name := range field.Names {
@@ -163,7 +163,7 @@ func constKind(file *ast.File) (kind string) {
 }
 
 // read takes what a constructor is given.
-func (s scope) read(call *ast.CallExpr) (m metric, err error) {
+func (s definitions) read(call *ast.CallExpr) (m metric, err error) {
 	if m.kind = kind(call); m.kind == "desc" {
 		m.kind = "" // the values say
 		if len(call.Args) != 4 {
@@ -213,7 +213,7 @@ func (s scope) read(call *ast.CallExpr) (m metric, err error) {
 }
 
 // resolve follows names.
-func (s scope) resolve(e ast.Expr) ast.Expr {
+func (s definitions) resolve(e ast.Expr) ast.Expr {
 	for range 10 { // a name that stands for itself ends somewhere
 		name, ok := e.(*ast.Ident)
 		if !ok || s[name.Name] == nil {
@@ -224,7 +224,7 @@ func (s scope) resolve(e ast.Expr) ast.Expr {
 	return e
 }
 
-func (s scope) text(e ast.Expr) (string, error) {
+func (s definitions) text(e ast.Expr) (string, error) {
 	switch e := s.resolve(e).(type) {
 	case *ast.BasicLit:
 		if e.Kind == token.STRING {
@@ -242,7 +242,7 @@ func (s scope) text(e ast.Expr) (string, error) {
 }
 
 // list reads a slice of texts, or nil.
-func (s scope) list(e ast.Expr) (list []string, err error) {
+func (s definitions) list(e ast.Expr) (list []string, err error) {
 	e = s.resolve(e)
 	if name, ok := e.(*ast.Ident); ok && name.Name == "nil" {
 		return nil, nil
@@ -262,7 +262,7 @@ func (s scope) list(e ast.Expr) (list []string, err error) {
 }
 
 // pairs reads labels that have one value.
-func (s scope) pairs(e ast.Expr) (list []string, err error) {
+func (s definitions) pairs(e ast.Expr) (list []string, err error) {
 	literal, ok := s.resolve(e).(*ast.CompositeLit)
 	if !ok {
 		return nil, fmt.Errorf("constant labels are no literal, but %T", e)
@@ -284,7 +284,7 @@ func (s scope) pairs(e ast.Expr) (list []string, err error) {
 }
 
 // ends reads the upper ends of buckets.
-func (s scope) ends(e ast.Expr) (string, error) {
+func (s definitions) ends(e ast.Expr) (string, error) {
 	var args []ast.Expr
 	call, isCall := s.resolve(e).(*ast.CallExpr)
 	switch e := s.resolve(e).(type) {

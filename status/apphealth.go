@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// grpcDefaultTimeout is what Kubernetes takes for a probe that names none.
+	// grpcDefaultTimeout is Kubernetes' default timeout of gRPC probes.
 	grpcDefaultTimeout = time.Second
-	// timeoutGrace is added to a probe's timeout. The kubelet has the same timeout
-	// and gives up first, as it would have on the application itself.
+	// timeoutGrace is added to a probe's timeout. The kubelet has the same timeout,
+	// so that it times out first, as it would without the agent.
 	timeoutGrace = 250 * time.Millisecond
-	// maxProbeTime bounds a probe without a timeout, should the caller wait forever.
+	// maxProbeTime limits a probe without a timeout, even if the caller waits longer.
 	maxProbeTime = time.Minute
 )
 
-// serveProbe answers below probePrefix and hookPrefix.
+// serveProbe serves the paths below probePrefix and hookPrefix.
 func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 	prober, known := s.cfg.Probers[r.URL.Path]
-	if !known || r.URL.RawPath != "" { // the latter: escapes that nobody needs
+	if !known || r.URL.RawPath != "" { // the latter: needless escapes
 		answer(w, http.StatusBadRequest, fmt.Sprintf(
 			"there is no probe at %q: paths are %s<container>/{livez,readyz,startupz} and %s<container>/{poststartz,prestopz}, and ISTIO_KUBE_APP_PROBERS of this agent must hold the path",
 			r.URL.EscapedPath(), probePrefix, hookPrefix))
@@ -42,7 +42,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if hook && !s.cfg.HookSources.allows(r) {
-		s.cfg.Logger.Warn("a lifecycle hook was refused: the peer is not known to be the kubelet; if it is, set OUTRIGGER_HOOK_SOURCES to its address, or to any",
+		s.cfg.Logger.Warn("lifecycle hook refused: the peer is not known to be the kubelet; if it is, set OUTRIGGER_HOOK_SOURCES to its address, or to any",
 			"path", r.URL.Path, "address", r.RemoteAddr)
 		// Any answer would count as success.
 		panic(http.ErrAbortHandler)
@@ -66,8 +66,8 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 	s.verdict(w, r, prober, err)
 }
 
-// bound ends a probe in time. A hook without a timeout may take as long as
-// the caller waits: the pod's grace period.
+// bound returns a context with the timeout of a probe. A hook without a timeout may
+// take as long as the caller waits: the pod's grace period.
 func bound(ctx context.Context, prober *Prober, hook bool) (context.Context, context.CancelFunc) {
 	switch {
 	case prober.Timeout > 0:
@@ -80,8 +80,8 @@ func bound(ctx context.Context, prober *Prober, hook bool) (context.Context, con
 	return context.WithTimeout(ctx, maxProbeTime)
 }
 
-// verdict answers a probe that is right or wrong, without a status of its own.
-// One over HTTP that is right has been answered.
+// verdict answers a probe with its result. A successful HTTP probe has been answered
+// before.
 func (s *Server) verdict(w http.ResponseWriter, r *http.Request, prober *Prober, err error) {
 	if err == nil {
 		if prober.HTTPGet == nil {
@@ -91,7 +91,7 @@ func (s *Server) verdict(w http.ResponseWriter, r *http.Request, prober *Prober,
 	}
 	address := s.addressOf(prober)
 	if strings.HasPrefix(r.URL.Path, hookPrefix) {
-		s.cfg.Logger.Warn("the application did not answer a hook", "path", r.URL.Path, "address", address, "err", err)
+		s.cfg.Logger.Warn("the application did not answer a lifecycle hook", "path", r.URL.Path, "address", address, "err", err)
 		// Any answer would count as success.
 		panic(http.ErrAbortHandler)
 	}
@@ -99,7 +99,7 @@ func (s *Server) verdict(w http.ResponseWriter, r *http.Request, prober *Prober,
 	answer(w, http.StatusInternalServerError, fmt.Sprintf("probe of the application at %s: %v", address, err))
 }
 
-// addressOf returns the host and port that a probe asks.
+// addressOf returns the host and port of a probe.
 func (s *Server) addressOf(prober *Prober) string {
 	switch {
 	case prober.HTTPGet != nil:
@@ -122,7 +122,7 @@ func (s *Server) hostOf(host string) string {
 	return host
 }
 
-// probeHTTP asks and hands the answer on. An error says that there is none.
+// probeHTTP probes and passes the answer on. An error means that there is none.
 func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.Request, get *HTTPGet) error {
 	client, hook := get.Client, strings.HasPrefix(r.URL.Path, hookPrefix)
 	if client == nil {
@@ -138,7 +138,7 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 	request := s.request(r, get)
 	resp, err := client.Get(ctx, request)
 	if probe.IsPlain(err) && hook {
-		// The kubelet tries hooks, but not probes, once more without TLS.
+		// The kubelet retries hooks, but not probes, without TLS.
 		request.URL.Scheme = "http"
 		request.Header.Del("Authorization")
 		resp, err = client.Get(ctx, request)
@@ -149,7 +149,7 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
 	switch {
 	case resp.StatusCode < http.StatusOK && hook:
-		// For the kubelet any answer to a hook will do, but not any can be handed on.
+		// The kubelet accepts any answer to a hook, but some cannot be passed on.
 		answer(w, http.StatusOK, fmt.Sprintf("it answered with the status %d", resp.StatusCode))
 		return nil
 	case resp.StatusCode < http.StatusOK:
@@ -159,8 +159,8 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 	return nil
 }
 
-// pass hands an answer on as it comes: its status first, so that the caller
-// sees a body that is slow or breaks off as it would without the agent.
+// pass streams an answer: its status first, so that the caller sees a slow or
+// truncated body as it would without the agent.
 func pass(w http.ResponseWriter, r *http.Request, resp *http.Response) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -174,17 +174,17 @@ func pass(w http.ResponseWriter, r *http.Request, resp *http.Response) {
 	if resp.ContentLength == 0 || r.Method == http.MethodHead {
 		return
 	}
-	// A peer that has gone needs no answer.
+	// A disconnected peer needs no answer.
 	_ = http.NewResponseController(w).Flush()
 	if _, err := io.Copy(w, io.LimitReader(resp.Body, probe.MaxBody)); err != nil {
-		// The answer must not look whole: its connection is cut.
+		// The answer must not look complete: close its connection.
 		panic(http.ErrAbortHandler)
 	}
 }
 
 // passedCode returns the status to answer with. A redirect that was not followed
-// counts as success, with a warning of the kubelet. The caller must not follow
-// it from here: of all redirects, 300 is one that no client of Go's follows.
+// counts as success, and causes a warning of the kubelet. The caller must not follow
+// it from here: Go's clients do not follow status 300.
 func passedCode(code int) int {
 	switch code {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:

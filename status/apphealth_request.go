@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/status/probe"
 )
 
-// request makes the request for the application. Path, port and host of it are
-// those of the variable, whatever the incoming request says.
+// request returns the request for the application. Its path, port and host are those of
+// the variable, whatever the incoming request contains.
 func (s *Server) request(r *http.Request, get *HTTPGet) probe.HTTPRequest {
 	host, knownHost := s.hostHeader(r, get)
 	own, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
@@ -25,19 +25,19 @@ func (s *Server) request(r *http.Request, get *HTTPGet) probe.HTTPRequest {
 		Host:   host,
 		Header: headers(r.Header, get),
 		Follow: func(to *url.URL) bool {
-			// The kubelet follows redirects to all ports of the host. Here, one to
-			// the status port might never end, and one that a stranger has caused,
-			// with headers that the application builds it from, would lead past
-			// Envoy to whatever listens on this host.
+			// The kubelet follows redirects to all ports of the host. Here, a
+			// redirect to the status port might never end. One that a stranger
+			// caused, by headers that the application uses, would bypass Envoy
+			// and reach any port of this host.
 			return follow && (own == nil || to.Port() != strconv.Itoa(own.Port))
 		},
 	}
 }
 
-// hostHeader chooses the Host that the application sees, and tells whether it is
-// one that the kubelet sends. A Host that only names the status port is what the
-// kubelet makes from the address that it connects to: the application sees its
-// own port instead, as it would without the agent, or the Host of the variable.
+// hostHeader returns the Host that the application receives, and reports whether the
+// kubelet would send it. The kubelet derives a Host with the status port from the
+// address that it connects to: the application receives its own port instead, as it
+// would without the agent, or the Host of the variable.
 func (s *Server) hostHeader(r *http.Request, get *HTTPGet) (host string, known bool) {
 	given := get.Header.Get("Host")
 	name, port, err := net.SplitHostPort(r.Host)
@@ -55,11 +55,11 @@ func (s *Server) hostHeader(r *http.Request, get *HTTPGet) (host string, known b
 	return net.JoinHostPort(name, strconv.Itoa(get.Port)), known
 }
 
-// ownHeaders are those that the kubelet sends without being told.
+// ownHeaders are the headers that the kubelet sends by default.
 var ownHeaders = []string{"Accept", "Accept-Encoding", "Connection", "User-Agent"}
 
-// knownHeaders tells whether all headers of a request are the kubelet's own or
-// those of the variable.
+// knownHeaders reports whether all headers of a request are the kubelet's own or those
+// of the variable.
 func knownHeaders(incoming http.Header, get *HTTPGet) bool {
 	for name, values := range incoming {
 		if !slices.Contains(ownHeaders, name) && !slices.Equal(values, get.Header[name]) {
@@ -69,9 +69,9 @@ func knownHeaders(incoming http.Header, get *HTTPGet) bool {
 	return true
 }
 
-// headers returns what is sent to the application: the headers of the request,
-// without those that concern its connection and the one that only an Envoy may
-// write; what of the variable's headers is missing then is filled in.
+// headers returns the headers for the application: those of the request, without
+// those of its connection and the one that only Envoy may set, and those of the
+// variable that are still missing.
 func headers(incoming http.Header, get *HTTPGet) http.Header {
 	h := incoming.Clone()
 	upgrade := false
@@ -97,7 +97,7 @@ func headers(incoming http.Header, get *HTTPGet) http.Header {
 		h.Del("Upgrade")
 	}
 	for name, values := range get.Header {
-		// The kubelet takes an empty Accept for none.
+		// The kubelet treats an empty Accept as none.
 		if _, given := h[name]; !given && name != "Host" && (name != "Accept" || values[0] != "") {
 			h[name] = slices.Clone(values)
 		}

@@ -13,11 +13,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// zstdWindow is how far back zstd looks for what repeats, and so what it holds:
-// metrics repeat themselves within a few lines.
+// zstdWindow is the window of zstd, and so the memory that it needs, in bytes: metrics
+// repeat themselves within a few lines.
 const zstdWindow = 128 << 10
 
-// compressed returns what to write the answer to, and what ends it.
+// compressed returns the writer for the answer, and a function that ends it.
 func compressed(w http.ResponseWriter, r *http.Request) (out io.Writer, end func() error) {
 	encoding := chooseEncoding(r.Header.Get("Accept-Encoding"))
 	var zipped io.WriteCloser
@@ -35,8 +35,8 @@ func compressed(w http.ResponseWriter, r *http.Request) (out io.Writer, end func
 	return zipped, zipped.Close
 }
 
-// chooseEncoding returns the encoding that a peer likes best: the smaller one of
-// those that it likes the same, none when it likes that better.
+// chooseEncoding returns the encoding that a peer prefers: the smaller one if it
+// prefers several equally, "" if it prefers no encoding.
 func chooseEncoding(accept string) string {
 	best, most := "", weight(accept, "identity")
 	for _, encoding := range []string{"zstd", "gzip"} {
@@ -47,8 +47,8 @@ func chooseEncoding(accept string) string {
 	return best
 }
 
-// weight returns how much an Accept-Encoding header likes an encoding: 0 for not
-// at all, or when it does not say so.
+// weight returns the weight of an encoding in an Accept-Encoding header: 0 if it is
+// not acceptable or not mentioned.
 func weight(header, encoding string) float64 {
 	for item := range strings.SplitSeq(header, ",") {
 		name, params, _ := strings.Cut(item, ";")

@@ -18,11 +18,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
-// HookSources says who may run the application's lifecycle hooks. The kubelet
-// does, and with most networks it calls from an address of the node: from HostIP,
-// or from the pod's default gateway. Loopback addresses and those of this network
-// namespace may run hooks too; in a pod of the host network the latter are the
-// node's.
+// HookSources are the addresses that may run the application's lifecycle hooks. The
+// kubelet runs them, in most networks from an address of the node: HostIP, or the
+// pod's default gateway. Loopback addresses and those of this network namespace may
+// run hooks, too; in a pod of the host network the latter are the node's.
 type HookSources struct {
 	// Anybody lets every peer run hooks.
 	Anybody bool
@@ -35,10 +34,10 @@ type HookSources struct {
 	More []netip.Prefix
 }
 
-// anybody is the word for HookSources.Anybody.
+// anybody is the text for HookSources.Anybody.
 const anybody = "any"
 
-// ParseHookSources reads addresses and CIDRs with commas between, or the word any.
+// ParseHookSources parses a comma-separated list of addresses and CIDRs, or "any".
 func ParseHookSources(text string) (more []netip.Prefix, everybody bool, err error) {
 	if strings.TrimSpace(text) == anybody {
 		return nil, true, nil
@@ -60,11 +59,11 @@ func ParseHookSources(text string) (more []netip.Prefix, everybody bool, err err
 	return more, false, nil
 }
 
-// guesses reports whether nobody has said where the kubelet calls from.
+// guesses reports whether the kubelet's address is not configured.
 func (s HookSources) guesses() bool { return !s.Anybody && !s.HostIP.IsValid() && len(s.More) == 0 }
 
-// allows reports whether the peer of a request may run hooks. It reads the routes anew,
-// because a network may set them after the agent has started.
+// allows reports whether the peer of a request may run hooks. It reads the routes each
+// time, because a network may set them after the agent has started.
 func (s HookSources) allows(r *http.Request) bool {
 	if s.Anybody {
 		return true
@@ -83,8 +82,8 @@ func (s HookSources) allows(r *http.Request) bool {
 		slices.ContainsFunc(s.More, func(p netip.Prefix) bool { return p.Contains(ip) }))
 }
 
-// isNode reports whether an address is one that the node has, as far as that is
-// known, given the gateways of the default routes.
+// isNode reports whether an address is known to belong to the node, given the gateways
+// of the default routes.
 func (s HookSources) isNode(ip netip.Addr, gateways []netip.Addr) bool {
 	if ip == s.HostIP.Unmap() {
 		return true
@@ -118,8 +117,8 @@ const (
 	viaGateway = 0x2
 )
 
-// gateways returns the gateways of the default routes of both families. Where
-// there are no such files, as outside of Linux, there are none.
+// gateways returns the gateways of the default routes of both families. It returns
+// none if the files with the routes do not exist, as outside of Linux.
 func gateways(read func(string) ([]byte, error)) (list []netip.Addr) {
 	add := func(fields []string, destination, mask, gateway, flags int) {
 		bits, err := strconv.ParseUint(fields[flags], 16, 32)

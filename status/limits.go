@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// maxConns is how many connections there are at once, reservedConns how many of
-	// them only the kubelet and this machine's Envoy may have, maxConnsPerSource how
-	// many one other source may have, and fairConns how many each may have even if
-	// others must close some for it.
+	// maxConns is the limit of connections. reservedConns of them are reserved for
+	// the kubelet and this machine's Envoy. maxConnsPerSource is the limit of any
+	// other source, and fairConns is what each source may have even if connections
+	// of others must be closed for it.
 	maxConns          = 512
 	reservedConns     = 128
 	maxConnsPerSource = 64
 	fairConns         = 8
-	// stallTime is how long a peer may read nothing of what it asked for.
+	// stallTime is how long a peer may stop reading an answer.
 	stallTime = 10 * time.Second
-	// sendBuffer is how many bytes of an answer the kernel holds.
+	// sendBuffer is the size of the kernel's send buffer in bytes.
 	sendBuffer = 64 << 10
-	// gatewayAge is how long the gateways of the routes are remembered.
+	// gatewayAge is how long the gateways of the routes are cached.
 	gatewayAge = 10 * time.Second
 )
 
-// limit returns the server's listener with limits, within which strangers cannot
-// keep the kubelet out: it has a reserve where its address is known, and where it is
-// not, it takes the place of a peer that has more connections.
+// limit returns the server's listener with limits that prevent strangers from locking
+// out the kubelet: if its address is known, connections are reserved for it; if not,
+// its connection replaces one of a peer that has more connections.
 func (s *Server) limit() net.Listener {
 	return connlimit.Listen(s.cfg.Listener, connlimit.Config{
 		Total: maxConns, Reserve: reservedConns, Reserved: s.node.has, PerSource: maxConnsPerSource, EachAddress: true, Fair: fairConns, Stall: stallTime, SendBuffer: sendBuffer,
@@ -42,7 +42,7 @@ func (s *Server) limit() net.Listener {
 	})
 }
 
-// knownNode knows from where the kubelet and this machine's Envoy connect.
+// knownNode has the addresses of the kubelet and of this machine's Envoy.
 type knownNode struct {
 	sources HookSources
 	own     netip.Addr
@@ -52,16 +52,16 @@ type knownNode struct {
 	read     time.Time
 }
 
-// newKnownNode returns what is known of the node, given where the server listens.
+// newKnownNode returns the known addresses, given the address of the server.
 func newKnownNode(sources HookSources, listens net.Addr) *knownNode {
 	node := &knownNode{sources: sources}
 	if tcp, ok := listens.(*net.TCPAddr); ok && !tcp.IP.IsUnspecified() {
-		node.own = tcp.AddrPort().Addr().Unmap() // Envoy may connect from where it connects to
+		node.own = tcp.AddrPort().Addr().Unmap() // Envoy may connect from the server's own address
 	}
 	return node
 }
 
-// has reports whether an address is one of them.
+// has reports whether an address is known.
 func (n *knownNode) has(ip netip.Addr) bool {
 	switch ip {
 	case netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(), n.own:
@@ -76,36 +76,36 @@ func (n *knownNode) has(ip netip.Addr) bool {
 }
 
 const (
-	// maxScrapes is how many scrapes there are at once, and maxScrapesPerSource how
-	// many of one source but this machine, so that they cost little memory and little
-	// of Envoy's main thread. The others wait for a moment.
+	// maxScrapes is the limit of concurrent scrapes, and maxScrapesPerSource that of
+	// one source other than this machine, to save memory and time of Envoy's main
+	// thread. Others wait for a short time.
 	maxScrapes          = 16
 	maxScrapesPerSource = 4
 	scrapeWait          = 2 * time.Second
-	// scrapeTurn is how long a scrape may go on when others wait whose sources would
-	// have as many as its own.
+	// scrapeTurn is how long a scrape may run while others wait whose sources would
+	// then have as many scrapes as its own source.
 	scrapeTurn = 5 * time.Second
 )
 
-// scrapeSlots are the scrapes under way.
+// scrapeSlots are the running scrapes.
 type scrapeSlots struct {
 	mu      sync.Mutex    // guards what follows
 	running []*scrapeSlot // the oldest first
-	left    chan struct{} // closed when one ends; nil when nobody waits
+	left    chan struct{} // closed when one ends; nil if none waits
 }
 
-// scrapeSlot is one of them.
+// scrapeSlot is a running scrape.
 type scrapeSlot struct {
 	source netip.Addr
 	exempt bool   // from maxScrapesPerSource
-	end    func() // cuts it off
+	end    func() // aborts it
 	begun  time.Time
 	ending bool // end was called
 }
 
-// enter waits for a place, until ctx ends. When all are taken, it cuts off the
-// oldest scrape of the source that has the most. If the source of mine would then
-// have as many, the other one has its turn first.
+// enter waits for a slot, until ctx ends. If all are taken, it aborts the oldest scrape
+// of the source that has the most. If the source of mine would then have as many, the
+// other scrape may run for scrapeTurn first.
 func (s *scrapeSlots) enter(ctx context.Context, mine *scrapeSlot) (ok bool) {
 	for {
 		wait := s.try(mine)
@@ -120,7 +120,7 @@ func (s *scrapeSlots) enter(ctx context.Context, mine *scrapeSlot) (ok bool) {
 	}
 }
 
-// try takes a place, or returns a channel that is closed when to try again.
+// try takes a slot, or returns a channel that is closed when to try again.
 func (s *scrapeSlots) try(mine *scrapeSlot) (wait <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *scrapeSlots) try(mine *scrapeSlot) (wait <-chan struct{}) {
 	return s.left
 }
 
-// leave frees the place of a scrape.
+// leave frees the slot of a scrape.
 func (s *scrapeSlots) leave(mine *scrapeSlot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

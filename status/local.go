@@ -10,8 +10,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/localonly"
 )
 
-// loopbackOnly refuses peers on other machines, requests that a proxy on this
-// machine forwards, and those of web pages.
+// loopbackOnly refuses peers on other machines, requests that a proxy on this machine
+// forwards, and requests of web pages.
 func loopbackOnly(next http.HandlerFunc) http.HandlerFunc {
 	return loopbackPeer(func(w http.ResponseWriter, r *http.Request) {
 		if localonly.Forwarded(r.Header) {
@@ -23,7 +23,7 @@ func loopbackOnly(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // loopbackPeer refuses peers on other machines and requests of web pages. Envoy may
-// forward requests: its port of merged metrics proves who asks.
+// forward requests: its port of merged metrics authenticates the caller.
 func loopbackPeer(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !localonly.Peer(r.RemoteAddr) {
@@ -44,26 +44,26 @@ func (s *Server) serveQuit(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusMethodNotAllowed, "only POST is allowed")
 		return
 	}
-	s.cfg.Logger.Info("asked to quit", "address", r.RemoteAddr)
+	s.cfg.Logger.Info("quit requested", "address", r.RemoteAddr)
 	answer(w, http.StatusOK, "OK")
-	// The answer goes first: what follows may end the process.
+	// Answer first: the next call may end the process.
 	_ = http.NewResponseController(w).Flush()
 	s.cfg.Loopback.Quit()
 }
 
-// serveDrain answers when the drain is over. That the peer goes away does not end it.
+// serveDrain answers once the drain is over. A disconnect of the peer does not stop it.
 func (s *Server) serveDrain(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		answer(w, http.StatusMethodNotAllowed, "only POST is allowed")
 		return
 	}
-	s.cfg.Logger.Info("asked to drain", "address", r.RemoteAddr)
+	s.cfg.Logger.Info("drain requested", "address", r.RemoteAddr)
 	s.cfg.Loopback.Drain(r.Context())
 	answer(w, http.StatusOK, "drained")
 }
 
-// getOnly refuses what is not there to read.
+// getOnly refuses methods other than GET and HEAD.
 func getOnly(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -19,24 +19,23 @@ import (
 
 const (
 	timeoutHeader = "X-Prometheus-Scrape-Timeout-Seconds"
-	// maxScrape bounds a scrape that names no timeout of its own.
+	// maxScrape limits a scrape whose request has no timeout.
 	maxScrape = 2 * time.Minute
-	// scrapeMargin is left of the scraper's time, at most a tenth of it: a scrape
-	// without one part that hangs is worth more than none at all.
+	// scrapeMargin is subtracted from the scraper's timeout, but at most a tenth of
+	// it: a scrape without one hanging part is better than none.
 	scrapeMargin = 500 * time.Millisecond
-	// writeGrace is added for a scraper that reads slowly.
+	// writeGrace is additional time for a scraper that reads slowly.
 	writeGrace = 5 * time.Second
 )
 
-// serveMetrics writes the agent's metrics, then Envoy's, then the application's,
-// each as it comes, in the format that the scraper asks for. A part that cannot
-// be had is left out and counted.
+// serveMetrics streams the agent's metrics, then Envoy's, then the application's, in
+// the requested format. A part that cannot be fetched is left out and counted.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	s.metrics.scrapes.Inc()
 	limit := scrapeTime(r.Header.Get(timeoutHeader))
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	controller := http.NewResponseController(w)
-	// A writer that cannot have a deadline is one of a test.
+	// Only writers of tests do not support deadlines.
 	_ = controller.SetWriteDeadline(time.Now().Add(limit + writeGrace))
 	source := sourceOf(r.RemoteAddr)
 	place := &scrapeSlot{source: source, exempt: s.node.has(source), end: func() {
@@ -49,7 +48,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		cancel()
 		s.metrics.failures.WithLabelValues("agent").Inc()
 		w.Header().Set("Retry-After", "1")
-		answer(w, http.StatusServiceUnavailable, "too many scrapes are under way: try again")
+		answer(w, http.StatusServiceUnavailable, "too many scrapes are running: try again")
 		return
 	}
 	defer s.scrapes.leave(place)
@@ -73,21 +72,21 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	merger := exposition.NewMerger(out, format)
 	if err := s.writeOwn(merger); err != nil {
 		s.metrics.failures.WithLabelValues("agent").Inc()
-		s.cfg.Logger.Warn("the agent's own metrics are not complete", "err", err)
+		s.cfg.Logger.Warn("the agent's own metrics are incomplete", "err", err)
 	}
 	for _, p := range inOrder(parts, time.Now().Add(limit/2)) {
 		if err := s.hand(ctx, merger, p); err != nil {
-			// The answer must not look whole: its connection is cut.
+			// The answer must not look complete: close its connection.
 			panic(http.ErrAbortHandler)
 		}
 	}
 	if merger.Close() == nil {
-		_ = end() // a scraper that has gone needs no answer
+		_ = end() // a disconnected scraper needs no answer
 	}
 }
 
-// inOrder returns the parts in their order, but those behind that do not
-// answer in time: one that hangs must not cost the others.
+// inOrder returns the parts in their order, but parts that do not answer in time last:
+// a hanging part must not delay the others.
 func inOrder(parts []*part, until time.Time) []*part {
 	var quick, slow []*part
 	for _, p := range parts {
@@ -103,7 +102,7 @@ func inOrder(parts []*part, until time.Time) []*part {
 // scrapeTime returns how long a scrape may take, given the scraper's timeout in seconds.
 func scrapeTime(header string) time.Duration {
 	seconds, err := strconv.ParseFloat(header, 64)
-	// The comparison is false for what is not a number.
+	// The comparison is false for NaN.
 	if err != nil || !(seconds > 0 && seconds < maxScrape.Seconds()) {
 		return maxScrape
 	}
@@ -115,12 +114,12 @@ func (s *Server) writeOwn(merger *exposition.Merger) error {
 	if s.cfg.Gatherer == nil {
 		return nil
 	}
-	// Families come even with an error: those that could be gathered.
+	// Gather returns the gathered families even with an error.
 	families, err := s.cfg.Gatherer.Gather()
 	return errors.Join(err, merger.Families(families))
 }
 
-// hand writes a part. The error says that nothing more can be written.
+// hand writes a part. An error means that nothing more can be written.
 func (s *Server) hand(ctx context.Context, merger *exposition.Merger, p *part) error {
 	<-p.done
 	err := p.err
@@ -132,11 +131,11 @@ func (s *Server) hand(ctx context.Context, merger *exposition.Merger, p *part) e
 		return nil
 	}
 	if errors.Is(err, exposition.ErrGone) || errors.Is(ctx.Err(), context.Canceled) {
-		return err // the scraper has gone, or was cut off
+		return err // the scraper has disconnected, or was aborted
 	}
 	s.metrics.failures.WithLabelValues(p.source.kind).Inc()
 	if !p.source.failing.Swap(true) {
-		s.cfg.Logger.Warn("metrics are left out of scrapes until they can be had again", "source", p.source.kind, "address", p.source.url, "err", err)
+		s.cfg.Logger.Warn("metrics are missing from scrapes until they can be fetched again", "source", p.source.kind, "address", p.source.url, "err", err)
 	}
 	if errors.Is(err, exposition.ErrTorn) {
 		return err
@@ -144,7 +143,7 @@ func (s *Server) hand(ctx context.Context, merger *exposition.Merger, p *part) e
 	return nil
 }
 
-// part is a fetch that has begun. What follows source may be read once done is closed.
+// part is a running fetch. The fields after source may be read once done is closed.
 type part struct {
 	source      *source
 	done        chan struct{}
@@ -153,7 +152,7 @@ type part struct {
 	err         error
 }
 
-// begin starts to fetch.
+// begin starts a fetch.
 func (s *source) begin(ctx context.Context, f fetcher) *part {
 	p := &part{source: s, done: make(chan struct{})}
 	go func() {
@@ -163,7 +162,7 @@ func (s *source) begin(ctx context.Context, f fetcher) *part {
 	return p
 }
 
-// answered waits for the beginning of an answer, for so long.
+// answered waits for the beginning of an answer, at most for within.
 func (p *part) answered(within time.Duration) bool {
 	select {
 	case <-p.done:
@@ -180,7 +179,7 @@ func (p *part) answered(within time.Duration) bool {
 	}
 }
 
-// discard ends a fetch whose context has ended, handed on or not.
+// discard releases a fetch whose context has ended.
 func (p *part) discard() {
 	<-p.done
 	if p.err == nil {
@@ -188,19 +187,19 @@ func (p *part) discard() {
 	}
 }
 
-// fetcher asks sources as the scraper asked.
+// fetcher fetches from sources, in the format that the scraper requests.
 type fetcher struct {
 	client *http.Client
 	accept string
 	asked  *http.Request
-	// stall is how long a source may be silent in the middle of its answer, so
-	// that there is time left for the others.
+	// stall is how long a source may pause in the middle of its answer, so that
+	// there is time left for the others.
 	stall time.Duration
 }
 
-// newScrapeClient returns a client without proxies of the environment and without
-// connections that it keeps. It follows redirects to the same host and port only:
-// what an application answers must not send the agent elsewhere.
+// newScrapeClient returns a client that uses no proxies of the environment and keeps no
+// idle connections. It follows only redirects to the same host and port, so that an
+// application cannot direct the agent elsewhere.
 func newScrapeClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
@@ -232,14 +231,14 @@ func (f fetcher) fetch(ctx context.Context, url string) (body io.ReadCloser, con
 		return nil, "", fmt.Errorf("fetch its metrics: %w", err)
 	}
 	if body, err = plain(resp); err != nil {
-		_ = resp.Body.Close() // it is not wanted
+		_ = resp.Body.Close() // the body is not used
 		return nil, "", err
 	}
 	return &patient{ReadCloser: body, stall: f.stall}, resp.Header.Get("Content-Type"), nil
 }
 
-// patient reads a body that is closed when one read of it takes too long. The
-// timer runs during a read only.
+// patient reads a body, and closes it if a single read takes too long. The timer runs
+// only during reads.
 type patient struct {
 	io.ReadCloser
 	timer *time.Timer // nil before the first read
@@ -257,8 +256,8 @@ func (p *patient) Read(b []byte) (int, error) {
 	return p.ReadCloser.Read(b)
 }
 
-// plain returns the body of a good answer without its encoding. None was asked
-// for, but some applications compress whatever they answer.
+// plain returns the decoded body of a successful answer. The request asks for no
+// encoding, but some applications compress every answer.
 func plain(resp *http.Response) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answered %s", resp.Status)

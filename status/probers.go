@@ -31,8 +31,8 @@ const (
 
 var probePath = regexp.MustCompile(`^(/app-health/[^/]+/(livez|readyz|startupz)|/app-lifecycle/[^/]+/(poststartz|prestopz))$`)
 
-// Probers are the application's probes and hooks by the path of the status port
-// under which they are asked for: those below /app-lifecycle/ are hooks.
+// Probers are the application's probes and hooks by their path at the status port:
+// those below /app-lifecycle/ are hooks.
 type Probers map[string]*Prober
 
 // Prober is one probe: exactly one of HTTPGet, TCPSocket and GRPC is set.
@@ -40,7 +40,7 @@ type Prober struct {
 	HTTPGet   *HTTPGet
 	TCPSocket *TCPSocket
 	GRPC      *GRPCCheck
-	// Timeout is 0 when none is given.
+	// Timeout is 0 if none is configured.
 	Timeout time.Duration
 }
 
@@ -48,20 +48,20 @@ type Prober struct {
 type HTTPGet struct {
 	// Scheme is http or https.
 	Scheme string
-	// Host to connect to. Empty: the instance's address.
+	// Host to connect to; "" means the instance's address.
 	Host string
 	Port int
-	// Path is that of the variable, with a query if it has one.
+	// Path is the path of the variable, including its query.
 	Path string
-	// Header is sent where the request that asks for the probe has no header of the name.
+	// Header are headers to send unless the incoming request has them.
 	Header http.Header
-	// Client sends it. nil: one of its own, that does what the kubelet does.
+	// Client sends the probe. nil means a separate client that behaves like the kubelet.
 	Client *probe.Client
 }
 
 // TCPSocket is a probe that opens a connection.
 type TCPSocket struct {
-	// Host to connect to. Empty: the instance's address.
+	// Host to connect to; "" means the instance's address.
 	Host string
 	Port int
 }
@@ -72,7 +72,7 @@ type GRPCCheck struct {
 	Service string
 }
 
-// The shapes of ISTIO_KUBE_APP_PROBERS, those of a Kubernetes container probe.
+// The JSON types of ISTIO_KUBE_APP_PROBERS: those of a Kubernetes container probe.
 type (
 	proberJSON struct {
 		HTTPGet        *httpGetJSON   `json:"httpGet"`
@@ -100,8 +100,8 @@ type (
 	}
 )
 
-// ParseProbers reads ISTIO_KUBE_APP_PROBERS: a JSON object from paths such as
-// "/app-health/<container>/readyz" to probes. Empty text gives none.
+// ParseProbers parses ISTIO_KUBE_APP_PROBERS: a JSON object from paths such as
+// "/app-health/<container>/readyz" to probes. Empty text means none.
 func ParseProbers(text string) (Probers, error) {
 	const name = "ISTIO_KUBE_APP_PROBERS"
 	if text == "" {
@@ -126,8 +126,8 @@ func ParseProbers(text string) (Probers, error) {
 	return probers, nil
 }
 
-// Share has all probes over HTTP sent by one client, and all hooks by another.
-// They are sent from cfg's source address, whatever the server's configuration says.
+// Share makes one client send all HTTP probes, and another one all hooks. Both use cfg's
+// source address rather than that of the server's configuration.
 func (p Probers) Share(cfg probe.ClientConfig) error {
 	probes, err := probe.NewClient(cfg)
 	if err != nil {
@@ -159,8 +159,8 @@ func (p Probers) hooks() bool {
 	return false
 }
 
-// hookClient is how hooks are sent where probes are sent so: the kubelet offers
-// HTTP/2 to the latter only.
+// hookClient returns the configuration of the client for hooks, given that for probes:
+// the kubelet offers HTTP/2 only for probes.
 func hookClient(cfg probe.ClientConfig) probe.ClientConfig {
 	cfg.HTTP1Only = true
 	return cfg
@@ -224,8 +224,8 @@ func (j *httpGetJSON) httpGet() (*HTTPGet, error) {
 	return get, nil
 }
 
-// pathOf returns a path that begins with a slash. One with a host stays as it is:
-// of that the kubelet takes what follows the host, see probe.URL.
+// pathOf returns a path with a leading slash. It does not change a path with a host, of
+// which the kubelet uses the part after the host; see probe.URL.
 func pathOf(path string) string {
 	if strings.HasPrefix(path, "/") || strings.Contains(path, "://") {
 		return path
@@ -233,8 +233,8 @@ func pathOf(path string) string {
 	return "/" + path
 }
 
-// portOf reads a port, which must be a number: the names of ports are known to
-// the pod's specification only, and resolved before they get here.
+// portOf parses a port, which must be a number: names of ports are defined in the pod's
+// specification, and are resolved before.
 func portOf(kind string, raw json.RawMessage) (int, error) {
 	port, err := strconv.Atoi(strings.Trim(string(bytes.TrimSpace(raw)), `"`))
 	switch {
@@ -246,7 +246,7 @@ func portOf(kind string, raw json.RawMessage) (int, error) {
 	return port, nil
 }
 
-// checkLoop refuses a probe that would ask the status port for itself.
+// checkLoop returns an error for a probe that would request itself.
 func (p Probers) checkLoop(own net.Addr) error {
 	tcp, ok := own.(*net.TCPAddr)
 	if !ok {
@@ -258,7 +258,7 @@ func (p Probers) checkLoop(own net.Addr) error {
 			continue
 		}
 		u := probe.URL(get.Scheme, "host", get.Port, get.Path)
-		// Go's server resolves dots and doubled slashes with a redirect, which would be followed.
+		// Go's server redirects paths with dots or double slashes, and the redirect would be followed.
 		if target := pathpkg.Clean(u.Path) + "/"; strings.HasPrefix(target, probePrefix) || strings.HasPrefix(target, hookPrefix) {
 			return fmt.Errorf("the probe %q asks the agent's own status port for %q, which would never end: name the application's port", path, get.Path)
 		}

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// readyTimeout bounds one check: the kubelet waits for a second at the least.
+	// readyTimeout limits one check: the kubelet waits for at least a second.
 	readyTimeout = 800 * time.Millisecond
-	// readyPatience is for how long checks may time out, one after the other,
-	// while the last answer is used instead.
+	// readyPatience is how long consecutive checks may time out while the last
+	// answer is used instead.
 	readyPatience = 10 * time.Second
-	// readyMemory is how old that answer may be: kubelets ask every few seconds,
-	// and once a minute at the least.
+	// readyMemory is the maximum age of that answer: kubelets probe every few
+	// seconds, and at least once a minute.
 	readyMemory = time.Minute
 )
 
@@ -38,21 +38,21 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	answer(w, code, text)
 }
 
-// readiness asks whether the proxy is ready, once for all who ask at the same time.
+// readiness checks whether the proxy is ready, once for all concurrent callers.
 type readiness struct {
 	ask   func(context.Context) error
-	first func() // called the first time that the answer is yes
+	first func() // called when it is ready for the first time
 
 	mu      sync.Mutex // guards what follows
 	current *check
-	last    error     // the newest answer that did not time out
-	lastAt  time.Time // when it was given; zero: never
-	silent  time.Time // since when checks time out; zero: they do not
-	fresh   time.Time // until when the newest answer is given again
+	last    error     // the last answer that was no timeout
+	lastAt  time.Time // time of that answer; zero if there was none
+	silent  time.Time // since when checks time out; zero if they do not
+	fresh   time.Time // until when the last answer is reused
 	wasOnce bool      // it was ready once
 }
 
-// check is one check. err may be read once done is closed.
+// check is a running check. err may be read once done is closed.
 type check struct {
 	done chan struct{}
 	err  error
@@ -69,7 +69,7 @@ func (r *readiness) check(ctx context.Context) error {
 		c = &check{done: make(chan struct{})}
 		r.current = c
 		r.mu.Unlock()
-		// The first caller asks for all: that they go away must not fail the others.
+		// The check serves all callers: the cancellation of the first must not fail it.
 		r.run(context.WithoutCancel(ctx), c)
 		return c.err
 	}
@@ -83,7 +83,7 @@ func (r *readiness) check(ctx context.Context) error {
 }
 
 func (r *readiness) run(ctx context.Context, c *check) {
-	// Should the function panic, those who wait get this.
+	// If the function panics, waiting callers receive this error.
 	c.err = errors.New("the readiness check ended without an answer")
 	defer func() {
 		r.mu.Lock()
@@ -99,8 +99,8 @@ func (r *readiness) run(ctx context.Context, c *check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Envoy's main thread is busy, most likely with new configuration: what it
-		// serves goes on. One that never answers again is another matter.
+		// Envoy's main thread is busy, most likely with new configuration, while
+		// its workers keep serving. After readyPatience it counts as not ready.
 		if r.silent.IsZero() {
 			r.silent = begun
 		}
@@ -112,8 +112,8 @@ func (r *readiness) run(ctx context.Context, c *check) {
 		return
 	}
 	c.err, r.last, r.lastAt, r.silent = err, err, time.Now(), time.Time{}
-	// The answer is reused for as long as it took to get, so that frequent callers
-	// take at most half of the time of Envoy's main thread.
+	// The answer is reused for as long as the check took, so that frequent callers
+	// use at most half of the time of Envoy's main thread.
 	r.fresh = r.lastAt.Add(r.lastAt.Sub(begun))
 	if err == nil && !r.wasOnce {
 		r.wasOnce = true

@@ -12,21 +12,21 @@ import (
 	"strings"
 )
 
-// AppScrape is one place where the application serves its own metrics.
+// AppScrape is one metrics endpoint of the application.
 type AppScrape struct {
 	// Port is the application's port on this machine.
 	Port int
-	// Path begins with a slash and may hold a query.
+	// Path begins with a slash and may have a query.
 	Path string
 }
 
-// URL returns the address to fetch.
+// URL returns the URL of the endpoint.
 func (a AppScrape) URL() string {
 	return "http://" + net.JoinHostPort("localhost", strconv.Itoa(a.Port)) + a.Path
 }
 
-// annotations are the scrape annotations of the application, as the injector
-// hands them on.
+// annotations are the scrape annotations of the application, as the injector passes
+// them on.
 type annotations struct {
 	Scrape  string   `json:"scrape"`
 	Path    string   `json:"path"`
@@ -39,14 +39,14 @@ type target struct {
 	Path string `json:"path"`
 }
 
-// ParseScrape reads where the application serves its metrics.
+// ParseScrape returns the metrics endpoints of the application.
 //
 // text is ISTIO_PROMETHEUS_ANNOTATIONS: {"scrape": "true", "path": "/metrics",
 // "port": "8080"}, or with several {"targets": [{"port": "8080", "path":
-// "/metrics"}]} in place of path and port. targets is the annotation
-// prometheus.istio.io/scrape-targets: "8080:/metrics,8081:/stats"; it wins over
-// path and port. Neither, or a scrape of "false", give none. statusPort is the
-// agent's own, which must not be scraped by itself.
+// "/metrics"}]} instead of path and port. targets is the annotation
+// prometheus.istio.io/scrape-targets: "8080:/metrics,8081:/stats"; it overrides path
+// and port. Without both, or if scrape is "false", there are no endpoints. statusPort
+// is the agent's own port, which must not scrape itself.
 func ParseScrape(text, targets string, statusPort int) ([]AppScrape, error) {
 	const variable, annotation = "ISTIO_PROMETHEUS_ANNOTATIONS", "annotation prometheus.istio.io/scrape-targets"
 	var a annotations
@@ -79,7 +79,7 @@ func ParseScrape(text, targets string, statusPort int) ([]AppScrape, error) {
 	return scrapes, nil
 }
 
-// splitTargets reads "8080:/metrics,8081:/stats".
+// splitTargets parses a list such as "8080:/metrics,8081:/stats".
 func splitTargets(list string) []target {
 	var targets []target
 	for item := range strings.SplitSeq(list, ",") {

@@ -27,52 +27,56 @@ const (
 	maxHeaderBytes    = 32 << 10
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
-	// Listener is where to serve; Run closes it.
+	// Listener is the listener to serve on. Run closes it.
 	Listener net.Listener
-	// Ready answers nil when the proxy is ready, else a sentence. It must return when ctx ends. Required.
+	// Ready returns nil if the proxy is ready, else an error that is a sentence.
+	// It must return when ctx ends. It is required.
 	Ready func(ctx context.Context) error
-	// Draining tells whether the proxy is about to end, and so not ready. nil: never.
+	// Draining reports whether the proxy is shutting down, and so not ready. It
+	// may be nil.
 	Draining func() bool
-	// Notes are sentences that stand beneath the answer, ready or not: how old
-	// the configuration is, what Envoy rejected. It must be quick. nil: none.
+	// Notes returns sentences that are added to the readiness answer, such as the
+	// age of the configuration and rejections. It must be fast. It may be nil.
 	Notes func() []string
-	// MetricsLocalOnly keeps the metrics to peers on this machine.
+	// MetricsLocalOnly serves metrics only to peers on this machine.
 	MetricsLocalOnly bool
-	// EnvoyMetricsURL is Envoy's metrics endpoint. Empty: there is none to merge.
+	// EnvoyMetricsURL is Envoy's metrics endpoint; "" means none.
 	EnvoyMetricsURL string
 	// AppScrape are the application's metrics endpoints.
 	AppScrape []AppScrape
-	// Gatherer holds the agent's own metrics. nil: none.
+	// Gatherer gathers the agent's own metrics. It may be nil.
 	Gatherer prometheus.Gatherer
-	// Probers are the application's probes. nil: none.
+	// Probers are the application's probes. It may be nil.
 	Probers Probers
-	// HookSources says who may run the application's lifecycle hooks.
+	// HookSources are the addresses that may run the application's lifecycle hooks.
 	HookSources HookSources
-	// InstanceIP is the host that probes are sent to when they name none.
+	// InstanceIP is the default host of probes.
 	InstanceIP string
-	// ProbeSourceIP is the address that probes come from, so that traffic
-	// capture leaves them alone. Empty: the kernel chooses.
+	// ProbeSourceIP is the source address of probes, which traffic capture does
+	// not redirect; "" means that the kernel chooses it.
 	ProbeSourceIP string
-	// Loopback is what only peers on this machine may do.
+	// Loopback are the functions that only peers on this machine may use.
 	Loopback Loopback
 	// Logger is required.
 	Logger *slog.Logger
-	// Registerer takes the metrics. nil: none.
+	// Registerer registers the metrics. It may be nil.
 	Registerer prometheus.Registerer
 }
 
-// Loopback is what only peers on this machine may do.
+// Loopback are the functions that only peers on this machine may use.
 type Loopback struct {
-	// Quit is called after POST /quitquitquit has been answered. nil: there is no such path.
+	// Quit is called after POST /quitquitquit has been answered. If it is nil, the
+	// path does not exist.
 	Quit func()
-	// Drain is called by POST /drain, which is answered when it returns. That
-	// its context is done means that nobody waits any more. nil: there is no such path.
+	// Drain is called by POST /drain, which is answered when it returns. Its
+	// context is done when the peer has disconnected. If it is nil, the path does
+	// not exist.
 	Drain func(ctx context.Context)
 	// Profiling serves /debug/pprof/.
 	Profiling bool
-	// Debug are more paths to look into the agent, GET only. nil: none.
+	// Debug are further debug paths, GET only. It may be nil.
 	Debug map[string]http.Handler
 }
 
@@ -86,7 +90,7 @@ type Server struct {
 	scrapes scrapeSlots
 }
 
-// New checks the configuration. It starts nothing.
+// New returns a server. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Listener == nil:
@@ -119,28 +123,28 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Run serves until ctx is done, then lets requests in flight finish for a moment.
+// Run serves until ctx is done, then waits briefly for requests in flight.
 func (s *Server) Run(ctx context.Context) error {
-	// There is no timeout for writing: profiles and scrapes take as long as they were
-	// asked to. The listener ends connections on which nothing is read.
+	// There is no write timeout: profiles and scrapes may take long. The listener
+	// closes connections whose peer does not read.
 	server := connlimit.NewHTTPServer(s.handler(), connlimit.HTTP{HeaderBytes: maxHeaderBytes, Header: readHeaderTimeout, Idle: idleTimeout})
 	server.ErrorLog = slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug)
 	if s.cfg.Probers.hooks() && s.cfg.HookSources.guesses() {
-		s.cfg.Logger.Warn("the address of the node is not known: lifecycle hooks run for the default gateway and this network namespace only; set HOST_IP to the node's address, or OUTRIGGER_HOOK_SOURCES")
+		s.cfg.Logger.Warn("the address of the node is unknown: only the default gateway and this network namespace may run lifecycle hooks; set HOST_IP to the node's address, or OUTRIGGER_HOOK_SOURCES")
 	}
-	s.cfg.Logger.Info("status port is served", "address", s.cfg.Listener.Addr().String())
+	s.cfg.Logger.Info("serving the status port", "address", s.cfg.Listener.Addr().String())
 	served, listener := make(chan error, 1), s.limit()
 	go func() { served <- server.Serve(listener) }()
 	select {
 	case err := <-served:
-		_ = server.Close() // connections that are open end with it
+		_ = server.Close() // closes open connections
 		return fmt.Errorf("serve the status port %s: %w", s.cfg.Listener.Addr(), err)
 	case <-ctx.Done():
 	}
 	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(shutdown); err != nil {
-		// Somebody reads slowly: their connection is cut.
+		// A peer reads slowly: close its connection.
 		_ = server.Close()
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
@@ -178,12 +182,12 @@ func (s *Server) handler() http.Handler {
 	return boundBody(mux)
 }
 
-// boundBody ends the patience with a peer that announces a body: nothing here
-// reads one, and no connection waits for its end.
+// boundBody sets a read deadline for requests with a body: no handler reads one, and no
+// connection must wait for its end.
 func boundBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			// A writer that cannot have a deadline is one of a test.
+			// Only writers of tests do not support deadlines.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readBodyTimeout))
 			w.Header().Set("Connection", "close")
 		}
@@ -191,15 +195,15 @@ func boundBody(next http.Handler) http.Handler {
 	})
 }
 
-// answer writes a sentence as plain text.
+// answer writes a sentence as a plain text answer.
 func answer(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write([]byte(text + "\n")) // a peer that has gone needs no answer
+	_, _ = w.Write([]byte(text + "\n")) // a disconnected peer needs no answer
 }
 
-// metrics are the status port's own.
+// metrics are the metrics of the status port.
 type metrics struct {
 	scrapes  prometheus.Counter
 	failures *prometheus.CounterVec
@@ -233,8 +237,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// source is an endpoint whose metrics are merged.
+// source is an endpoint whose metrics are merged with others.
 type source struct {
 	kind, url string
-	failing   atomic.Bool // so that an outage is logged once, not with each scrape
+	failing   atomic.Bool // logs an outage once instead of with each scrape
 }

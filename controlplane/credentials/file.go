@@ -132,8 +132,8 @@ func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 	found := map[string]bool{}
 	trouble := map[string]string{}
 	_, err := filetree.Walk{
-		Scope:  s.scope(),
-		Wanted: func(name string) bool { ext := filepath.Ext(name); return ext == ".yaml" || ext == ".yml" },
+		Boundary: s.boundary(),
+		Wanted:   func(name string) bool { ext := filepath.Ext(name); return ext == ".yaml" || ext == ".yml" },
 		Enter: func(dir string) bool {
 			if watcher != nil {
 				// The watch comes first, so that nothing falls between. Without it
@@ -198,13 +198,13 @@ func (s *FileSource) read(path string) {
 	f.sum, f.mode, f.secrets, f.err = sum, mode, secrets, nil
 }
 
-// scope is where links may lead to.
-func (s *FileSource) scope() filetree.Scope {
-	return filetree.Scope{Root: s.cfg.Dir, Also: s.cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL"}
+// boundary is where links may lead to.
+func (s *FileSource) boundary() filetree.Boundary {
+	return filetree.Boundary{Root: s.cfg.Dir, Also: s.cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL"}
 }
 
 func (s *FileSource) readFile(path string) (data []byte, mode fs.FileMode, err error) {
-	data, info, err := s.scope().ReadFile(path, maxFile+1)
+	data, info, err := s.boundary().ReadFile(path, maxFile+1)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -85,7 +85,7 @@ func resourceBytes(typeURL, text string) []byte {
 	return b
 }
 
-// canaryMesh are Envoys of one scope, under load.
+// canaryMesh is a group of Envoys under load.
 type canaryMesh struct {
 	*harness
 	content *template
@@ -315,7 +315,7 @@ func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]s
 	}
 }
 
-// TestEnvoyCanary has Envoys of one scope meet resources that Envoy rejects:
+// TestEnvoyCanary sends resources that Envoy rejects to a group of Envoys:
 // routes, listeners and clusters, and messages that it does not even read. All
 // the time each of them is asked.
 //   - exactly one sees each, and all go on

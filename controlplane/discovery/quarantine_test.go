@@ -50,7 +50,7 @@ func (h *harness) connectAs(t *testing.T, delta bool, number int) *peer {
 	return p
 }
 
-// eachCanary runs a test with proxies of one scope that have all there is.
+// eachCanary runs a test with proxies of one group that are up to date.
 func eachCanary(t *testing.T, test func(t *testing.T, h *harness, all []*peer)) {
 	t.Helper()
 	t.Parallel()

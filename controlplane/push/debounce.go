@@ -12,41 +12,40 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// DebouncerConfig is what a [Debouncer] needs.
+// DebouncerConfig configures a [Debouncer].
 type DebouncerConfig struct {
-	// After is the quiet time that ends a burst; also how long it must have
-	// been quiet for a change to go through at once.
+	// After is the quiet time that ends a burst. A change after such a quiet time
+	// is built at once.
 	After time.Duration
-	// Max bounds how long a burst is gathered, from its first change. One that
-	// is cheap to build is gathered for a shorter time: a change that is among
-	// others all the time, as of endpoints, must not wait long for their end.
+	// Max is the longest time for which a burst is collected, from its first
+	// change. If builds are cheap the time is shorter, so that a change within
+	// continuous changes, such as those of endpoints, does not wait long.
 	Max time.Duration
-	// Build takes the merged changes. It is called by Run's goroutine: what
-	// is added meanwhile waits and merges.
+	// Build is called with the merged changes by Run's goroutine. Changes that are
+	// added meanwhile are merged for the next call.
 	Build func(model.Change)
-	// Waited hears how long the first of the changes has waited, before Build is
-	// called; may be nil.
+	// Waited is called before Build with the time that the first of the changes
+	// has waited. It may be nil.
 	Waited func(time.Duration)
 }
 
-// A burst is gathered for some quiet times, and not for less than three times what
-// the last build took: then builds take a quarter of the time at most.
+// A burst is collected for several quiet times, and at least for three times the
+// duration of the last build, so that builds take at most a quarter of the time.
 const (
 	gatherQuiets = 3
 	gatherBuilds = 3
 )
 
-// Debouncer gathers changes. The first change after a quiet time is built at
-// once (the leading edge), so that a lone change costs no waiting.
+// Debouncer merges changes. The first change after a quiet time is built at once (the
+// leading edge), so that a single change does not wait.
 type Debouncer struct {
 	cfg DebouncerConfig
-	// wake has room for one token: a token means that pending is not empty.
+	// wake holds one token, which means that pending is not empty.
 	wake chan struct{}
 
 	mu sync.Mutex // guards what follows
-	// pending is the union of what was added, and nobody else's map: a burst
-	// adds to it in place. Its size is bounded by the number of objects of the
-	// mesh.
+	// pending is the union of the added changes. Its maps are not shared, and are
+	// extended in place. Its size is bounded by the number of objects of the mesh.
 	pending     model.Change
 	first, last time.Time
 }
@@ -56,7 +55,7 @@ func NewDebouncer(cfg DebouncerConfig) *Debouncer {
 	return &Debouncer{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Add takes a change. It never blocks.
+// Add adds a change. It never blocks.
 func (d *Debouncer) Add(c model.Change) {
 	if c.Empty() {
 		return
@@ -75,7 +74,7 @@ func (d *Debouncer) Add(c model.Change) {
 	}
 }
 
-// gather adds a change to pending. The caller holds mu.
+// gather adds a change to pending. The caller must hold mu.
 func (d *Debouncer) gather(c model.Change) {
 	if c.All || d.pending.All {
 		d.pending = model.Change{All: true}
@@ -87,7 +86,7 @@ func (d *Debouncer) gather(c model.Change) {
 	maps.Copy(d.pending.Keys, c.Keys)
 }
 
-// Run builds until ctx ends.
+// Run calls Build until ctx ends.
 func (d *Debouncer) Run(ctx context.Context) error {
 	var built time.Time // when the last build ended
 	var took time.Duration
@@ -112,8 +111,8 @@ func (d *Debouncer) Run(ctx context.Context) error {
 	}
 }
 
-// settle waits until the burst is over, or as old as it may get. It reports
-// false when ctx ended first.
+// settle waits until the burst is over or has reached its maximum age. It returns
+// false if ctx ends first.
 func (d *Debouncer) settle(ctx context.Context, most time.Duration) bool {
 	for {
 		d.mu.Lock()
@@ -132,12 +131,12 @@ func (d *Debouncer) settle(ctx context.Context, most time.Duration) bool {
 	}
 }
 
-// take empties pending, and says when the first of it came.
+// take empties pending, and returns it with the time of its first change.
 func (d *Debouncer) take() (model.Change, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
-	case <-d.wake: // what it announced is taken now
+	case <-d.wake: // its change was just taken
 	default:
 	}
 	c := d.pending

@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Queue holds the connections that wait for a push. A connection is in the queue
-// at most once, so the number of connections bounds its length. It carries no
+// Queue is a queue of connections that wait for a push. A connection is in the queue
+// at most once, so the number of connections limits its length. It contains no
 // changes: a worker reads the newest snapshot.
 type Queue[C comparable] struct {
-	// ready has room for one token: a token means that order may not be empty.
+	// ready holds one token, which means that order may not be empty.
 	ready chan struct{}
 
 	mu sync.Mutex // guards what follows
-	// order is first come, first served.
+	// order are the waiting connections, oldest first.
 	order []C
-	// waiting are the connections in order that were not removed since.
+	// waiting are the connections in order that have not been removed.
 	waiting map[C]struct{}
 	// busy are the connections that a worker serves; true means that the
-	// connection was enqueued again since.
+	// connection was enqueued again meanwhile.
 	busy map[C]bool
 }
 
@@ -43,7 +43,7 @@ func (q *Queue[C]) Enqueue(conn C) {
 	q.add(conn)
 }
 
-// add appends a connection unless it waits already. The caller holds mu.
+// add appends a connection unless it is waiting already. The caller must hold mu.
 func (q *Queue[C]) add(conn C) {
 	if _, ok := q.waiting[conn]; ok {
 		return
@@ -70,8 +70,8 @@ func (q *Queue[C]) Len() int {
 	return len(q.waiting)
 }
 
-// Run serves the queue with a number of workers until ctx ends. Serve must
-// not wait for the proxy at the other end: a slow one would hold the worker.
+// Run serves the queue with a number of workers until ctx ends. serve must not wait
+// for the proxy: a slow one would block the worker.
 func (q *Queue[C]) Run(ctx context.Context, workers int, serve func(C)) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
@@ -89,7 +89,7 @@ func (q *Queue[C]) Run(ctx context.Context, workers int, serve func(C)) error {
 	return g.Wait()
 }
 
-// next waits for the next connection; ok is false when ctx is done.
+// next waits for the next connection; ok is false if ctx is done.
 func (q *Queue[C]) next(ctx context.Context) (conn C, ok bool) {
 	for {
 		select {

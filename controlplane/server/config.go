@@ -38,7 +38,7 @@ type Config struct {
 	DebounceAfter time.Duration // quiet time that ends a burst of changes
 	DebounceMax   time.Duration // the longest time for which changes are gathered
 	PushWorkers   int           // streams that are prepared at a time
-	CanaryPush    bool          // one proxy of each scope gets a change first
+	CanaryPush    bool          // sends a change to one proxy of each group first
 	VHDS          bool          // virtual hosts are resources of their own
 	Generate      generate.Config
 

@@ -79,13 +79,13 @@ func newGateways(old *Gateways, objs []*model.Config, _ settings) *Gateways {
 func (g *Gateways) Get(name string) *Gateway { return g.byName[name] }
 
 // For returns the objects that select a workload, oldest first: those without a
-// selector select every gateway. Scoped leaves out those of other namespaces than
-// the workload's; those that were made of a Gateway of the Gateway API are never
-// for other namespaces.
-func (g *Gateways) For(namespace string, labels map[string]string, scoped bool) []*Gateway {
+// selector select every gateway. ownNamespace leaves out objects of other namespaces;
+// objects that were converted from a Gateway of the Gateway API never apply to other
+// namespaces.
+func (g *Gateways) For(namespace string, labels map[string]string, ownNamespace bool) []*Gateway {
 	var out []*Gateway
 	for _, gw := range g.sorted {
-		own := gw.Config.Namespace == namespace || !scoped && gw.Config.Annotations[semanticsAnnotation] != gatewaySemantics
+		own := gw.Config.Namespace == namespace || !ownNamespace && gw.Config.Annotations[semanticsAnnotation] != gatewaySemantics
 		if own && model.Selects(gw.Spec.GetSelector(), labels) {
 			out = append(out, gw)
 		}

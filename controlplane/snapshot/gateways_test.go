@@ -82,7 +82,7 @@ func TestGateways(t *testing.T) {
 	for _, tc := range []struct {
 		labels    map[string]string
 		namespace string
-		scoped    bool
+		own       bool
 		want      string
 	}{
 		{nil, "shop", false, "edge/all "},
@@ -90,8 +90,8 @@ func TestGateways(t *testing.T) {
 		{map[string]string{"app": "edge", "tier": "x"}, "edge", true, "edge/all edge/edge edge/other "},
 		{map[string]string{"app": "edge"}, "shop", true, ""},
 	} {
-		if got := names(first.Gateways.For(tc.namespace, tc.labels, tc.scoped)); got != tc.want {
-			t.Errorf("%v in %q, scoped %t, is selected by %q, want %q", tc.labels, tc.namespace, tc.scoped, got, tc.want)
+		if got := names(first.Gateways.For(tc.namespace, tc.labels, tc.own)); got != tc.want {
+			t.Errorf("%v in %q, own namespace %t, is selected by %q, want %q", tc.labels, tc.namespace, tc.own, got, tc.want)
 		}
 	}
 	if got := first.Gateways.SelectorLabels; !slices.Equal(got, []string{"app", "tier"}) {

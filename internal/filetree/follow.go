@@ -50,7 +50,7 @@ func (f *Follower) Path() string { return f.cfg.Path }
 // must not be called while Run runs.
 func (f *Follower) Look() error {
 	// An operator names the file: its links may lead anywhere.
-	text, _, err := Scope{Root: "/"}.ReadFile(f.cfg.Path, f.cfg.MaxBytes+1)
+	text, _, err := Boundary{Root: "/"}.ReadFile(f.cfg.Path, f.cfg.MaxBytes+1)
 	switch {
 	case f.cfg.Optional && f.last == nil && errors.Is(err, fs.ErrNotExist):
 		return nil

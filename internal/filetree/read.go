@@ -20,11 +20,11 @@ const readTime = 10 * time.Second
 // errKernel is of files that the kernel makes up.
 var errKernel = errors.New("it belongs to a file system of the kernel, such as /proc: copy the file to a disk")
 
-// ReadFile returns the content of a regular file in the scope, no more than most
+// ReadFile returns the content of a regular file in the boundary, no more than most
 // bytes of it, and what Stat says of the file. It opens no device, socket or
 // pipe for longer than it takes to see that it is one, and does not wait for
 // data that is not there.
-func (s Scope) ReadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
+func (s Boundary) ReadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, err

@@ -27,10 +27,10 @@ const (
 )
 
 // Walk is a look at all files below a directory. Names that begin with a dot
-// are left out, and links that leave the scope.
+// are left out, and links that leave the boundary.
 type Walk struct {
-	// Scope has the directory to read as its Root.
-	Scope
+	// Boundary has the directory to read as its Root.
+	Boundary
 	// Wanted chooses files by their names.
 	Wanted func(name string) bool
 	// Enter is called for each directory before it is read; false leaves it

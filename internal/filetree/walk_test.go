@@ -22,8 +22,8 @@ import (
 func look(t *testing.T, ctx context.Context, dir string, also ...string) (files, troubles []string, err error) {
 	t.Helper()
 	_, err = Walk{
-		Scope:  Scope{Root: dir, Also: also, Cure: "cure"},
-		Wanted: func(name string) bool { return strings.HasSuffix(name, ".yaml") },
+		Boundary: Boundary{Root: dir, Also: also, Cure: "cure"},
+		Wanted:   func(name string) bool { return strings.HasSuffix(name, ".yaml") },
 		File: func(path string, _ fs.FileInfo) {
 			files = append(files, strings.TrimPrefix(path, dir+"/"))
 		},
@@ -91,7 +91,7 @@ func TestKernel(t *testing.T) {
 	if len(troubles) != 1 || !strings.HasPrefix(troubles[0], "proc: it belongs to a file system of the kernel") || !slices.Equal(files, []string{"status.yaml"}) {
 		t.Errorf("files %q, troubles %q", files, troubles)
 	}
-	if _, _, err := (Scope{Root: "/"}).ReadFile(filepath.Join(dir, "status.yaml"), 10); !errors.Is(err, errKernel) {
+	if _, _, err := (Boundary{Root: "/"}).ReadFile(filepath.Join(dir, "status.yaml"), 10); !errors.Is(err, errKernel) {
 		t.Errorf("/proc/self/status: %v", err)
 	}
 }
@@ -104,11 +104,11 @@ func TestReadFile(t *testing.T) {
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
 	must(t, syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte("0123456789"), 0o600))
 	for _, path := range []string{pipe, "/dev/zero", dir} {
-		if _, _, err := (Scope{Root: "/"}).ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if _, _, err := (Boundary{Root: "/"}).ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	in := Scope{Root: dir}
+	in := Boundary{Root: dir}
 	data, info, err := in.ReadFile(file, 4)
 	if string(data) != "0123" || info.Size() != 10 || err != nil {
 		t.Errorf("%q, %v, %v", data, info, err)
@@ -118,7 +118,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestLinksThatLeave neither walks nor reads what is outside of the scope. A
+// TestLinksThatLeave neither walks nor reads what is outside of the boundary. A
 // root that is a link itself, and links inside, as of Kubernetes, are followed.
 func TestLinksThatLeave(t *testing.T) {
 	t.Parallel()
@@ -137,14 +137,14 @@ func TestLinksThatLeave(t *testing.T) {
 		if want := "dir: it is a link to " + outside + ", outside of " + dir + ": cure"; !slices.Contains(troubles, want) {
 			t.Errorf("troubles %q, want %q", troubles, want)
 		}
-		if data, _, err := (Scope{Root: dir}).ReadFile(filepath.Join(dir, "in.yaml"), 10); string(data) != "in" || err != nil {
+		if data, _, err := (Boundary{Root: dir}).ReadFile(filepath.Join(dir, "in.yaml"), 10); string(data) != "in" || err != nil {
 			t.Errorf("%s: %q, %v", dir, data, err)
 		}
 		var left *OutsideError
-		if data, _, err := (Scope{Root: dir}).ReadFile(filepath.Join(dir, "out.yaml"), 10); !errors.As(err, &left) || data != nil {
+		if data, _, err := (Boundary{Root: dir}).ReadFile(filepath.Join(dir, "out.yaml"), 10); !errors.As(err, &left) || data != nil {
 			t.Errorf("%s: %q, %v", dir, data, err)
 		}
-		if data, _, err := (Scope{Root: dir, Also: []string{outside}}).ReadFile(filepath.Join(dir, "out.yaml"), 10); string(data) != "out" || err != nil {
+		if data, _, err := (Boundary{Root: dir, Also: []string{outside}}).ReadFile(filepath.Join(dir, "out.yaml"), 10); string(data) != "out" || err != nil {
 			t.Errorf("%s: %q, %v", dir, data, err)
 		}
 	}
@@ -164,10 +164,10 @@ func TestNeighbours(t *testing.T) {
 	}
 	found, troubles := false, 0
 	complete, err := Walk{
-		Scope:   Scope{Root: dir},
-		Wanted:  func(name string) bool { return strings.HasSuffix(name, ".yaml") },
-		File:    func(path string, _ fs.FileInfo) { found = found || strings.HasSuffix(path, "one.yaml") },
-		Trouble: func(string, string) { troubles++ },
+		Boundary: Boundary{Root: dir},
+		Wanted:   func(name string) bool { return strings.HasSuffix(name, ".yaml") },
+		File:     func(path string, _ fs.FileInfo) { found = found || strings.HasSuffix(path, "one.yaml") },
+		Trouble:  func(string, string) { troubles++ },
 	}.Run(t.Context())
 	if !found || complete || troubles != 1 || err != nil {
 		t.Errorf("found %v, complete %v, %d troubles, %v", found, complete, troubles, err)

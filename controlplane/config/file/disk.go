@@ -250,7 +250,7 @@ func sweep(ctx context.Context, root string) {
 		return err == nil
 	}
 	// The reader of the directory reports trouble with it.
-	_, _ = filetree.Walk{Scope: filetree.Scope{Root: root}, Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx)
+	_, _ = filetree.Walk{Boundary: filetree.Boundary{Root: root}, Wanted: none, Enter: clean, Trouble: func(string, string) {}}.Run(ctx)
 }
 
 func holds(path string, data []byte) bool {

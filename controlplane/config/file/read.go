@@ -59,7 +59,7 @@ func (t *tree) read(ctx context.Context, q request) content {
 	if t.used.Load()+sizeCharge(q.size)-q.charge > MaxStoreSize {
 		return content{err: errStoreFull}
 	}
-	data, info, err := t.scope.ReadFile(q.path, codec.MaxFileSize+1)
+	data, info, err := t.boundary.ReadFile(q.path, codec.MaxFileSize+1)
 	if err != nil {
 		return content{err: err}
 	}
@@ -175,6 +175,6 @@ func (t *tree) takeAside(ctx context.Context, contents map[string]content) {
 
 // readFile reads a file where it is, and follows no link to another directory.
 func readFile(path string) ([]byte, error) {
-	data, _, err := filetree.Scope{Root: filepath.Dir(path)}.ReadFile(path, codec.MaxFileSize+1)
+	data, _, err := filetree.Boundary{Root: filepath.Dir(path)}.ReadFile(path, codec.MaxFileSize+1)
 	return data, err
 }

@@ -121,7 +121,7 @@ func New(cfg Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.tree = newTree(filetree.Scope{
+	s.tree = newTree(filetree.Boundary{
 		Root: cfg.Dir, Also: cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL",
 	}, cfg.Settle, cfg.State, lastGood{stateDir(cfg.State, "last-good"), cfg.Keep, s.log})
 	s.state.Store(&fileSnapshot{})

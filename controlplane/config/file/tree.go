@@ -25,13 +25,13 @@ const racy = 2 * time.Second
 
 // tree is the directory as it was last read. The mutex of its store guards it.
 type tree struct {
-	dir     string
-	scope   filetree.Scope
-	settle  time.Duration
-	good    lastGood
-	files   map[string]*file
-	status  statusDir
-	watcher *fsnotify.Watcher
+	dir      string
+	boundary filetree.Boundary
+	settle   time.Duration
+	good     lastGood
+	files    map[string]*file
+	status   statusDir
+	watcher  *fsnotify.Watcher
 	// known is what this process wrote last, so that it need not be decoded
 	// again.
 	known content
@@ -63,9 +63,9 @@ type tree struct {
 	now time.Time
 }
 
-func newTree(scope filetree.Scope, settle time.Duration, state string, good lastGood) *tree {
+func newTree(boundary filetree.Boundary, settle time.Duration, state string, good lastGood) *tree {
 	return &tree{
-		dir: scope.Root, scope: scope, settle: settle, good: good, status: newStatusDir(stateDir(state, "status"), good.log),
+		dir: boundary.Root, boundary: boundary, settle: settle, good: good, status: newStatusDir(stateDir(state, "status"), good.log),
 		backlog: map[string]fs.FileInfo{}, reading: map[string]bool{},
 		files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}, changed: map[*file]bool{},
 	}
@@ -166,8 +166,8 @@ func (t *tree) scan(ctx context.Context, force map[string]bool) {
 	}
 	t.status.all = t.status.dir != ""
 	complete, _ := filetree.Walk{ // it fails with ctx, which is looked at below
-		Scope:  t.scope,
-		Wanted: isConfigName,
+		Boundary: t.boundary,
+		Wanted:   isConfigName,
 		// The watch comes first, so that nothing falls between.
 		Enter:   func(dir string) bool { t.watchDir(dir); return true },
 		File:    func(path string, info fs.FileInfo) { found[path] = info },

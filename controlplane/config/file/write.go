@@ -353,7 +353,7 @@ func (s *Store) rewrite(ctx context.Context, f *file, change rewriting) (version
 	if err != nil {
 		return "", err
 	}
-	data, _, err := s.tree.scope.ReadFile(path, codec.MaxFileSize+1)
+	data, _, err := s.tree.boundary.ReadFile(path, codec.MaxFileSize+1)
 	if err != nil {
 		return "", err
 	}

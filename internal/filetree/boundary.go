@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// Scope is the part of the file system that links may lead to: Root, and the
+// Boundary is the part of the file system that links may lead to: Root, and the
 // directories in Also. A path counts by where it is after all links are followed.
-type Scope struct {
+type Boundary struct {
 	Root string
 	Also []string
-	// Cure ends the error about a link that leaves the scope. It tells what an
+	// Cure ends the error about a link that leaves the boundary. It tells what an
 	// operator can do.
 	Cure string
 }
 
-// OutsideError is of a link that leaves a Scope.
+// OutsideError is of a link that leaves a Boundary.
 type OutsideError struct{ target, root, cure string }
 
 func (e *OutsideError) Error() string {
@@ -33,7 +33,7 @@ func (e *OutsideError) Error() string {
 }
 
 // check returns an error if a path that has no links in it is outside.
-func (s Scope) check(real string) error {
+func (s Boundary) check(real string) error {
 	if within(real, s.Root) {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (s Scope) check(real string) error {
 }
 
 // follow checks where a path leads.
-func (s Scope) follow(path string) error {
+func (s Boundary) follow(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (s Scope) follow(path string) error {
 
 // opened checks where an open file is. The kernel knows it even if a link on the
 // way was changed meanwhile.
-func (s Scope) opened(f *os.File) error {
+func (s Boundary) opened(f *os.File) error {
 	real, err := "", error(nil)
 	if c, e := f.SyscallConn(); e == nil { // Fd would turn deadlines off
 		_ = c.Control(func(fd uintptr) { real, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) })
@@ -90,7 +90,7 @@ func below(path, dir string) bool {
 }
 
 // Links returns the directories that the parameters "links" of a URL name, for
-// Scope.Also. They have to be absolute.
+// Boundary.Also. They have to be absolute.
 func Links(query url.Values) ([]string, error) {
 	dirs := query["links"]
 	for _, dir := range dirs {
