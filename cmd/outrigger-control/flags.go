@@ -85,6 +85,7 @@ func unservedFlags() []unservedFlag {
 		{name: "log_rotate_max_size", kind: "int", value: "104857600"},
 		{name: "log_stacktrace_level", kind: "string", value: "default:none"},
 		{name: "log_target", kind: "stringArray", value: "[stdout]", nothing: []string{"[stdout]"}},
+		{name: "plugins", kind: "strings"},
 		{name: "vklog", kind: "string", value: "0"},
 	}
 }

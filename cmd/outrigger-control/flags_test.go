@@ -44,7 +44,7 @@ func TestDropInFlags(t *testing.T) {
 	f, c = parse(t, []string{
 		"-n", "mesh", "--clusterID", "c1", "--clusterAliases", "a=c1,b=c2", "--kubernetesApiQPS", "5", "--kubernetesApiBurst", "9",
 		"--keepaliveInterval", "7s", "--keepaliveTimeout", "3s", "--clusterRegistriesNamespace", "mesh", "--networksConfig", "/x",
-		"--ctrlz_port", "1", "--log_target", "stdout", "--log_target=/x", "--log_rotate_max_age", "30", "--vklog=2", "--shutdownDuration", "5s",
+		"--ctrlz_port", "1", "--log_target", "stdout", "--log_target=/x", "--log_rotate_max_age", "30", "--vklog=2", "--plugins", "authn,authz", "--shutdownDuration", "5s",
 	}, map[string]string{"POD_NAMESPACE": "other", "CLUSTER_ID": "c0", "GRPC_KEEPALIVE_INTERVAL": "1h"})
 	if c.Namespace != "mesh" || c.Cluster.ID != "c1" || c.Keepalive.Interval != 7*time.Second || c.Keepalive.Timeout != 3*time.Second || c.Cluster.QPS != 5 || c.Cluster.Burst != 9 || c.Mesh.NetworksFile != "/x" {
 		t.Errorf("got %+v, %+v", f, c)
@@ -52,10 +52,11 @@ func TestDropInFlags(t *testing.T) {
 	if c.Cluster.Aliases["b"] != "c2" || c.Cluster.NoRegistries {
 		t.Errorf("the cluster is %+v", c.Cluster)
 	}
-	want := []string{"--clusterRegistriesNamespace", "--ctrlz_port", "--log_target", "--vklog"}
+	want := []string{"--clusterRegistriesNamespace", "--ctrlz_port", "--log_target", "--plugins", "--vklog"}
 	if !slices.Equal(f.ineffects, want) {
 		t.Errorf("without effect %q, want %q", f.ineffects, want)
 	}
+	// pilot-discovery refuses flags that it does not know, too.
 	root := newRootCommand()
 	root.SetArgs([]string{"discovery", "--of-the-future"})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "of-the-future") {
