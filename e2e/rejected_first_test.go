@@ -66,11 +66,25 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.waitFor("Ctrl-C ends it", limit)
+	table := ""
 	eventually(t, limit, func() string {
 		out, err := s.tool("status")
-		if err == nil && strings.Contains(out, "4 proxies: all have what they were sent.") {
+		if table = out; err == nil && strings.Contains(out, "4 proxies: all have what they were sent.") {
 			return ""
 		}
 		return fmt.Sprintf("outrigger status after the correction, %v:\n%s", err, out)
 	})
+	// No proxy of this machine belongs to a cluster.
+	rows := 0
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) > 2 && strings.Contains(line, "SYNCED") {
+			if rows++; fields[1] != "-" {
+				t.Errorf("the cluster is %q, want none: %s", fields[1], line)
+			}
+		}
+	}
+	if rows != 4 {
+		t.Errorf("%d rows, want 4:\n%s", rows, table)
+	}
 }

@@ -169,6 +169,25 @@ workloads:
 	}
 }
 
+// Agents on this machine name no cluster: only those in Kubernetes belong to one.
+func TestAgentsNameNoCluster(t *testing.T) {
+	t.Parallel()
+	m := mustLoad(t, "workloads:\n- {name: a, command: [sh], port: 9000}\n")
+	u := &Mesh{mesh: m}
+	c, err := u.agentCommand(&state{dir: "/s"}, m.workloads[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range c.files {
+		_ = f.Close() // the agent does not run
+	}
+	for _, v := range c.env {
+		if name, value, _ := strings.Cut(v, "="); strings.HasSuffix(name, "CLUSTER_ID") {
+			t.Errorf("the agent has %s=%s", name, value)
+		}
+	}
+}
+
 // FuzzDecode: no text makes the reader fail, and what has no problem is
 // complete enough to generate from.
 func FuzzDecode(f *testing.F) {
