@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// newRegistration makes what registers machines. It hears of the objects even if
-// it registers nobody: it knows the labels of their proxies.
+// newRegistration creates the controller that registers machines. It follows objects
+// even if registration is off, because it has the labels of their proxies.
 func (s *Server) newRegistration(cfg Config, reg prometheus.Registerer) error {
 	instance, err := instanceOf(cfg, os.Hostname)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *Server) newRegistration(cfg Config, reg prometheus.Registerer) error {
 	}
 	s.registration, err = autoregister.New(autoregister.Config{
 		Store: s.objects.store, Instance: instance, Grace: cfg.Registration.Grace, StrictAddress: cfg.Registration.StrictAddress,
-		// Who is asked to connect anew does so in time for this to be Istio's rule.
+		// Istio's rule; proxies that must reconnect do so within this time.
 		Orphaned: cfg.Keepalive.MaxAge + cfg.Keepalive.MaxAge/2,
 		Logger:   s.log.With("component", "autoregister"), Registerer: reg,
 	})
@@ -38,8 +38,8 @@ func (s *Server) newRegistration(cfg Config, reg prometheus.Registerer) error {
 	return nil
 }
 
-// instanceOf names this replica in the entries: a name that a restart does not
-// change, and that no other replica on this machine has.
+// instanceOf returns the name of this replica in WorkloadEntries: it survives a restart
+// and differs from those of other replicas on this machine.
 func instanceOf(cfg Config, hostname func() (string, error)) (string, error) {
 	if cfg.Registration.Instance != "" {
 		return cfg.Registration.Instance, nil
@@ -51,7 +51,7 @@ func instanceOf(cfg Config, hostname func() (string, error)) (string, error) {
 	return host + "/" + strings.TrimPrefix(cfg.Listen.Secure, ":"), nil
 }
 
-// presence returns who hears of proxies and knows their labels.
+// presence returns the functions that are notified of proxies and return their labels.
 func (s *Server) presence() discovery.PresenceConfig {
 	p := discovery.PresenceConfig{Labels: s.labelsOf, Registered: s.objects.platform != nil}
 	if s.registers {
@@ -60,13 +60,13 @@ func (s *Server) presence() discovery.PresenceConfig {
 	return p
 }
 
-// gone takes a proxy whose stream has ended.
+// gone is called when the stream of a proxy has ended.
 func (s *Server) gone(proxy *model.Proxy) {
 	s.health.Gone(proxy)
 	s.registration.Gone(proxy)
 }
 
-// labelsOf returns the labels of the pod or the WorkloadEntry of a proxy; nil if it
+// labelsOf returns the labels of the pod or the WorkloadEntry of a proxy, or nil if it
 // has neither.
 func (s *Server) labelsOf(proxy *model.Proxy) map[string]string {
 	if s.objects.platform != nil {

@@ -20,21 +20,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
-// identity is the certificates of the mesh, and who is calling. Without the TLS
-// server all of it is nil.
+// identity are the components for certificates and authentication. Without the TLS
+// server all of them are nil.
 type identity struct {
 	authority *ca.Authority
 	auth      authn.Authenticator // of callers
 	clients   clients             // a part of auth
-	// What runs beside the authority; empty or nil if nothing asks for it.
+	// Optional components, empty or nil if not configured.
 	tokens        []*authn.JWT
 	roots         *kube.Roots
 	webhookConfig *kube.Webhook
 	rootFiles     []*filetree.Follower
 }
 
-// run follows keys, roots and tokens until ctx is done, and calls changed when the
-// roots of the mesh may have changed.
+// run runs the components until ctx is done, and calls changed when the roots of the
+// mesh may have changed.
 func (i *identity) run(ctx context.Context, changed func()) error {
 	if i.authority == nil {
 		return nil
@@ -52,7 +52,7 @@ func (i *identity) run(ctx context.Context, changed func()) error {
 		g.Go(func() error { return i.webhookConfig.Run(ctx) }) // reads webhook configurations and the authority, feeds the former
 	}
 	for _, file := range i.rootFiles {
-		g.Go(func() error { return file.Run(ctx) }) // reads roots of others, feeds the authority
+		g.Go(func() error { return file.Run(ctx) }) // reads additional roots, feeds the authority
 	}
 	return g.Wait()
 }
@@ -70,18 +70,18 @@ func (i *identity) followRoots(ctx context.Context, changed func()) {
 	}
 }
 
-// rootsChanged has the next snapshot made of the roots in force.
+// rootsChanged requests a snapshot with the current roots.
 func (s *Server) rootsChanged() {
 	s.debounce.Add(model.NewChange(model.Key{Kind: model.MeshConfigKind, Name: "roots"}))
 }
 
-// limit makes a limit of a rate.
+// limit returns the limit for a rate.
 func limit(rate float64) ca.Limit {
 	return ca.Limit{PerSecond: rate, Burst: max(1, int(10*rate))}
 }
 
-// openAuthority opens the authority. In a cluster it is in a Secret, which all
-// replicas share, unless a directory is named.
+// openAuthority opens the certificate authority. In a cluster it is stored in a Secret,
+// which all replicas share, unless a directory is configured.
 func (s *Server) openAuthority(ctx context.Context, cfg Config, reg prometheus.Registerer) error {
 	authority := ca.Config{
 		Dir: cfg.stateDir(), PluginDir: cfg.CA.PluginDir, TrustDomain: s.snapshots.mesh.GetTrustDomain(),
@@ -108,7 +108,7 @@ func (s *Server) openAuthority(ctx context.Context, cfg Config, reg prometheus.R
 // registerCertificates adds the certificate service to the TLS server.
 func (s *Server) registerCertificates(server *grpc.Server, cfg Config, auth authn.Authenticator, reg prometheus.Registerer) error {
 	if !cfg.CA.Enabled {
-		s.log.Info("certificates of workloads are signed elsewhere: ENABLE_CA_SERVER is false", "component", "ca")
+		s.log.Info("signing of workload certificates is off: ENABLE_CA_SERVER is false", "component", "ca")
 		return nil
 	}
 	to := ca.ServiceConfig{

@@ -19,8 +19,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
-// newAuthenticator takes client certificates of the mesh, tokens where a rule
-// says whose, and tokens that the cluster's API server knows.
+// newAuthenticator returns an authenticator that accepts client certificates of the
+// mesh, tokens of the configured issuers, and tokens that the cluster's API server
+// reviews.
 func (s *Server) newAuthenticator(cfg Config, reg prometheus.Registerer) (authn.Authenticator, error) {
 	log := s.log.With("component", "authn")
 	metrics, err := authn.NewMetrics(reg)
@@ -64,8 +65,8 @@ func (s *Server) newAuthenticator(cfg Config, reg prometheus.Registerer) (authn.
 	return authn.Any(s.exceptDenied(append(methods, review))...), nil
 }
 
-// exceptDenied has each method refuse callers on the deny list. One whose
-// certificate is denied can still prove its identity in another way.
+// exceptDenied makes each method refuse callers on the deny list. A caller with a
+// denied certificate can still use another method.
 func (s *Server) exceptDenied(methods []authn.Authenticator) []authn.Authenticator {
 	out := make([]authn.Authenticator, 0, len(methods))
 	for _, m := range methods {
@@ -74,7 +75,7 @@ func (s *Server) exceptDenied(methods []authn.Authenticator) []authn.Authenticat
 	return out
 }
 
-// tokenRule is one issuer, and the variable that names it.
+// tokenRule is one issuer of tokens, and the variable that configures it.
 type tokenRule struct {
 	name string
 	cfg  authn.JWTConfig
@@ -92,12 +93,12 @@ func tokenRules(cfg CallersConfig) (rules []tokenRule, err error) {
 		return rules, nil
 	}
 	if cfg.Audience == "" {
-		return nil, errors.New("environment variable TOKEN_ISSUER: AUDIENCE is empty: a token for anybody would be taken; write what tokens of the issuer must be for, such as istio-ca")
+		return nil, errors.New("environment variable TOKEN_ISSUER: AUDIENCE is empty, so tokens for any audience would be accepted; set the audience of the issuer's tokens, such as istio-ca")
 	}
 	return append(rules, tokenRule{"TOKEN_ISSUER", authn.JWTConfig{Issuer: cfg.Issuer, Audiences: []string{cfg.Audience}}}), nil
 }
 
-// allow adds the hosts that the user names to those that follow from the rule.
+// allow adds the configured hosts to those of the rule.
 func (r *tokenRule) allow(hosts []string) {
 	if len(hosts) == 0 {
 		return
@@ -117,7 +118,7 @@ func (r *tokenRule) allow(hosts []string) {
 	}
 }
 
-// trusting marks the connections of callers that have proved who they are.
+// trusting marks the connections of authenticated callers.
 type trusting struct{ authn.Authenticator }
 
 // Authenticate implements authn.Authenticator.
@@ -129,8 +130,7 @@ func (t trusting) Authenticate(ctx context.Context) (*authn.Caller, error) {
 	return caller, err
 }
 
-// clients takes client certificates of the trust domains that the mesh config
-// names now.
+// clients accepts client certificates of the trust domains in the current mesh config.
 type clients struct {
 	atomic.Pointer[authn.ClientCertificate]
 }

@@ -19,7 +19,7 @@ type Config struct {
 	Domain    string // DNS domain of the mesh
 	Namespace string // of the control plane
 	Revision  string // of the control plane
-	PodName   string // this replica in elections
+	PodName   string // name of this replica in elections
 
 	ConfigDir string // directory of objects; used if the mesh config names no sources
 	StateDir  string // of the self-signed authority; empty means a default, or a Secret of the cluster
@@ -31,59 +31,59 @@ type Config struct {
 	TLS                   TLSConfig
 	Keepalive             KeepaliveConfig
 	ConnectionsPerAddress int           // to each gRPC port
-	Shutdown              time.Duration // the longest time that the stop may take
+	Shutdown              time.Duration // time limit of the shutdown
 	Profile               bool          // serve pprof to loopback peers
-	DebugHTTP             bool          // answer /debug over HTTP
+	DebugHTTP             bool          // serve /debug over HTTP
 
 	DebounceAfter time.Duration // quiet time that ends a burst of changes
-	DebounceMax   time.Duration // the longest time for which changes are gathered
-	PushWorkers   int           // streams that are prepared at a time
+	DebounceMax   time.Duration // longest time for which changes are collected
+	PushWorkers   int           // number of streams that are prepared concurrently
 	CanaryPush    bool          // sends a change to one proxy of each group first
-	VHDS          bool          // virtual hosts are resources of their own
+	VHDS          bool          // sends virtual hosts as separate resources
 	Generate      generate.Config
 
 	Callers      CallersConfig
 	CA           CAConfig
-	CustomHosts  string   // more names for the own certificate, with commas between
+	CustomHosts  string   // additional names for the own certificate, comma-separated
 	DenyList     string   // file; empty denies nobody
-	MCPReaders   []string // accounts that may read all objects; empty means those of Namespace
+	MCPReaders   []string // accounts that may read all objects; empty means all of Namespace
 	Credentials  CredentialsConfig
 	Status       StatusConfig
-	Health       bool // reports of agents count
+	Health       bool // health reports of agents have an effect
 	GatewayAPI   GatewayAPIConfig
 	Registration RegistrationConfig
 	Replicas     []string // host:port of the replicas; empty means that there are no others
 }
 
-// MeshConfig says where the mesh config and the networks are.
+// MeshConfig are the sources of the mesh config and the networks.
 type MeshConfig struct {
 	File, NetworksFile string
-	Shared             string // ConfigMap beneath the mesh config; empty means none
+	Shared             string // ConfigMap with defaults of the mesh config; empty means none
 }
 
-// ListenConfig has the address of each port. An empty one turns the port off;
-// what HTTP callers ask there moves to HTTP.
+// ListenConfig has the address of each port. An empty address turns the port off, and
+// its HTTP paths move to HTTP.
 type ListenConfig struct {
 	Plaintext, Secure, HTTP, Webhooks, Monitoring string
 }
 
-// KeepaliveConfig is about silent and old connections.
+// KeepaliveConfig configures the keepalive of connections.
 type KeepaliveConfig struct {
 	Interval time.Duration // of silence before a probe
 	Timeout  time.Duration // of a probe
 	MaxAge   time.Duration // of a connection; 0 means no limit
 }
 
-// CallersConfig says who may call, beside holders of certificates of the mesh.
+// CallersConfig configures the accepted tokens.
 type CallersConfig struct {
 	JWTRule             string   // Istio's JWTRule as JSON
 	Issuer, Audience    string   // of tokens, with OpenID Connect Discovery
-	Hosts               []string // that may be asked for keys, beside those that follow from the rules
+	Hosts               []string // additional hosts from which keys may be fetched
 	KubernetesAudiences []string
-	RequireAudience     bool // refuse tokens of Kubernetes without an audience
+	RequireAudience     bool // reject tokens of Kubernetes without an audience
 }
 
-// CAConfig is about certificates of workloads.
+// CAConfig configures the certificate authority.
 type CAConfig struct {
 	Signer       SignerConfig
 	Enabled      bool
@@ -92,54 +92,54 @@ type CAConfig struct {
 	MaxTTL       time.Duration
 	Root         ca.RootConfig
 	Propagation  time.Duration // of a new root before it signs; 0 means until each workload has renewed
-	CallerRate   float64       // requests a second; negative means no limit, as below
+	CallerRate   float64       // requests per second; negative means no limit, as below
 	IdentityRate float64
 	NodeAccounts map[string]bool // namespace/account of node proxies
 }
 
-// SignerConfig is about signers of the cluster.
+// SignerConfig configures signers of the cluster.
 type SignerConfig struct {
 	External string // RegistrationAuthority, or empty
 	Name     string
 	Domain   string
 }
 
-// RemotesConfig is about other clusters.
+// RemotesConfig configures remote clusters.
 type RemotesConfig struct {
 	On      bool
-	Allowed string // what their kubeconfigs may do, with commas between
+	Allowed string // insecure options that their kubeconfigs may have, comma-separated
 	Wait    time.Duration
 }
 
-// CredentialsConfig says where the certificates of gateways are and who gets
-// them.
+// CredentialsConfig configures the source of gateway certificates, and which accounts
+// may read them.
 type CredentialsConfig struct {
 	Source  string   // URL; empty serves none
 	Readers []string // namespace/account
 }
 
-// StatusConfig is about the status of objects.
+// StatusConfig configures the status of objects.
 type StatusConfig struct {
 	On             bool
 	Workers, Burst int
 	QPS            float64
 }
 
-// GatewayAPIConfig is about the Gateway API and Ingresses.
+// GatewayAPIConfig configures the Gateway API and Ingresses.
 type GatewayAPIConfig struct {
 	On, Status       bool
 	IngressNamespace string
 }
 
-// RegistrationConfig is about machines that join a group by themselves.
+// RegistrationConfig configures the auto-registration of machines.
 type RegistrationConfig struct {
 	On, StrictAddress bool
 	Grace             time.Duration
-	Instance          string // name of this replica in entries; empty means one of the host and port
+	Instance          string // name of this replica in entries; empty means host and port
 }
 
-// stateDir returns the directory of the certificate authority. What else the
-// control plane keeps stands beside it.
+// stateDir returns the directory of the certificate authority. Other state is stored
+// beside it.
 func (c *Config) stateDir() string {
 	if c.StateDir != "" {
 		return c.StateDir
@@ -147,7 +147,7 @@ func (c *Config) stateDir() string {
 	return "./var/lib/outrigger/ca"
 }
 
-// check refuses what cannot be served.
+// check returns an error for an invalid configuration.
 func (c *Config) check() error {
 	if err := c.Cluster.checkRegistries(); err != nil {
 		return err

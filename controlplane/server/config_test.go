@@ -60,7 +60,7 @@ func TestClusterChoice(t *testing.T) {
 		"in a pod, file is empty":     {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: empty, InPod: true}, use: true},
 		"asked for":                   {c: ClusterConfig{Use: ClusterOn, Kubeconfigs: empty + ":" + there}, kubeconfig: there, use: true},
 		"asked for, nothing there":    {c: ClusterConfig{Use: ClusterOn, NoRegistries: true}, use: true}, // kube.New says what is missing
-		"contradiction":               {c: ClusterConfig{Use: ClusterOff, Kubeconfig: "k"}, says: "take one of them back"},
+		"contradiction":               {c: ClusterConfig{Use: ClusterOff, Kubeconfig: "k"}, says: "remove one of them"},
 	} {
 		kubeconfig, use, err := tc.c.choose()
 		if kubeconfig != tc.kubeconfig || use != tc.use || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {

@@ -19,13 +19,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
-// credentialSource is a Source that runs.
+// credentialSource is a Source with a Run method.
 type credentialSource interface {
 	credentials.Source
 	Run(ctx context.Context) error
 }
 
-// newCredentials makes the source of gateways' certificates.
+// newCredentials creates the source of gateway certificates.
 func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer) (config secrets.Config, err error) {
 	scheme, dir, _ := strings.Cut(cfg.Source, "://")
 	dir, parameters, _ := strings.Cut(dir, "?")
@@ -38,7 +38,7 @@ func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer
 		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q: %w", cfg.Source, fault)
 	case scheme == "fs" && strings.HasPrefix(dir, "/"):
 		if len(cfg.Readers) == 0 {
-			return config, errors.New("environment variable OUTRIGGER_CREDENTIAL_READERS is not set: nobody could get the Secrets of OUTRIGGER_CREDENTIALS; name the accounts of the gateways, such as istio-system/gateway")
+			return config, errors.New("environment variable OUTRIGGER_CREDENTIAL_READERS is not set: no gateway could read the Secrets of OUTRIGGER_CREDENTIALS; name the accounts of the gateways, such as istio-system/gateway")
 		}
 		s.objects.credentials, err = credentials.NewFileSource(credentials.FileConfig{Dir: dir, Links: links, Logger: s.log.With("component", "credentials"), Registerer: reg})
 		config.Authorize = cfg.authorize
@@ -56,7 +56,7 @@ func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer
 	return config, err
 }
 
-// authorize lets the accounts of the list pass.
+// authorize returns an error unless the caller's account is in the list.
 func (cfg CredentialsConfig) authorize(_ context.Context, caller *authn.Caller) error {
 	for _, account := range cfg.Readers {
 		namespace, name, _ := strings.Cut(account, "/")

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// newDenyList reads the deny list, if there is one.
+// newDenyList reads the deny list, if one is configured.
 func (s *Server) newDenyList(path string, reg prometheus.Registerer) (err error) {
 	if path == "" {
 		return nil
@@ -30,7 +30,7 @@ func (s *Server) newDenyList(path string, reg prometheus.Registerer) (err error)
 	return nil
 }
 
-// denied returns why a caller is refused; nil if it is not on the deny list.
+// denied returns the reason why a caller is refused, or nil if it is not on the deny list.
 func (s *Server) denied(caller *authn.Caller) error {
 	if err := s.deniedIdentity(caller.ID); err != nil {
 		return err

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package server puts the control plane together: [New] builds its parts and
-// binds its ports, [Server.Run] runs them until the end and drains the streams.
+// Package server assembles the control plane: [New] creates its components and binds
+// its ports, [Server.Run] runs them and drains the streams at the end.
 //
-// Config has everything that flags and environment can set; the package reads
-// neither. Run is the one group of goroutines, and reads as the picture in
-// ARCHITECTURE.md.
+// Config has all settings of flags and environment; the package reads neither. Run
+// owns the only group of goroutines, and follows the picture in ARCHITECTURE.md.
 package server

@@ -17,27 +17,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 )
 
-// drainEach is the time between the ends of two streams of a control plane that
-// stops: those that have to go elsewhere do not come there all at once. Many
-// streams share half of the time that the stop may take; the other half is for
-// calls that are under way.
+// drainEach is the interval between closing two streams during a shutdown, so that the
+// proxies do not all reconnect elsewhere at once. If there are many streams, it is
+// shorter, so that they take half of the shutdown time; the other half is for calls in
+// progress.
 const drainEach = 5 * time.Millisecond
 
-// movedGrace is how long the connection of a proxy that was asked to go to
-// another replica may stay, for what else is under way on it.
+// movedGrace is how long the connection of a proxy that must move to another replica
+// stays open for other calls in progress.
 const movedGrace = time.Second
 
-// drain knows the open streams of a server, and ends them.
+// drain tracks the open streams of a server, and ends them.
 type drain struct {
 	mu      sync.Mutex // guards what follows
 	streams map[*drained]struct{}
-	over    bool // no stream lives any more
+	over    bool // all streams have been ended
 }
 
-// drained is a stream that ends before its client does.
+// drained is a stream that the server can end.
 type drained struct {
 	grpc.ServerStream
-	ctx    context.Context //nolint:containedctx // what grpc.ServerStream gives
+	ctx    context.Context //nolint:containedctx // returned by grpc.ServerStream
 	cancel context.CancelFunc
 }
 
@@ -81,7 +81,7 @@ func (d *drain) interceptCall(ctx context.Context, req any, _ *grpc.UnaryServerI
 	return handle(ctx, req)
 }
 
-// end ends all streams within a time, in no order.
+// end ends all streams within a time, in arbitrary order.
 func (d *drain) end(within time.Duration) {
 	d.mu.Lock()
 	var open []*drained
@@ -104,8 +104,8 @@ func (d *drain) end(within time.Duration) {
 	}
 }
 
-// stop ends a server within a time: it takes no more connections and streams,
-// ends its streams one after the other, and lets its calls end.
+// stop stops a server within a time: it accepts no more connections and streams, ends
+// its streams one after the other, and waits for its calls.
 func (d *drain) stop(server *grpc.Server, within time.Duration) {
 	late := time.NewTimer(within)
 	defer late.Stop()
@@ -123,9 +123,9 @@ func (d *drain) stop(server *grpc.Server, within time.Duration) {
 	}
 }
 
-// tracked is a listener whose connections are known to what is served on them:
-// gRPC has no way to end one. An Envoy without an agent keeps its connection when
-// its stream ends, and would come back to the replica that it is to leave.
+// tracked is a listener whose connections can be looked up by calls and closed, which
+// gRPC does not support. An Envoy without an agent keeps its connection when its
+// stream ends, and would reconnect to the same replica.
 type tracked struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -139,7 +139,7 @@ func (l tracked) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// connection counts what is under way on it.
+// connection counts the calls in progress.
 type connection struct {
 	net.Conn
 	address connAddress
@@ -147,21 +147,19 @@ type connection struct {
 	moved   atomic.Bool
 }
 
-// connAddress is the address of a peer, by which its connection is found.
+// connAddress is the address of a peer with its connection.
 type connAddress struct {
 	net.Addr
 	conn *connection
 }
 
-// Unwrap returns the address as the listener below knows it; see
-// connlimit.OfAddr.
+// Unwrap returns the address of the underlying listener; see connlimit.OfAddr.
 func (a connAddress) Unwrap() net.Addr { return a.Addr }
 
 // RemoteAddr implements net.Conn.
 func (c *connection) RemoteAddr() net.Addr { return c.address }
 
-// connectionOf returns the connection of a call; one that belongs to nobody if it
-// is not tracked.
+// connectionOf returns the connection of a call, or a dummy if it is not tracked.
 func connectionOf(ctx context.Context) *connection {
 	if p, ok := grpcpeer.FromContext(ctx); ok {
 		if a, ok := p.Addr.(connAddress); ok {
@@ -173,18 +171,18 @@ func connectionOf(ctx context.Context) *connection {
 
 func (c *connection) begin() {
 	c.calls.Add(1)
-	c.moved.Store(false) // it came back, or others use the connection, too
+	c.moved.Store(false) // it reconnected, or others use the connection, too
 }
 
-// end closes the connection of a proxy that was asked to go, once nothing was
-// under way on it for a moment.
+// end closes the connection of a proxy that must move, once it has been idle for
+// movedGrace.
 func (c *connection) end() {
 	if c.calls.Add(-1) > 0 || !c.moved.Load() || c.Conn == nil {
 		return
 	}
 	time.AfterFunc(movedGrace, func() {
 		if c.calls.Load() == 0 {
-			_ = c.Close() // the peer may have been faster
+			_ = c.Close() // the peer may have closed it before
 		}
 	})
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// gatewayStatusLease is held by the replica that writes the status of the Gateway
-// API and of Ingresses; the name is Istio's.
+// gatewayStatusLease is the lease of the replica that writes the status of the Gateway
+// API and of Ingresses. The name is Istio's.
 const gatewayStatusLease = "istio-gateway-status-leader"
 
-// conversion is the Gateway API and Ingress as other parts see them: objects of
-// Istio beside those of the store.
+// conversion converts objects of the Gateway API and Ingresses to Istio's objects, which
+// the other components use in addition to those of the store.
 type conversion struct {
 	view       gatewayapi.View
 	ingress    string                 // namespace
@@ -34,7 +34,7 @@ type conversion struct {
 	verdicts   *objectstatus.Verdicts // nil if no status is written
 }
 
-// newGatewayAPI makes the conversion; nil if it is off. The store does not run yet.
+// newGatewayAPI creates the conversion, unless it is off. The store must not run yet.
 func (s *Server) newGatewayAPI(cfg Config) (err error) {
 	if !cfg.GatewayAPI.On {
 		return nil
@@ -72,15 +72,15 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 	return nil
 }
 
-// reconvert tells of a change that is no object, if the conversion depends on it.
+// reconvert requests a push after a change outside of objects, if the conversion depends on it.
 func (s *Server) reconvert(key model.Key) {
 	if change := model.NewChange(key); s.objects.conversion.view.DependsOn(change) {
 		s.debounce.Add(change)
 	}
 }
 
-// run follows what the conversion needs beside the store, and writes statuses,
-// until ctx is done.
+// run follows the inputs of the conversion besides the store, and writes statuses, until
+// ctx is done.
 func (c *conversion) run(ctx context.Context) error {
 	if c == nil {
 		return nil
@@ -90,13 +90,13 @@ func (c *conversion) run(ctx context.Context) error {
 		g.Go(func() error { return c.namespaces.Run(ctx) }) // reads labels, feeds changes
 	}
 	if c.verdicts != nil {
-		g.Go(func() error { return c.verdicts.Run(ctx) }) // reads what conversions say, feeds the store
+		g.Go(func() error { return c.verdicts.Run(ctx) }) // reads results of conversions, feeds the store
 	}
 	return g.Wait()
 }
 
-// convert brings the conversion up to date, and returns the change with the
-// converted objects that differ.
+// convert updates the conversion, and returns the change extended by the converted
+// objects that differ.
 func (s *Server) convert(change model.Change) model.Change {
 	if s.objects.conversion == nil {
 		return change
@@ -128,8 +128,8 @@ func (s *Server) convert(change model.Change) model.Change {
 	return s.objects.conversion.view.Update(in, change)
 }
 
-// certificate says what is wrong with a Secret as the certificate of a listener.
-// While not all Secrets were read nothing is: a restart takes no listener away.
+// certificate returns the error of a Secret as the certificate of a listener. It
+// returns nil until all Secrets have been read, so that a restart removes no listener.
 func (o *objects) certificate(namespace, name string) error {
 	_, err := credentials.KeyPairOf(o.credentials, credentials.Reference{Scheme: credentials.SchemeGateway, Namespace: namespace, Name: name})
 	if errors.Is(err, credentials.ErrNotFound) {
@@ -145,8 +145,8 @@ func (o *objects) certificate(namespace, name string) error {
 	return nil
 }
 
-// granted lets the service account of a Gateway have the Secrets that its
-// listeners may refer to.
+// granted reports whether the service account of a Gateway may read a Secret that one
+// of its listeners refers to.
 func (o *objects) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
 	if o.conversion == nil || ref.Scheme != credentials.SchemeGateway {
 		return false
@@ -155,7 +155,7 @@ func (o *objects) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credential
 	return result != nil && result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
 }
 
-// list returns the objects of a kind, stored and converted.
+// list returns the stored and converted objects of a kind.
 func (o *objects) list(kind model.Kind) []*model.Config {
 	stored := o.store.List(kind, "")
 	if o.conversion == nil || o.conversion.view.Result() == nil {
@@ -167,7 +167,7 @@ func (o *objects) list(kind model.Kind) []*model.Config {
 	return stored
 }
 
-// get returns one object, stored or converted.
+// get returns a stored or converted object.
 func (o *objects) get(key model.Key) *model.Config {
 	if stored := o.store.Get(key); stored != nil || o.conversion == nil {
 		return stored
@@ -175,8 +175,8 @@ func (o *objects) get(key model.Key) *model.Config {
 	return o.conversion.view.Get(key)
 }
 
-// conclude says in a snapshot what is wrong with the objects that users wrote,
-// where it was found in converted ones, and publishes the statuses.
+// conclude assigns the problems of converted objects in a snapshot to the objects that
+// users wrote, and publishes the statuses.
 func (o *objects) conclude(next *snapshot.Mesh) {
 	if o.conversion == nil {
 		return

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// newDebug answers debug questions, on streams and over HTTP.
+// newDebug configures the answers to debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.history = newHistory(s.objects.exists, cfg.Version, reg)
 	s.debugHTTP = cfg.DebugHTTP
@@ -57,23 +57,23 @@ func (s *Server) serveDebug(servers ...*http.ServeMux) {
 	}
 }
 
-// lookEvery is how often the stores are asked what is wrong.
+// lookEvery is how often the problems of the stores are read.
 const lookEvery = 2 * time.Second
 
-// history is what is remembered for questions: when objects changed, and since when
-// there are problems. Its size is bounded by the number of objects that exist.
+// history records, for debug questions, when objects changed and when problems were
+// first seen. Its size is bounded by the number of objects.
 type history struct {
 	exists func(model.Key) bool
 
 	mu sync.Mutex // guards what follows
-	// first is the first snapshot, changes the last one that brought a change of
-	// an object since. Those of objects that are gone are forgotten when there
-	// are sweepAt.
+	// first is the first snapshot, and changes are the last snapshots that changed
+	// an object. Entries of objects that do not exist any more are removed when
+	// there are sweepAt entries.
 	first   change
 	changes map[model.Key]change
 	sweepAt int
-	// found are the problems of the newest snapshot; since is when each was seen
-	// first, without its place, which moves with the lines of a file.
+	// found are the problems of the newest snapshot. since is when each was first
+	// seen; its key has no line number, which changes with other edits of a file.
 	found []model.Problem
 	since map[model.Problem]time.Time
 
@@ -82,13 +82,13 @@ type history struct {
 	gathered          prometheus.Histogram
 }
 
-// change is a snapshot that brought one.
+// change is a snapshot that changed an object.
 type change struct {
 	sequence uint64
 	at       time.Time
 }
 
-// minSweep is how many changes are remembered without a look at what is gone.
+// minSweep is the number of entries below which nothing is removed.
 const minSweep = 1024
 
 func newHistory(exists func(model.Key) bool, version string, reg prometheus.Registerer) *history {
@@ -96,13 +96,13 @@ func newHistory(exists func(model.Key) bool, version string, reg prometheus.Regi
 		exists: exists, sweepAt: minSweep,
 		changes: map[model.Key]change{}, since: map[model.Problem]time.Time{},
 		triggers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pilot_push_triggers", Help: "Pushes, by what made them.",
+			Name: "pilot_push_triggers", Help: "Pushes, by their cause.",
 		}, []string{"type"}),
 		updates: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pilot_inbound_updates", Help: "Objects, services and endpoints that changed, each counted once for a push.",
+			Name: "pilot_inbound_updates", Help: "Changed objects, services and endpoints, each counted once per push.",
 		}, []string{"type"}),
 		builds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "pilot_pushcontext_init_seconds", Help: "Seconds that a snapshot took to build.", Buckets: []float64{.001, .01, .1, .5, 1, 3, 5},
+			Name: "pilot_pushcontext_init_seconds", Help: "Seconds to build a snapshot.", Buckets: []float64{.001, .01, .1, .5, 1, 3, 5},
 		}),
 	}
 	p.gathered = prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -114,7 +114,7 @@ func newHistory(exists func(model.Key) bool, version string, reg prometheus.Regi
 	return p
 }
 
-// built notes a snapshot that was built, what had changed, and how long it took.
+// built records a new snapshot, its changes, and the duration of its build.
 func (p *history) built(next *snapshot.Mesh, what model.Change, took time.Duration) {
 	p.builds.Observe(took.Seconds())
 	p.count(what)
@@ -125,20 +125,20 @@ func (p *history) built(next *snapshot.Mesh, what model.Change, took time.Durati
 		p.first = now
 	}
 	for key := range what.Keys {
-		if key.Kind != model.KubernetesPod && key.Kind != model.KubernetesEndpoints { // nobody asks for them
+		if key.Kind != model.KubernetesPod && key.Kind != model.KubernetesEndpoints { // no question is about them
 			p.changes[key] = now
 		}
 	}
 	p.sweep()
 	p.found = slices.Clone(next.Problems)
 	for i := range p.found {
-		p.found[i].Warning = true // of an object in force: a snapshot holds no others
+		p.found[i].Warning = true // a snapshot contains only objects in force
 		p.note(p.found[i], now.at)
 	}
 }
 
-// sweep forgets the changes of what is gone: names that are used once, as of
-// machines that register, would add up. The caller holds mu.
+// sweep removes the changes of objects that do not exist any more, so that names that
+// are used once, such as those of machines, do not accumulate. The caller must hold mu.
 func (p *history) sweep() {
 	if len(p.changes) < p.sweepAt {
 		return
@@ -147,7 +147,7 @@ func (p *history) sweep() {
 	p.sweepAt = max(minSweep, 2*len(p.changes))
 }
 
-// count counts a push by what made it.
+// count counts a push by its cause.
 func (p *history) count(what model.Change) {
 	if what.All {
 		p.triggers.WithLabelValues("global").Inc()
@@ -172,7 +172,7 @@ func (p *history) count(what model.Change) {
 	}
 }
 
-// note remembers when a problem was seen first. The caller holds mu.
+// note records when a problem was first seen. The caller must hold mu.
 func (p *history) note(problem model.Problem, now time.Time) time.Time {
 	problem.Source = ""
 	if _, known := p.since[problem]; !known {
@@ -181,8 +181,7 @@ func (p *history) note(problem model.Problem, now time.Time) time.Time {
 	return p.since[problem]
 }
 
-// run looks at the problems of the stores, so that it is known since when there
-// are some that make no snapshot.
+// run records the problems of the stores, including those that cause no snapshot.
 func (p *history) run(ctx context.Context, ofStores func() []model.Problem) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -196,8 +195,8 @@ func (p *history) run(ctx context.Context, ofStores func() []model.Problem) erro
 	}
 }
 
-// changed returns the snapshot that brought the last change of an object, and
-// whether there was none since the start.
+// changed returns the snapshot of the last change of an object. first is true if the
+// object has not changed since the start.
 func (p *history) changed(key model.Key) (sequence uint64, at time.Time, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,8 +207,8 @@ func (p *history) changed(key model.Key) (sequence uint64, at time.Time, first b
 	return c.sequence, c.at, !ok
 }
 
-// problems returns those of the stores and of the newest snapshot. What is gone is
-// forgotten: should it come back, it is news.
+// problems returns the problems of the stores and of the newest snapshot. It forgets
+// fixed problems, so that they count as new if they recur.
 func (p *history) problems(ofStores []model.Problem) []debug.KnownProblem {
 	now := time.Now()
 	p.mu.Lock()

@@ -21,42 +21,42 @@ const (
 	ClusterOff  = "false"
 )
 
-// registryKubernetes is the one platform that services are read from.
+// registryKubernetes is the only supported platform of services.
 const registryKubernetes = "Kubernetes"
 
-// ClusterConfig is about the cluster of the control plane.
+// ClusterConfig configures the cluster of the control plane.
 type ClusterConfig struct {
 	Use           string // one of the constants above
-	Kubeconfig    string // file of --kubeconfig, which turns the use on
-	Kubeconfigs   string // files of KUBECONFIG, a list of paths: the first that is there counts
+	Kubeconfig    string // file of --kubeconfig, which enables the cluster
+	Kubeconfigs   string // files of KUBECONFIG, a list of paths: the first existing one is used
 	InPod         bool   // this process runs in a pod with a service account
 	ID            string // name of the cluster
 	Aliases       map[string]string
-	QPS           float32 // requests to the API server
+	QPS           float32 // requests per second to the API server
 	Burst         int
 	Registries    []string // platforms to read services from; empty means the cluster, if one is used
 	NoRegistries  bool     // read services from no platform
 	Election      bool     // one replica at a time writes
-	WriteRoots    bool     // keep the roots in each namespace
-	WriteWebhooks bool     // keep the webhook configurations right
+	WriteRoots    bool     // write the roots into each namespace
+	WriteWebhooks bool     // update the webhook configurations
 }
 
-// checkRegistries refuses platforms that are not served.
+// checkRegistries returns an error for unsupported platforms.
 func (c *ClusterConfig) checkRegistries() error {
 	for _, r := range c.Registries {
 		if r != "" && r != registryKubernetes {
-			return fmt.Errorf("--registries names %q, which is not served: write %s, or \"\" for services of ServiceEntry objects alone", r, registryKubernetes)
+			return fmt.Errorf("--registries names %q, which is not supported: write %s, or \"\" for services of ServiceEntry objects only", r, registryKubernetes)
 		}
 	}
 	return nil
 }
 
-// choose reports whether Kubernetes is used, and with which kubeconfig; an empty
-// one means the service account of this pod.
+// choose reports whether to use Kubernetes, and returns the kubeconfig; "" means the
+// service account of this pod.
 func (c *ClusterConfig) choose() (kubeconfig string, use bool, err error) {
 	switch {
 	case c.Use == ClusterOff && c.Kubeconfig != "":
-		return "", false, errors.New("--kubeconfig is given, but OUTRIGGER_KUBERNETES is false: take one of them back")
+		return "", false, errors.New("--kubeconfig is given, but OUTRIGGER_KUBERNETES is false: remove one of them")
 	case c.Use == ClusterOff:
 		return "", false, nil
 	case c.Kubeconfig != "":
@@ -65,7 +65,7 @@ func (c *ClusterConfig) choose() (kubeconfig string, use bool, err error) {
 		return "", false, nil
 	}
 	for _, file := range filepath.SplitList(c.Kubeconfigs) {
-		// Deployments name a file of a volume that is often not there.
+		// Deployments name a file of an optional volume.
 		if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 			return file, true, nil
 		}
@@ -73,7 +73,7 @@ func (c *ClusterConfig) choose() (kubeconfig string, use bool, err error) {
 	return "", true, nil
 }
 
-// connect makes the client of the cluster; nil if none is used.
+// connect creates the client of the cluster; it returns nil if none is used.
 func (s *Server) connect(cfg Config, reg prometheus.Registerer) (*kube.Client, error) {
 	kubeconfig, use, err := cfg.Cluster.choose()
 	if err != nil || !use {
@@ -101,7 +101,7 @@ func (s *Server) connect(cfg Config, reg prometheus.Registerer) (*kube.Client, e
 	return client, nil
 }
 
-// newRoots makes what writes the roots into the namespaces; nil if nothing does.
+// newRoots creates the writer of the roots in namespaces; it returns nil if that is off.
 func (s *Server) newRoots(cfg Config) (*kube.Roots, error) {
 	if s.kube == nil || s.identity.authority == nil || !cfg.Cluster.WriteRoots {
 		return nil, nil
@@ -115,7 +115,7 @@ func (s *Server) newRoots(cfg Config) (*kube.Roots, error) {
 	})
 }
 
-// is reports whether a name that a call gives is that of the cluster.
+// is reports whether a name in a call is that of the cluster.
 func (c *ClusterConfig) is(name string) bool {
 	return name == "" || name == c.ID || c.Aliases[name] == c.ID
 }

@@ -21,80 +21,77 @@ import (
 
 // The limits of the ports. docs/operations/limits.md has the same table for operators.
 const (
-	// A token or a chain of certificates fits; HPACK without end does not.
+	// Enough for a token or a certificate chain.
 	headerBytes = 64 << 10
-	// The first request of a delta proxy names all it has: 100,000 names are 10 MB.
-	// It is read once the caller has proved who it is.
+	// The first request of a delta proxy names all of its resources: 100,000 names
+	// are 10 MB. It is read after the caller is authenticated.
 	messageBytes = 16 << 20
-	// An agent needs five; a node proxy asks for the certificates of its pods.
+	// An agent needs five; a node proxy requests the certificates of its pods.
 	streamsPerConnection = 100
-	// The least that gRPC takes. A stream holds as much of a message that nobody
-	// reads yet.
+	// The minimum of gRPC. A stream buffers this much of an unread message.
 	streamWindow = 64 << 10
-	// Many proxies come at once after a start, and wait for a processor.
+	// After a start many proxies connect at once, and wait for a processor.
 	handshakeTimeout = 30 * time.Second
-	// A peer that shakes hands and then neither calls nor proves who it is costs
-	// memory and a file.
+	// A peer that completes the handshake, but neither calls nor authenticates, uses
+	// memory and a file descriptor.
 	unusedTimeout = 60 * time.Second
-	// Agents that have their certificate need the connection again in hours.
+	// Agents with a certificate do not use the connection for hours.
 	idleTimeout = 5 * time.Minute
-	// Calls that are under way when a connection is too old.
+	// Time for calls in progress when a connection has reached its maximum age.
 	ageGrace = 10 * time.Second
-	// Machines behind one translated address are few; a proxy has two or three.
+	// Few machines share an address behind a NAT; a proxy has two or three connections.
 	DefaultConnectionsPerAddress = 512
-	// New connections of an address a second, unless it may have more than
+	// New connections of an address per second, unless its limit is above
 	// DefaultConnectionsPerAddress.
 	connectionsPerSecond = 100
 	// All pods of a node, or of a subnet, may have addresses of one /64 network.
 	addressesPerNetwork = 16
-	// Connections that a restart of 10,000 proxies needs; the rest of the files is
-	// for stores, logs and HTTP.
+	// Enough for a restart of 10,000 proxies; the remaining files are for stores,
+	// logs and HTTP.
 	maxConnections = 65536
-	// Operators, kubelets, Prometheus, replicas, the API server: few, and each has
-	// few connections.
+	// Operators, kubelets, Prometheus, replicas and the API server have few
+	// connections.
 	httpConnections           = 512
 	httpConnectionsPerAddress = 64
-	// An API server uses a connection for each object that it is asked to write at
-	// once, of which it takes 200.
+	// An API server uses a connection for each concurrent write, and allows 200.
 	webhookConnectionsPerAddress = 256
 	webhooksPort                 = "webhooks"
-	// What each address may have even if others must close some for it. A kubelet or
-	// a Prometheus has fewer.
+	// Connections that each address may have even if others must be closed for
+	// them. A kubelet or a Prometheus has fewer.
 	httpConnectionsFair = 8
-	// Those of this machine that nobody else can use up.
+	// Connections that are reserved for this machine.
 	httpReserve = 32
-	// Requests have no body but those of the API server, which waits 10 s at most.
+	// Only requests of the API server have a body, and it waits at most 10 s.
 	readTimeout = 10 * time.Second
-	// A slow reader of metrics holds their text in memory.
+	// The text of metrics stays in memory for a slow reader.
 	stallTimeout = 10 * time.Second
 	// A profile takes 30 s, a dump of a large mesh some seconds.
 	writeTimeout    = 2 * time.Minute
 	httpIdleTimeout = 90 * time.Second
 )
 
-// newConnections limits how often an address connects that may have a number of
-// connections, in proportion to that number: a handshake of TLS costs about a
-// millisecond.
+// newConnections returns the limit of new connections of an address, in proportion to
+// its limit of connections: a TLS handshake costs about a millisecond.
 func newConnections(perAddress int) ratelimit.Limit {
 	perAddress = max(perAddress, DefaultConnectionsPerAddress)
 	return ratelimit.Limit{PerSecond: connectionsPerSecond * float64(perAddress) / DefaultConnectionsPerAddress, Burst: perAddress}
 }
 
-// callerStreams returns how many streams of one identity may come from an address
-// that may have a number of connections. Zero means the default.
+// callerStreams returns the limit of streams of one identity from an address, given its
+// limit of connections. Zero means the default.
 func callerStreams(perAddress int) int {
 	if perAddress <= DefaultConnectionsPerAddress {
 		return 0
 	}
-	return perAddress // of proxies with the same identity, for all that is known
+	return perAddress // all of them may have the same identity
 }
 
-// limits makes the listeners and servers of all ports.
+// limits creates the listeners and servers of all ports.
 type limits struct {
 	log        *slog.Logger
 	closed     *prometheus.CounterVec
 	perAddress int
-	files      int // that the process may have open
+	files      int // limit of open files of the process
 }
 
 func newLimits(log *slog.Logger, cfg Config, reg prometheus.Registerer) *limits {
@@ -108,11 +105,11 @@ func newLimits(log *slog.Logger, cfg Config, reg prometheus.Registerer) *limits 
 	return l
 }
 
-// openFiles returns how many files the process may have open.
+// openFiles returns the limit of open files of the process.
 func openFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 1024 // what every system grants
+		return 1024 // the usual minimum
 	}
 	return int(min(limit.Cur, 1<<20))
 }
@@ -145,32 +142,32 @@ func (l *limits) count(port string) func(reason string) {
 	return func(reason string) { l.closed.WithLabelValues(port, reason).Inc() }
 }
 
-// grpcServer makes a server for ADS.
+// grpcServer creates a server for ADS.
 func (l *limits) grpcServer(cfg Config, creds credentials.TransportCredentials, opts ...grpc.ServerOption) *grpc.Server {
 	return connlimit.NewGRPCServer(creds, connlimit.GRPC{
 		HeaderBytes: headerBytes, MessageBytes: messageBytes, Streams: streamsPerConnection, Window: streamWindow,
 		Handshake: handshakeTimeout, Idle: idleTimeout,
 		Keepalive: cfg.Keepalive.Interval, Answer: cfg.Keepalive.Timeout, PingEvery: cfg.Keepalive.Interval / 2,
-		Age: cfg.Keepalive.MaxAge, Grace: ageGrace, // no age means no end
+		Age: cfg.Keepalive.MaxAge, Grace: ageGrace, // 0 means no limit
 	}, opts...)
 }
 
-// httpServer makes a server for users, probes, other replicas or the API server.
+// httpServer creates a server for users, probes, other replicas or the API server.
 func (l *limits) httpServer(h http.Handler) *http.Server {
 	s := connlimit.NewHTTPServer(h, connlimit.HTTP{
 		HeaderBytes: headerBytes, Header: readTimeout, Read: readTimeout, Write: writeTimeout, Idle: httpIdleTimeout,
 	})
-	s.ErrorLog = slog.NewLogLogger(l.log.Handler(), slog.LevelDebug) // strangers can cause what it says
+	s.ErrorLog = slog.NewLogLogger(l.log.Handler(), slog.LevelDebug) // strangers can cause its messages
 	return s
 }
 
-// limitLog limits what peers can have the program log.
+// limitLog limits the log lines that peers can cause.
 func limitLog(log *slog.Logger, reg prometheus.Registerer) *slog.Logger {
 	suppressed := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "outrigger_control_log_lines_suppressed_total", Help: "Lines that were not written to the log because there were too many of their kind.",
+		Name: "outrigger_control_log_lines_suppressed_total", Help: "Log lines that were dropped because there were too many of their kind.",
 	})
 	reg.MustRegister(suppressed)
-	// Objects can be as many and as bad as their authors like.
+	// There may be many invalid objects.
 	messages := map[string]ratelimit.Limit{}
 	for _, message := range []string{
 		"a configuration object has a problem", "a problem of a configuration object is gone", "an object does not take full effect",

@@ -15,14 +15,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// newPlatform makes the registry of services of the cluster; nil if it is not
-// used for them.
+// newPlatform creates the registry of the cluster's services, unless it is not used.
 func (s *Server) newPlatform(cfg Config, reg prometheus.Registerer) (err error) {
 	switch {
 	case cfg.Cluster.NoRegistries:
 		return nil
 	case s.kube == nil && slices.Contains(cfg.Cluster.Registries, registryKubernetes):
-		return errors.New("--registries names Kubernetes, and there is no cluster: name one with --kubeconfig, or leave the flag out")
+		return errors.New("--registries names Kubernetes, but there is no cluster: name one with --kubeconfig, or omit the flag")
 	case s.kube == nil:
 		return nil
 	}
@@ -39,9 +38,9 @@ func (s *Server) newPlatform(cfg Config, reg prometheus.Registerer) (err error) 
 	return err
 }
 
-// selectsPods tells whether a ServiceEntry of a namespace chooses workloads by
-// their labels. The store holds an object before it tells of it: a pod that is
-// not told of because nobody chooses it yet is there when the object is.
+// selectsPods reports whether a ServiceEntry of a namespace selects workloads by their
+// labels. The store contains an object before it reports it, so a pod whose event was
+// dropped because nothing selected it is found once the object is reported.
 func (o *objects) selectsPods(namespace string) bool {
 	return slices.ContainsFunc(o.store.List(model.ServiceEntry, namespace), func(c *model.Config) bool {
 		se, ok := c.Spec.(*networkingv1alpha3.ServiceEntry)
@@ -49,7 +48,7 @@ func (o *objects) selectsPods(namespace string) bool {
 	})
 }
 
-// loaded tells whether everything that a snapshot is made of was read once.
+// loaded reports whether all inputs of a snapshot have been read once.
 func (o *objects) loaded() bool {
 	for _, synced := range o.waits() {
 		select {
@@ -61,7 +60,7 @@ func (o *objects) loaded() bool {
 	return true
 }
 
-// waits are closed when what a snapshot is made of was read once.
+// waits returns channels that are closed once the inputs of a snapshot have been read.
 func (o *objects) waits() []<-chan struct{} {
 	out := []<-chan struct{}{o.store.Synced()}
 	if o.platform != nil {

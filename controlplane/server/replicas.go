@@ -9,7 +9,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 )
 
-// newReplicas makes what evens out load with other replicas, if there are any.
+// newReplicas creates the balancer of load between replicas, if others are configured.
 func (s *Server) newReplicas(cfg Config, reg prometheus.Registerer) error {
 	if len(cfg.Replicas) == 0 {
 		return nil

@@ -37,8 +37,8 @@ func absolute(dir string) (string, error) {
 	return abs, nil
 }
 
-// serverNames are the names of pilot-discovery's certificate, those that the
-// user adds, and the address of the secure port.
+// serverNames returns the names of the control plane's certificate: those of
+// pilot-discovery, the user's, and the address of the secure port.
 func serverNames(cfg Config) (names []string, ips []net.IP) {
 	hosts := []string{"localhost"}
 	for _, service := range []string{"istiod", "istiod-remote", "istio-pilot"} {
@@ -61,28 +61,26 @@ func serverNames(cfg Config) (names []string, ips []net.IP) {
 	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
 }
 
-// ports are the servers and what they listen on.
+// ports are the servers and their listeners.
 type ports struct {
 	limits            *limits
 	secure, plaintext *grpc.Server // nil when off
-	// drains are of the streams of these.
+	// drains end the streams of these servers.
 	drains struct{ secure, plaintext drain }
-	// stopping is true from when the end has begun; shutdown is how long that may
-	// take.
+	// stopping is true once the shutdown has begun; shutdown is its time limit.
 	stopping         atomic.Bool
 	shutdown         time.Duration
 	http, monitoring *http.Server // monitoring is nil when merged into http
-	webhooks         *http.Server // answers the API server on a port of its own; nil without a cluster
+	webhooks         *http.Server // serves the API server on a separate port; nil without a cluster
 	listeners        listeners
 }
 
-// listeners are bound before anything runs: a port in use is an exit, not a
-// log line.
+// listeners are bound before anything runs, so that a port in use ends the program.
 type listeners struct {
 	secure, plaintext, http, webhooks, monitoring net.Listener
 }
 
-// run serves on all ports until ctx is done; the gRPC servers end with drain.
+// run serves on all ports until ctx is done; drain stops the gRPC servers.
 func (p *ports) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	p.serveGRPC(g, "secure", p.secure, p.listeners.secure)
@@ -93,20 +91,20 @@ func (p *ports) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// newGRPCServer makes a server for ADS. The drain ends its streams.
+// newGRPCServer creates a server for ADS. d ends its streams.
 func (p *ports) newGRPCServer(cfg Config, creds credentials.TransportCredentials, d *drain, opts ...grpc.ServerOption) *grpc.Server {
 	return p.limits.grpcServer(cfg, creds, append(
 		opts,
 		grpc.StreamInterceptor(d.intercept),
 		grpc.UnaryInterceptor(d.interceptCall),
 		grpc.ForceServerCodecV2(discovery.Codec()),
-		grpc.ReadBufferSize(1<<10),   // of each connection; most requests are answers, and small
-		grpc.WriteBufferSize(16<<10), // of each connection that is being written to: in a push that is all of them
+		grpc.ReadBufferSize(1<<10),   // per connection; most requests are small acknowledgements
+		grpc.WriteBufferSize(16<<10), // per connection that is being written to: all of them during a push
 	)...)
 }
 
-// useConnection marks the connection of a stream as in use, where nobody is asked
-// who they are.
+// useConnection marks the connection of a stream as in use, on the port without
+// authentication.
 func useConnection(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	connlimit.UseOf(ss.Context())
 	return handle(srv, ss)
@@ -118,7 +116,7 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// newHTTP makes the health and the monitoring server.
+// newHTTP creates the health and the monitoring server.
 func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	health, monitor := http.NewServeMux(), http.NewServeMux()
 	if cfg.Listen.Monitoring == "" {
@@ -136,7 +134,7 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 			http.Error(w, s.objects.loading(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintln(w, s.objects.readiness()) // a client that is gone needs no answer
+		_, _ = fmt.Fprintln(w, s.objects.readiness()) // a disconnected client needs no answer
 	})
 	if s.replicas != nil {
 		health.Handle("GET "+replicas.Path, s.replicas)
@@ -158,7 +156,7 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	}
 }
 
-// fromLoopback refuses peers from elsewhere, and web pages.
+// fromLoopback refuses peers on other machines, and requests of web pages.
 func fromLoopback(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := localonly.Check(r); err != nil {
@@ -188,7 +186,7 @@ func (l *listeners) bind(cfg Config) error {
 		listener, err := net.Listen("tcp", p.address)
 		if err != nil {
 			for _, b := range bound {
-				_ = b.Close() // the bind error is what matters
+				_ = b.Close() // the bind error is returned
 			}
 			return fmt.Errorf("--%s: %w", p.flag, err)
 		}
@@ -198,7 +196,7 @@ func (l *listeners) bind(cfg Config) error {
 	return nil
 }
 
-// String lists the ports for the log.
+// String returns the ports, for the log.
 func (l *listeners) String() string {
 	var out []string
 	for _, p := range []struct {
@@ -212,21 +210,21 @@ func (l *listeners) String() string {
 	return strings.Join(out, " ")
 }
 
-// serveGRPC runs a server that may be off, until it is stopped.
+// serveGRPC runs a server until it is stopped. server may be nil.
 func (p *ports) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l net.Listener) {
 	if server != nil {
 		g.Go(func() error {
 			err := server.Serve(tracked{p.limits.grpcListener(port, l)})
 			if errors.Is(err, grpc.ErrServerStopped) {
-				return nil // the end came before the start
+				return nil // stopped before the start
 			}
 			return err
 		})
 	}
 }
 
-// drain begins the end: it ends the gRPC servers. Streams do not end by themselves, so they are
-// ended: proxies keep what they have.
+// drain begins the shutdown: it ends all streams and stops the gRPC servers. Proxies
+// keep their configuration.
 func (p *ports) drain() {
 	p.stopping.Store(true)
 	var all sync.WaitGroup
@@ -238,7 +236,7 @@ func (p *ports) drain() {
 	all.Wait()
 }
 
-// serveHTTP runs a server that may be off, until ctx ends.
+// serveHTTP runs a server until ctx ends. server may be nil.
 func (p *ports) serveHTTP(ctx context.Context, g *errgroup.Group, port string, server *http.Server, l net.Listener) {
 	if server == nil {
 		return

@@ -33,43 +33,43 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/footprint"
 )
 
-// Server is the list of parts, and what they share.
+// Server contains the components of the control plane.
 type Server struct {
 	log             *slog.Logger
 	version, domain string
-	debugHTTP       bool // questions are answered over HTTP, too
+	debugHTTP       bool // serves /debug over HTTP, too
 
 	settings     *meshsettings.Follower   // the mesh config and the networks
-	denyList     *denylist.Follower       // nil if nobody is denied
+	denyList     *denylist.Follower       // nil without a deny list
 	kube         *kube.Client             // nil if no cluster is used
-	objects      objects                  // what snapshots are made of
-	health       *health.Table            // what agents say of their applications
-	healthOn     bool                     // it counts
+	objects      objects                  // inputs of snapshots
+	health       *health.Table            // health reports of agents
+	healthOn     bool                     // they have an effect
 	registration *autoregister.Controller // entries of machines
-	registers    bool                     // it makes them; else it only knows what the store has
+	registers    bool                     // creates entries; otherwise it only follows those of the store
 	debounce     *push.Debouncer          // changes to snapshots
 	snapshots    snapshots
 	discovery    *discovery.Server    // snapshots to proxies
-	status       *objectstatus.Writer // what became of objects
+	status       *objectstatus.Writer // writes the status of objects
 	skipped      *prometheus.CounterVec
-	history      *history           // what debug answers need
-	identity     identity           // certificates, and who is calling
-	replicas     *replicas.Balancer // nil if no others are known
-	validator    *http.ServeMux     // answers the API server; nil without a cluster
+	history      *history           // data for debug answers
+	identity     identity           // certificates and authentication
+	replicas     *replicas.Balancer // nil if no others are configured
+	validator    *http.ServeMux     // serves the API server; nil without a cluster
 	ports        ports
 }
 
-// objects are what snapshots are made of.
+// objects are the inputs of snapshots.
 type objects struct {
 	store    *config.Aggregate
-	platform *kube.Registry // nil if no services come from a cluster
+	platform *kube.Registry // nil if services are not read from a cluster
 	// credentials are the certificates of gateways; nil if there are none.
 	credentials credentialSource
 	// conversion is of the Gateway API and of Ingresses; nil if it is off.
 	conversion *conversion
 }
 
-// run follows all of them until ctx is done.
+// run runs the components until ctx is done.
 func (o *objects) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return o.store.Run(ctx) })      // reads files, feeds changes
@@ -78,25 +78,25 @@ func (o *objects) run(ctx context.Context) error {
 		g.Go(func() error { return o.platform.Run(ctx) }) // reads services and pods, feeds changes
 	}
 	if o.credentials != nil {
-		g.Go(func() error { return o.credentials.Run(ctx) }) // reads Secrets, wakes the streams that asked for them
+		g.Go(func() error { return o.credentials.Run(ctx) }) // reads Secrets, wakes the streams that use them
 	}
 	return g.Wait()
 }
 
-// snapshots is the newest snapshot, and the settings that it was made of. Once
-// the server runs, only the goroutine of the debouncer uses it; the follower of
-// the settings has the newest.
+// snapshots are the newest snapshot and the settings that it was built from. Once the
+// server runs, only the goroutine of the debouncer uses it; the follower of the
+// settings has the newest ones.
 type snapshots struct {
 	built    *snapshot.Mesh
 	mesh     *meshv1alpha1.MeshConfig
 	networks *meshv1alpha1.MeshNetworks
 }
 
-// giveBackAfter is when what the start needed is given back: once it is ready,
-// and once many proxies have come.
+// giveBackAfter are the times after which the memory of the start is returned to the
+// system: once the server is ready, and once many proxies have connected.
 var giveBackAfter = []time.Duration{2 * time.Second, 30 * time.Second}
 
-// New builds every part and binds every port. Nothing runs yet.
+// New creates every component and binds every port. It starts nothing.
 func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -168,16 +168,16 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	if s.ports.webhooks == nil {
-		cfg.Listen.Webhooks = "" // nobody asks there
+		cfg.Listen.Webhooks = "" // no API server calls it
 	}
 	s.newDebug(cfg, reg)
 	s.newHTTP(cfg, reg)
 	return s, s.ports.listeners.bind(cfg)
 }
 
-// Run serves until a context ends. Each line reads as the picture in ARCHITECTURE.md.
-// At the end nobody new is sent here, then the streams end, and then what they are
-// served from.
+// Run serves until a context ends. Its lines follow the picture in ARCHITECTURE.md.
+// At the end the server first reports that it is not ready, then the streams end, and
+// then the components that serve them.
 func (s *Server) Run(until context.Context) error {
 	g, until := errgroup.WithContext(until)
 	ctx, end := context.WithCancel(context.WithoutCancel(until))
@@ -196,11 +196,11 @@ func (s *Server) Run(until context.Context) error {
 	g.Go(func() error { return s.firstBuild(ctx) })                   // reads the loaded store, feeds the first change
 	g.Go(func() error { return s.debounce.Run(ctx) })                 // reads changes, feeds build: snapshot -> queue
 	g.Go(func() error { return s.discovery.Run(ctx) })                // reads the queue, feeds the streams
-	g.Go(func() error { return s.status.Run(ctx) })                   // reads events, problems and what proxies have acknowledged, feeds the stores
+	g.Go(func() error { return s.status.Run(ctx) })                   // reads events, problems and acknowledgements of proxies, feeds the stores
 	if s.registers {
-		g.Go(func() error { return s.registration.Run(ctx) }) // reads who is connected, groups and entries, feeds the store
+		g.Go(func() error { return s.registration.Run(ctx) }) // reads connected proxies, groups and entries, feeds the store
 	}
-	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // frees what the start needed
+	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // frees memory of the start
 	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) })   // reads problems of the stores, feeds debug answers
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
@@ -210,9 +210,8 @@ func (s *Server) Run(until context.Context) error {
 	return g.Wait()
 }
 
-// firstBuild waits for the stores and the registry and starts the pipeline: a
-// snapshot of a half-read configuration would take routes away from proxies that
-// have them.
+// firstBuild waits for the stores and the registry, and starts the pipeline: a snapshot
+// of a partially loaded configuration would remove routes from proxies.
 func (s *Server) firstBuild(ctx context.Context) error {
 	for _, synced := range s.objects.waits() {
 		select {
@@ -225,10 +224,10 @@ func (s *Server) firstBuild(ctx context.Context) error {
 	return nil
 }
 
-// build makes a snapshot of what the stores hold and publishes it.
+// build builds a snapshot from the stores and publishes it.
 func (s *Server) build(change model.Change) {
 	if !s.objects.loaded() {
-		return // firstBuild covers what is coming in
+		return // firstBuild includes the change
 	}
 	start := time.Now()
 	settings := s.settings.Current()
@@ -252,10 +251,10 @@ func (s *Server) build(change model.Change) {
 	s.snapshots.built = next
 	s.discovery.Push(next, change)
 	s.status.Published(next.Sequence, change, next.Problems)
-	s.log.Debug("pushed a snapshot", "component", "control", "count", s.discovery.Connected(), "duration", time.Since(start))
+	s.log.Debug("snapshot pushed", "component", "control", "count", s.discovery.Connected(), "duration", time.Since(start))
 }
 
-// logProblems tells what became wrong, once.
+// logProblems logs the new problems of a snapshot.
 func (s *Server) logProblems(next *snapshot.Mesh) {
 	before := map[model.Problem]bool{}
 	if s.snapshots.built != nil {
@@ -271,8 +270,8 @@ func (s *Server) logProblems(next *snapshot.Mesh) {
 	}
 }
 
-// newGRPC makes the TLS and the plaintext server. Certificates are signed on
-// the TLS one only.
+// newGRPC creates the TLS and the plaintext server. Only the TLS server signs
+// certificates.
 func (s *Server) newGRPC(ctx context.Context, cfg Config, reg *prometheus.Registry) error {
 	if cfg.Listen.Plaintext != "" {
 		s.ports.plaintext = s.ports.newGRPCServer(cfg, insecure.NewCredentials(), &s.ports.drains.plaintext, grpc.ChainStreamInterceptor(useConnection))
@@ -280,7 +279,7 @@ func (s *Server) newGRPC(ctx context.Context, cfg Config, reg *prometheus.Regist
 	}
 	if cfg.Listen.Secure == "" {
 		if cfg.Cluster.Kubeconfig != "" {
-			s.log.Warn("--kubeconfig has no effect: without --secureGRPCAddr nobody is asked who they are", "component", "control")
+			s.log.Warn("--kubeconfig has no effect: without --secureGRPCAddr no caller is authenticated", "component", "control")
 		}
 		return nil
 	}

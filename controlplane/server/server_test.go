@@ -103,7 +103,7 @@ func TestServerRefuses(t *testing.T) {
 		set  func(*Config)
 		says string
 	}{
-		"signers without a cluster": {set: func(c *Config) { c.CA.Signer.External, c.CA.Signer.Name = RegistrationAuthority, "a/b" }, says: "no cluster is known"},
+		"signers without a cluster": {set: func(c *Config) { c.CA.Signer.External, c.CA.Signer.Name = RegistrationAuthority, "a/b" }, says: "there is no cluster"},
 		"an issuer for anybody":     {set: func(c *Config) { c.Callers.Issuer = "https://issuer.test" }, says: "TOKEN_ISSUER: AUDIENCE is empty"},
 		"keys in plaintext": {set: func(c *Config) {
 			c.Callers.JWTRule = `{"issuer":"i","audiences":["a"],"jwksUri":"http://10.0.0.1/keys"}`

@@ -12,8 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// adopt takes a mesh config and networks that changed. With an error all stays as
-// it was.
+// adopt applies a changed mesh config and networks. If it returns an error, nothing has
+// changed.
 func (s *Server) adopt(next, before *meshsettings.Settings) error {
 	if next.Mesh == before.Mesh {
 		return nil
@@ -32,23 +32,23 @@ func (s *Server) adopt(next, before *meshsettings.Settings) error {
 		}
 	}
 	for _, field := range differ {
-		s.log.Warn("a field of the mesh config has changed and has its old value until the control plane is started again", "component", "control", "source", next.Place(field), "name", field)
+		s.log.Warn("a changed field of the mesh config takes effect only after a restart of the control plane", "component", "control", "source", next.Place(field), "name", field)
 	}
 	next.Mesh = mesh
 	s.selectNamespaces(mesh)
 	return nil
 }
 
-// pushSettings has the next snapshot made of the settings in force.
+// pushSettings requests a snapshot with the current settings.
 func (s *Server) pushSettings() { s.debounce.Add(model.Change{All: true}) }
 
-// selectNamespaces chooses the namespaces whose services are served. What cannot
-// be read changes nothing.
+// selectNamespaces selects the namespaces whose services are served. Invalid selectors
+// change nothing.
 func (s *Server) selectNamespaces(mesh *meshv1alpha1.MeshConfig) {
 	if s.objects.platform == nil {
 		return
 	}
 	if err := s.objects.platform.SelectNamespaces(mesh.GetDiscoverySelectors()); err != nil {
-		s.log.Warn("the choice of namespaces stays as it was", "component", "control", "err", err)
+		s.log.Warn("invalid namespace selectors; the previous ones stay in force", "component", "control", "err", err)
 	}
 }

@@ -191,7 +191,7 @@ func TestMeshConfigComes(t *testing.T) {
 	write(t, map[string][]byte{file: []byte(text)})
 	await(t, c, "the file", mentions("/dev/late"))
 	for name, line := range map[string]string{"trustDomain": ":2", "configSources": ":4"} {
-		if !strings.Contains(log.String(), "until the control plane is started again\" component=control source="+file+line+" name="+name) {
+		if !strings.Contains(log.String(), "only after a restart of the control plane\" component=control source="+file+line+" name="+name) {
 			t.Errorf("nothing is reported of %s: %s", name, log.String())
 		}
 	}

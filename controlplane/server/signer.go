@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// RegistrationAuthority is the one value that EXTERNAL_CA has.
+	// RegistrationAuthority is the only value of EXTERNAL_CA.
 	RegistrationAuthority = "ISTIOD_RA_KUBERNETES_API"
-	// SignerRootFile holds the roots of signers of the cluster.
+	// SignerRootFile contains the roots of the cluster's signers.
 	SignerRootFile = "./etc/external-ca-cert/root-cert.pem"
-	// signerRootEvery is how often the file is looked at.
+	// signerRootEvery is how often the file is checked.
 	signerRootEvery = 10 * time.Second
 )
 
-// newRemoteSigner makes the way to the signers of the cluster; nil if none is
-// asked for.
+// newRemoteSigner creates the client of the cluster's signers; it returns nil if none is
+// configured.
 func (s *Server) newRemoteSigner(cfg SignerConfig) (ca.RemoteSigner, error) {
 	switch {
 	case cfg.External == "" && cfg.Name+cfg.Domain != "":
@@ -35,9 +35,9 @@ func (s *Server) newRemoteSigner(cfg SignerConfig) (ca.RemoteSigner, error) {
 	case cfg.External == "":
 		return nil, nil
 	case s.kube == nil:
-		return nil, errors.New("EXTERNAL_CA asks for signers of Kubernetes, and no cluster is known: give --kubeconfig, or run in a pod with a service account")
+		return nil, errors.New("EXTERNAL_CA requires signers of Kubernetes, but there is no cluster: set --kubeconfig, or run in a pod with a service account")
 	case cfg.Name+cfg.Domain == "":
-		return nil, errors.New("EXTERNAL_CA asks for signers of Kubernetes, and none is named: set K8S_SIGNER, CERT_SIGNER_DOMAIN, or both")
+		return nil, errors.New("EXTERNAL_CA requires signers of Kubernetes, but none is named: set K8S_SIGNER, CERT_SIGNER_DOMAIN, or both")
 	}
 	if err := s.followFile(SignerRootFile, "signers"); err != nil {
 		return nil, err
@@ -47,10 +47,10 @@ func (s *Server) newRemoteSigner(cfg SignerConfig) (ca.RemoteSigner, error) {
 	})
 }
 
-// rootsOfMesh is the source of the roots that the mesh config names.
+// rootsOfMesh is the name of the roots in the mesh config.
 const rootsOfMesh = "caCertificates of the mesh config"
 
-// meshRoots reads the further roots of the mesh config.
+// meshRoots returns the additional roots of the mesh config.
 func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 	var out []byte
 	for i, c := range mesh.GetCaCertificates() {
@@ -58,7 +58,7 @@ func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 			return nil, fmt.Errorf("mesh config: caCertificates[%d] names the bundle %q, and bundles are not fetched: put the certificates into pem", i, c.GetSpiffeBundleUrl())
 		}
 		for _, td := range c.GetTrustDomains() {
-			// A root that is trusted signs for every identity.
+			// A trusted root can sign every identity.
 			if td != mesh.GetTrustDomain() && !slices.Contains(mesh.GetTrustDomainAliases(), td) {
 				return nil, fmt.Errorf("mesh config: caCertificates[%d] is for the trust domain %q, and roots cannot be kept apart by trust domain: remove it, or add %q to trustDomainAliases if it is another name of %s", i, td, td, mesh.GetTrustDomain())
 			}
@@ -68,11 +68,11 @@ func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 	return out, nil
 }
 
-// maxRootBytes bounds a file with roots.
+// maxRootBytes is the size limit of a file with roots.
 const maxRootBytes = 1 << 20
 
-// followFile trusts the roots in a file, under the name of who they are of, and
-// follows it. It may be missing at first.
+// followFile adds the roots in a file to the authority, under the name of their owner,
+// and follows it. The file may be missing at first.
 func (s *Server) followFile(path, of string) error {
 	log := s.log.With("component", "ca")
 	file := filetree.NewFollower(filetree.FollowerConfig{
@@ -80,7 +80,7 @@ func (s *Server) followFile(path, of string) error {
 		Take: func(pem []byte) error { return s.identity.authority.SetRoots(of, pem) },
 		Report: func(err error) {
 			if err != nil {
-				log.Warn("roots that are trusted stay as they are", "path", path, "err", err)
+				log.Warn("root file not applied; the previous roots stay in force", "path", path, "err", err)
 			}
 		},
 	})

@@ -19,8 +19,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/stores"
 )
 
-// openStores opens what the mesh config names; else the directory of
-// --configDir; else the cluster.
+// openStores opens the sources of the mesh config, or else the directory of
+// --configDir, or else the cluster.
 func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggregate, error) {
 	addresses, err := s.sources(cfg)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 	for _, address := range addresses {
 		store, err := config.Open(address, open)
 		if errors.Is(err, config.ErrUnknownScheme) {
-			// As pilot-discovery does: the other sources go on.
-			s.log.Warn("a config source is left out", "component", "control", "err", err)
+			// Like pilot-discovery: continue with the other sources.
+			s.log.Warn("config source skipped", "component", "control", "err", err)
 			continue
 		}
 		if err != nil {
@@ -54,15 +54,15 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 	}
 	all := config.NewAggregate(writer, list...)
 	all.SetWatchErrorHandler(func(err error) {
-		// What they try again the stores log themselves, when it is news.
+		// The stores log errors that they retry.
 		if errors.Is(err, config.ErrEnded) {
-			s.log.Error("a config source has ended; what was read from it stays in force until the control plane restarts", "component", "config", "err", err)
+			s.log.Error("config source ended; its objects stay in force until the control plane restarts", "component", "config", "err", err)
 		}
 	})
 	return all, nil
 }
 
-// loading says what the control plane waits for before it serves.
+// loading returns a sentence about what the control plane waits for before it serves.
 func (o *objects) loading() string {
 	text := "configuration is still loading"
 	if waiting := o.store.Waiting(); len(waiting) > 0 {
@@ -71,9 +71,9 @@ func (o *objects) loading() string {
 	return text
 }
 
-// readiness is the answer of a control plane that is ready. One that applies no
-// changes stays ready: proxies that connect get the last good configuration,
-// which serves their traffic.
+// readiness returns the answer of a ready control plane. It stays ready even if it
+// cannot apply changes: proxies receive the last good configuration, which serves their
+// traffic.
 func (o *objects) readiness() string {
 	if behind := o.store.Behind(); len(behind) > 0 {
 		return "ready, but changes of the configuration are not applied: reading " + strings.Join(behind, ", ") + " does not end"
@@ -106,8 +106,8 @@ func (s *Server) sources(cfg Config) ([]string, error) {
 	return nil, errors.New("no configuration: name a directory with --configDir, a cluster with --kubeconfig, or sources with configSources in the mesh config")
 }
 
-// sourceAddress returns the URL of a source. Its TLS settings become parameters,
-// as a person writes them where there is only the URL.
+// sourceAddress returns the URL of a source. Its TLS settings become parameters of the
+// URL.
 func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
 	tls := source.GetTlsSettings()
 	var values url.Values

@@ -19,16 +19,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// statusLease is held by the replica that writes the status of the objects of a
-// cluster; the name is Istio's.
+// statusLease is the lease of the replica that writes the status of a cluster's objects.
+// The name is Istio's.
 const statusLease = "istio-status-leader"
 
-// newStatus makes what writes the status of objects, and what leaves the events
-// of status alone out of the pushes. The store does not run yet.
+// newStatus creates the writer of object status, and the filter that drops events that
+// change only the status. The store must not run yet.
 func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 	s.skipped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "outrigger_control_config_events_skipped_total",
-		Help: "Changes of configuration objects that made no push, because they change the status alone, or what a store keeps for itself.",
+		Help: "Changes of configuration objects without a push, because only their status or internal fields of the store changed.",
 	}, []string{"kind"})
 	if err := reg.Register(s.skipped); err != nil {
 		return fmt.Errorf("registering metrics of events: %w", err)
@@ -54,8 +54,9 @@ func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 	return nil
 }
 
-// leader returns what has one replica at a time do what writes, by a lease in the
-// store; nil if all may, as with files, which one replica serves.
+// leader returns a function that runs a writer in one replica at a time, by a lease in
+// the store. It returns nil if all replicas may write, as with files, which only one
+// replica serves.
 func (s *Server) leader(cfg Config, lease string) (func(context.Context, func(context.Context) error) error, error) {
 	addresses, err := s.sources(cfg)
 	if err != nil || !cfg.Cluster.Election {
@@ -74,7 +75,7 @@ func (s *Server) leader(cfg Config, lease string) (func(context.Context, func(co
 	return nil, nil
 }
 
-// reports returns what takes the reports of agents; nil if they do not count.
+// reports returns the function for health reports of agents, or nil if they are ignored.
 func (s *Server) reports() func(*model.Proxy, bool, string) {
 	if !s.healthOn {
 		return nil
@@ -82,8 +83,8 @@ func (s *Server) reports() func(*model.Proxy, bool, string) {
 	return s.health.Report
 }
 
-// hear takes the events of the stores: those that can change what proxies get go
-// on to the next snapshot.
+// hear processes the events of the stores. Those that can change the configuration of
+// proxies are added to the next snapshot.
 func (s *Server) hear(events []config.Event) {
 	s.status.Hear(events)
 	effective := make([]config.Event, 0, len(events))

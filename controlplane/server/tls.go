@@ -15,31 +15,31 @@ import (
 	"time"
 )
 
-// Where the control plane's own certificate lies if somebody else makes it.
+// The files of the control plane's own certificate if it is provided.
 const (
 	OwnCertFile = "./var/run/secrets/istiod/tls/tls.crt"
 	OwnKeyFile  = "./var/run/secrets/istiod/tls/tls.key"
 	OwnRootFile = "./var/run/secrets/istiod/ca/root-cert.pem"
-	// ownEvery is how often a handshake looks whether the files have changed.
+	// ownEvery is the minimum interval in which handshakes check the files for changes.
 	ownEvery = 5 * time.Second
 )
 
-// TLSConfig is about the control plane's own certificate.
+// TLSConfig configures the control plane's own certificate.
 type TLSConfig struct {
-	CertFile, KeyFile string   // read again when they change; empty means files of fixed names, or none
-	RootFile          string   // roots above the certificate, which the mesh gets beside its own
+	CertFile, KeyFile string   // reloaded when they change; empty means the default files, or none
+	RootFile          string   // roots of the certificate, which are distributed to the mesh
 	Suites            []string // names of TLS 1.2 suites; empty means Go's
 	Provider          string   // CertProviderIstiod or CertProviderCustom
 }
 
-// files returns the files of the own certificate; none if the authority makes it.
+// files returns the files of the own certificate, or none if the authority issues it.
 func (c *TLSConfig) files() (own *ownCertificate, roots string, err error) {
 	cert, key := c.CertFile, c.KeyFile
 	_, certErr := os.Stat(OwnCertFile)
 	_, keyErr := os.Stat(OwnKeyFile)
 	switch {
 	case (cert == "") != (key == ""):
-		return nil, "", errors.New("--tlsCertFile and --tlsKeyFile belong together: give both, or none")
+		return nil, "", errors.New("--tlsCertFile and --tlsKeyFile belong together: set both, or none")
 	case cert != "":
 	case certErr == nil && keyErr == nil:
 		cert, key = OwnCertFile, OwnKeyFile
@@ -64,7 +64,7 @@ const (
 	CertProviderCustom = "custom"
 )
 
-// ciphers reads the names of cipher suites.
+// ciphers returns the ids of the configured cipher suites.
 func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 	known := map[string]uint16{}
 	for _, c := range tls.CipherSuites() {
@@ -80,8 +80,8 @@ func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 	return ids, nil
 }
 
-// newTLS returns the configuration of the TLS server: the control plane's own
-// certificate, with Istio's names and the address it listens on, or from files.
+// newTLS returns the configuration of the TLS server. Its certificate is issued for
+// Istio's names and the address of the port, or comes from files.
 func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 	names, ips := serverNames(cfg)
 	out, err := s.identity.authority.ServerCertificate(names, ips)
@@ -112,8 +112,8 @@ func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 	return out, nil
 }
 
-// trustFile adds the roots above the own certificate to those of the mesh. They are followed
-// as that is: a new one may be signed by another root.
+// trustFile adds the roots of the own certificate to those of the mesh, and follows
+// their file: a new certificate may be signed by another root.
 func (s *Server) trustFile(file string) error {
 	if file == "" {
 		return nil
@@ -153,8 +153,8 @@ func (o *overlay) get(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return o.to, nil
 }
 
-// ownCertificate is the control plane's certificate in files. A handshake reads
-// them again; files that are bad leave the last good ones.
+// ownCertificate is the control plane's certificate in files. Handshakes reload changed
+// files; if those are invalid, the last good certificate stays in force.
 type ownCertificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -182,7 +182,7 @@ func (o *ownCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, err
 	case o.said != err.Error():
 		o.said = err.Error()
-		o.log.Warn("the control plane's own certificate stays as it is", "err", err)
+		o.log.Warn("the control plane's own certificate cannot be reloaded; the previous one stays in force", "err", err)
 	}
 	return o.good, nil
 }

@@ -91,7 +91,7 @@ func TestOwnCertificate(t *testing.T) {
 			t.Errorf("%s: got %v, error %v", step.name, got, err)
 		}
 	}
-	if n := strings.Count(log.String(), "stays as it is"); n != 2 || strings.Contains(log.String(), "PRIVATE") {
+	if n := strings.Count(log.String(), "the previous one stays in force"); n != 2 || strings.Contains(log.String(), "PRIVATE") {
 		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/webhook"
 )
 
-// newWebhooks makes what answers the API server, and what keeps the
-// configuration by which it asks. Without a cluster nobody asks.
+// newWebhooks creates the server of validation requests, and the updater of the
+// webhook configurations. Without a cluster there are none.
 func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 	if s.kube == nil || s.identity.authority == nil {
 		return nil
@@ -44,12 +44,12 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 	return err
 }
 
-// withoutClients returns the TLS configuration of the control plane for callers
-// that need not say who they are: an API server has no certificate of the mesh.
+// withoutClients returns the TLS configuration for callers without a client
+// certificate: an API server has no certificate of the mesh.
 func withoutClients(cfg *tls.Config) *tls.Config {
 	apply := func(c *tls.Config) {
 		c.ClientAuth, c.ClientCAs = tls.NoClientCert, nil
-		c.NextProtos = []string{"http/1.1"} // one request at a time: its limits are those of the other ports
+		c.NextProtos = []string{"http/1.1"} // one request at a time, so that the limits of the other ports apply
 	}
 	out := cfg.Clone()
 	apply(out)
