@@ -73,6 +73,10 @@ func TestDebugOverHTTP(t *testing.T) {
 		}
 		return len(replica.Proxies) == 1
 	})
+	waitUntil(t, "its subscription is known", func() bool { // it is connected before that
+		_, body := s.ask(t, "/debug/config_distribution?resource=ServiceEntry/shop/web", nil)
+		return strings.Contains(body, `"proxy":"web.shop"`)
+	})
 	if replica.Name != "istiod-0" || replica.Version != "test" || replica.Problems == 0 || replica.Proxies[0].Name != "web.shop" {
 		t.Errorf("got %+v", replica)
 	}
