@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/cenkalti/backoff/v4"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 	settleTime = 2 * time.Second
 	// retirement is how much longer than it should the old Envoy may take to end.
 	retirement = 10 * time.Second
-	// firstRetry doubles up to lastRetry: an Envoy that has lost its admin port
+	// firstRetry grows up to lastRetry: an Envoy that has lost its admin port
 	// to one that failed is replaced without being asked.
 	firstRetry = time.Minute
 	lastRetry  = 16 * time.Minute
@@ -161,7 +163,7 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 		under   *attempt // nil: none
 		retired = make(chan struct{})
 		retry   <-chan time.Time // set while the admin port is lost
-		delay   = firstRetry
+		delays  = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(lastRetry), backoff.WithMaxElapsedTime(0))
 	)
 	close(retired) // there is no old one
 	for {
@@ -187,7 +189,8 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 			if next == c {
 				return p.ended(c)
 			}
-			c, under, retired, delay = next, nil, done, firstRetry
+			c, under, retired = next, nil, done
+			delays.Reset()
 		case <-ctx.Done():
 			c, _ = p.settled(beside, c, under)
 			return p.stop(ctx, c)
@@ -201,10 +204,10 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 			under = nil
 			next, done := p.switchTo(beside, c, out)
 			if next != c {
-				c, retired, delay = next, done, firstRetry
+				c, retired = next, done
+				delays.Reset()
 			} else if c.held.Load() {
-				retry = time.After(delay)
-				delay = min(2*delay, lastRetry)
+				retry = time.After(delays.NextBackOff())
 			}
 		case <-retry:
 			retry = nil

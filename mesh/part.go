@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/cenkalti/backoff/v4"
 )
 
 // role says what a process is to the mesh.
@@ -91,7 +93,8 @@ func (p *part) run(ctx context.Context) error {
 			return nil
 		}
 	}
-	wait := p.restart.first
+	waits := backoff.NewExponentialBackOff(backoff.WithInitialInterval(p.restart.first), backoff.WithMaxInterval(p.restart.most),
+		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))
 	for life := 1; ; life++ {
 		began := time.Now()
 		e := p.live(ctx, life)
@@ -99,18 +102,18 @@ func (p *part) run(ctx context.Context) error {
 			return nil
 		}
 		if time.Since(began) >= p.restart.stable {
-			wait = p.restart.first
+			waits.Reset()
 		}
 		if life >= p.restart.startTries && !p.wasReady() {
 			return &startError{part: p, exit: e}
 		}
+		wait := waits.NextBackOff()
 		p.events(p, event{kind: eventEnded, exit: e, why: p.out.reason(e), wait: wait, life: life})
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return nil
 		}
-		wait = min(2*wait, p.restart.most)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,7 +90,9 @@ func (s *AuthorityStore) Save(ctx context.Context, m ca.Material, version string
 // moment what it will allow.
 func (s *AuthorityStore) Wait(ctx context.Context) error {
 	var trouble time.Time // when the API server was last known not to serve
-	for wait := time.Second; ; wait = min(2*wait, maxWait) {
+	waits := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second), backoff.WithMaxInterval(maxWait),
+		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))
+	for {
 		_, _, err := s.Load(ctx)
 		switch {
 		case err == nil:
@@ -101,6 +104,7 @@ func (s *AuthorityStore) Wait(ctx context.Context) error {
 		case time.Since(trouble) > startTime:
 			return err
 		}
+		wait := waits.NextBackOff()
 		s.client.log.Warn("the certificate authority waits for the API server", "duration", wait, "err", err)
 		pause(ctx, wait)
 	}
