@@ -74,7 +74,7 @@ func (g *table) set(typeURL string, content map[string]string) {
 	s := &xds.Set{}
 	all := fnv.New64a()
 	for _, name := range slices.Sorted(maps.Keys(content)) {
-		b, err := proto.Marshal(&anypb.Any{TypeUrl: typeURL, Value: []byte(content[name])})
+		b, err := proto.Marshal(messageOf(typeURL, content[name]))
 		if err != nil {
 			panic(err)
 		}
@@ -365,7 +365,33 @@ func (p *peer) word(res *anypb.Any) string {
 	if p.describer != nil {
 		return p.describer(p.t, res)
 	}
-	return string(res.Value)
+	return textOf(res)
+}
+
+// messageOf returns the content of a resource of table. It is a list, which protects
+// nothing, of a text and of its words: those are the names to which the resource refers.
+func messageOf(typeURL, text string) *anypb.Any {
+	if !slices.Contains(xds.Types, typeURL) {
+		return &anypb.Any{TypeUrl: typeURL, Value: []byte(text)}
+	}
+	list := &structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue(text)}}
+	for _, word := range strings.Fields(text) {
+		list.Values = append(list.Values, structpb.NewStringValue(strings.TrimPrefix(word, "->")))
+	}
+	a, err := anypb.New(list)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+// textOf returns the text of which messageOf made a resource.
+func textOf(res *anypb.Any) string {
+	var list structpb.ListValue
+	if res.UnmarshalTo(&list) != nil {
+		return string(res.Value)
+	}
+	return list.Values[0].GetStringValue()
 }
 
 // quiet asserts that nothing is on its way: the answer to a question, which is

@@ -148,14 +148,14 @@ func (p *picky) take(typeURL string, all []offered) *rpcstatus.Status {
 	return nil
 }
 
-func nameIn(a *anypb.Any) string { return strings.Fields(string(a.Value))[0] }
+func nameIn(a *anypb.Any) string { return strings.Fields(textOf(a))[0] }
 
 func (p *picky) takeDelta(r *discoveryv3.DeltaDiscoveryResponse) *rpcstatus.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []offered
 	for _, res := range r.Resources {
-		all = append(all, offered{res.Name, string(res.Resource.Value), res.Version})
+		all = append(all, offered{res.Name, textOf(res.Resource), res.Version})
 	}
 	why := p.take(r.TypeUrl, all)
 	if why == nil || !strings.HasPrefix(why.Message, "cannot read") {
@@ -174,7 +174,7 @@ func (p *picky) takeSotW(r *discoveryv3.DiscoveryResponse) *rpcstatus.Status {
 	names := map[string]bool{}
 	for _, res := range r.Resources {
 		names[nameIn(res)] = true
-		all = append(all, offered{nameIn(res), string(res.Value), ""})
+		all = append(all, offered{nameIn(res), textOf(res), ""})
 	}
 	why := p.take(r.TypeUrl, all)
 	if why != nil && strings.HasPrefix(why.Message, "cannot read") {

@@ -212,7 +212,7 @@ func describe(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	var s tlsv3.Secret
 	if res.TypeUrl != "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret" {
-		return string(res.Value)
+		return textOf(res)
 	}
 	if err := res.UnmarshalTo(&s); err != nil {
 		t.Fatal(err)

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -105,15 +103,7 @@ func (g *group) variant(it Item, res *xds.Resource, m *Member) *variant {
 // goodFor returns what is good in the place of a resource that differs from proxy
 // to proxy in their address alone.
 func (t *candidate) goodFor(address string) *xds.Resource {
-	if t.example == nil || len(address) != len(t.address) { // lengths are part of a message
-		return nil
-	}
-	res := &xds.Resource{
-		Name: string(replaceAddress([]byte(t.example.Name), t.address, address)),
-		Any:  replaceAddress(t.example.Any, t.address, address),
-	}
-	res.Hash = xxhash.Sum64(res.Any)
-	return res
+	return withAddress(t.example, t.address, address)
 }
 
 // instead notes what is good in the place of a variant.

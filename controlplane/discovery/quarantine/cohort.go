@@ -4,12 +4,9 @@
 package quarantine
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -231,7 +228,7 @@ func (sc *cohort) meet(m *Member) {
 			continue
 		}
 		it := key.Item
-		it.Name = strings.ReplaceAll(it.Name, ownAddress, m.address)
+		it.Name = strings.ReplaceAll(it.Name, anyAddress, m.address)
 		res := sc.made[it.Type].Get(it.Name)
 		if res == nil || g.variants[Key{it, res.Hash}] == nil && shapeOf(it, res, m.address) != key {
 			continue
@@ -257,44 +254,6 @@ func (sc *cohort) meet(m *Member) {
 	}
 }
 
-// ownAddress stands for the address of a proxy in what is compared without it.
-const ownAddress = "\x00"
-
-// shapeOf returns a resource without the address of its proxy.
-func shapeOf(it Item, res *xds.Resource, address string) Key {
-	key := Key{it, res.Hash}
-	if bytes.Contains(res.Any, []byte(address)) {
-		key.Name = string(replaceAddress([]byte(it.Name), address, ownAddress))
-		key.Hash = xxhash.Sum64(replaceAddress(res.Any, address, ownAddress))
-	}
-	return key
-}
-
-// replaceAddress replaces an address, but not where it is a part of a longer one, as
-// 10.1.1.1 is of 10.1.1.12.
-func replaceAddress(b []byte, old, address string) []byte {
-	var out []byte
-	for {
-		i := bytes.Index(b, []byte(old))
-		if i < 0 {
-			return append(out, b...)
-		}
-		end := i + len(old)
-		out = append(out, b[:i]...)
-		if i > 0 && inAddress(b[i-1]) || end < len(b) && inAddress(b[end]) {
-			out = append(out, old...)
-		} else {
-			out = append(out, address...)
-		}
-		b = b[end:]
-	}
-}
-
-// inAddress reports whether an address can hold a character.
-func inAddress(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c == '.' || c == ':'
-}
-
 // view returns what the proxies of a cohort are given.
 func (sc *cohort) view(key viewKey) view {
 	if len(sc.overrides) == 0 {
@@ -313,7 +272,7 @@ func (sc *cohort) view(key viewKey) view {
 }
 
 func (sc *cohort) makeView(key viewKey) view {
-	b := viewBuilder{instead: map[Item]*xds.Resource{}}
+	b := viewBuilder{q: sc.group.q, instead: map[Item]*xds.Resource{}}
 	out := view{}
 	for it, h := range sc.overrides {
 		if h.variant == nil {
@@ -363,15 +322,16 @@ func (sc *cohort) makeView(key viewKey) view {
 // viewBuilder gathers what is given in the place of what was made; nil is
 // nothing.
 type viewBuilder struct {
+	q       *Quarantine
 	instead map[Item]*xds.Resource
-	// naming are the listeners, routes and virtual hosts among them.
-	naming [][]byte
+	// naming are the resources among them that may name others.
+	naming []*xds.Resource
 }
 
 func (b *viewBuilder) put(it Item, res *xds.Resource) {
 	b.instead[it] = res
-	if res != nil && it.Type != typeCluster && it.Type != typeEndpoint {
-		b.naming = append(b.naming, res.Any)
+	if res != nil && it.Type != typeEndpoint {
+		b.naming = append(b.naming, res)
 	}
 }
 
@@ -392,12 +352,10 @@ func (b *viewBuilder) keepGone(overrides map[Item]*override, all bool) {
 // a resource that is gone.
 func (b *viewBuilder) needs(it Item) bool {
 	switch it.Type {
-	case typeEndpoint:
-		return b.instead[Item{typeCluster, it.Name}] != nil
 	case typeHost:
 		return b.instead[Item{typeRoute, it.Name[:max(0, strings.LastIndexByte(it.Name, '/'))]}] != nil
-	case typeCluster, typeRoute:
-		return slices.ContainsFunc(b.naming, func(res []byte) bool { return bytes.Contains(res, []byte(it.Name)) })
+	case typeCluster, typeEndpoint, typeRoute:
+		return slices.ContainsFunc(b.naming, func(res *xds.Resource) bool { return b.q.textsOf(res).has(it.Name) })
 	}
 	return false
 }

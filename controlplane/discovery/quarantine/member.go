@@ -31,6 +31,7 @@ type Key struct {
 var (
 	typeEndpoint = slices.Index(xds.Types, xds.TypeEndpoint)
 	typeCluster  = slices.Index(xds.Types, xds.TypeCluster)
+	typeListener = slices.Index(xds.Types, xds.TypeListener)
 	typeRoute    = slices.Index(xds.Types, xds.TypeRoute)
 	typeHost     = slices.Index(xds.Types, xds.TypeVirtualHost)
 )

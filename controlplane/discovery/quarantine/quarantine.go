@@ -45,6 +45,8 @@ type Quarantine struct {
 	groups map[groupKey]*group
 	// programs counts the groups of an identity that other streams may join.
 	programs map[certs.ID]int
+	// texts are those of withheld resources; Sweep drops them.
+	texts map[*xds.Resource]texts
 	// joined counts members so far, for the keys of those with groups of their own.
 	joined uint64
 }
@@ -70,7 +72,7 @@ func New(cfg Config) *Quarantine {
 		cfg.Patience = func() time.Duration { return canaryTime }
 	}
 	q := &Quarantine{
-		cfg: cfg, log: cfg.Logger, groups: map[groupKey]*group{}, programs: map[certs.ID]int{},
+		cfg: cfg, log: cfg.Logger, groups: map[groupKey]*group{}, programs: map[certs.ID]int{}, texts: map[*xds.Resource]texts{},
 		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_canary_pushes", Help: "Changes that one proxy tried for others, by result.",
 		}, []string{"result"}),
@@ -142,9 +144,6 @@ func (q *Quarantine) Join(p Proxy, s Stream) *Member {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m := &Member{q: q, proxy: p, stream: s, address: p.Address}
-	if m.address == "" {
-		m.address = ownAddress
-	}
 	if p.Identity != nil {
 		m.identity = p.Identity.String()
 	}
@@ -169,6 +168,7 @@ func (q *Quarantine) Join(p Proxy, s Stream) *Member {
 func (q *Quarantine) Sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	clear(q.texts)
 	now := time.Now()
 	for _, g := range q.groups {
 		q.forget(g, now)

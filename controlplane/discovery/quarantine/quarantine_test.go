@@ -89,23 +89,6 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// TestReplaceAddress leaves alone the addresses that begin or end with another.
-func TestReplaceAddress(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"10.1.1.1":                      "10.1.1.9",
-		"10.1.1.1_80 and 10.1.1.12_80":  "10.1.1.9_80 and 10.1.1.12_80",
-		"110.1.1.1 10.1.1.1":            "110.1.1.1 10.1.1.9",
-		"\x0a\x0810.1.1.1\x18\x50":      "\x0a\x0810.1.1.9\x18\x50",
-		"nothing":                       "nothing",
-		"10.1.1.10 10.1.1.1.nip 5.10.1": "10.1.1.10 10.1.1.1.nip 5.10.1",
-	} {
-		if got := string(replaceAddress([]byte(in), "10.1.1.1", "10.1.1.9")); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
-		}
-	}
-}
-
 // state is of a proxy that has all of a base, as others or by itself.
 type state struct{ whole bool }
 
