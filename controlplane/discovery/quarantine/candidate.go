@@ -224,7 +224,9 @@ func (m *Member) Accepted(a Answer, s State) {
 	if m.cohort == nil {
 		return
 	}
-	m.cohort.record(a, s)
+	if m.cohort.record(a, s, m) {
+		m.group.decided(true)
+	}
 	m.group.overrule(m, a.Type, a.Changed)
 	m.confirm()
 }
@@ -270,11 +272,13 @@ func (m *Member) confirm() {
 
 // record records what a proxy has of a type after an accepted response. What it
 // had before its stream and is gone since is known by its hash alone: that cannot be
-// sent to others.
-func (sc *cohort) record(a Answer, s State) {
+// sent to others. It reports whether that changes what proxies receive.
+func (sc *cohort) record(a Answer, s State, m *Member) bool {
 	i := a.Type
 	switch {
-	case a.Spared || sc.acked[i] == a.Base || a.Sequence < sc.ackedAt[i]:
+	case a.Spared:
+		return false
+	case a.Sequence < sc.ackedAt[i] || sc.acked[i] == a.Base:
 	case i == typeEndpoint || s.Whole(): // endpoints are no candidates
 		sc.acked[i], sc.ackedAt[i] = a.Base, a.Sequence
 	case sc.ackedPart[i] != a.Base:
@@ -286,6 +290,7 @@ func (sc *cohort) record(a Answer, s State) {
 		}
 		sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = part, a.Base, a.Sequence
 	}
+	return sc.fill(a, s.Has, m)
 }
 
 // overrule takes back rejections of what a proxy has accepted: the word of the one

@@ -28,7 +28,7 @@ type cohort struct {
 	acked, ackedPart Sets
 	// ackedAt are the sequences of the snapshots that they are of.
 	ackedAt [len(Sets{})]uint64
-	// before is what was given before this was made; empty without overrides.
+	// before is what was given before this was made.
 	before Sets
 	// views are what is given, as of epoch.
 	views map[viewKey]view
@@ -105,8 +105,47 @@ func (g *group) cohortOf(m *Member, made Sets) *cohort {
 	case from != nil && from.made != sc.inherited && m.sequence > sc.inheritedAt:
 		sc.inherit(from, m)
 		g.decided(true)
+	case from != nil && sc.learn(from, m):
+		g.decided(true)
 	}
 	return sc
+}
+
+// learn takes over what the proxies of another cohort accepted after this one inherited
+// its state. It reports whether that changes what proxies receive.
+func (sc *cohort) learn(from *cohort, m *Member) (changed bool) {
+	for i := range sc.acked {
+		if from.acked[i] == nil {
+			continue
+		}
+		if sc.acked[i] == nil || sc.ackedAt[i] < from.ackedAt[i] {
+			sc.acked[i], sc.ackedPart[i], sc.ackedAt[i] = from.acked[i], from.ackedPart[i], from.ackedAt[i]
+		}
+		all := func(*xds.Resource) bool { return true }
+		changed = sc.fill(Answer{Type: i, Base: from.acked[i], Sequence: from.ackedAt[i]}, all, m) || changed
+	}
+	return changed
+}
+
+// fill notes accepted resources where a resource is withheld and nothing is known to be
+// good in its place: the acknowledgement of what was sent before may come after the
+// rejection. An acknowledgement that is older than others counts only for what did not
+// change since. It reports whether that changes what proxies receive.
+func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (changed bool) {
+	for it, h := range sc.overrides {
+		if it.Type != a.Type || h.variant == nil || h.good != nil {
+			continue
+		}
+		res, before := a.Base.Get(it.Name), sc.inherited[it.Type]
+		if res == nil || res.Hash == h.hash || len(res.Any) == 0 || !has(res) || sc.wasGone(it) ||
+			a.Sequence < sc.ackedAt[it.Type] && (before == nil || !xds.Same(res, before.Get(it.Name))) {
+			continue
+		}
+		h.variant.instead(res, false, m)
+		sc.override(it, &override{hash: h.hash, good: res})
+		changed = true
+	}
+	return changed
 }
 
 // inherit takes over what the proxies of a cohort were given, and makes candidates of
@@ -156,9 +195,13 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 			sc.try(res, &override{hash: res.Hash, good: plain.sets[i].Get(it.Name), unknown: old != nil && old.unknown}, it, m)
 		}
 	}
-	if len(sc.overrides) == 0 {
-		sc.before = Sets{}
-	}
+}
+
+// wasGone reports whether a resource did not exist before the cohort's sets were made:
+// an older version that somebody accepted is no replacement for it.
+func (sc *cohort) wasGone(it Item) bool {
+	made, given := sc.inherited[it.Type], sc.before[it.Type]
+	return made != nil && given != nil && made.Get(it.Name) == nil && given.Get(it.Name) == nil
 }
 
 func (sc *cohort) put(it Item, h *override) {

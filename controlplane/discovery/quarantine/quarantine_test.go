@@ -108,7 +108,7 @@ func TestKnownByHashAlone(t *testing.T) {
 		"has what others have": {[]*xds.Resource{there}, true},
 	} {
 		sc := &cohort{}
-		sc.record(Answer{Type: typeCluster, Base: &xds.Set{Resources: tc.base}}, state{tc.whole})
+		sc.record(Answer{Type: typeCluster, Base: &xds.Set{Resources: tc.base}}, state{tc.whole}, nil)
 		if got := sc.acked[typeCluster]; got == nil || got.Get("gone") != nil || got.Get("there") != there {
 			t.Errorf("%s: the accepted set is %v", name, got)
 		}
@@ -157,6 +157,105 @@ func TestLateProxy(t *testing.T) {
 			if got, want := other.Place(third, 3, false).Sets[typeCluster].Get("a"), second[typeCluster].Get("a"); !xds.Same(got, want) {
 				t.Errorf("canaries %t, removed %t: a proxy receives %v in the place of what is rejected, want %v", canary, gone, got, want)
 			}
+		}
+	}
+}
+
+// TestLateAcknowledgement has a proxy reject a change before the acknowledgements of
+// what others had before it have come: they decide what is last good all the same.
+func TestLateAcknowledgement(t *testing.T) {
+	t.Parallel()
+	made := func(hash uint64) (made Sets) {
+		for i := range made {
+			made[i] = xds.NewSet(nil, nil, nil)
+		}
+		made[typeRoute] = xds.NewSet(nil, []*xds.Resource{{Name: "a", Hash: hash, Any: []byte{byte(hash)}}}, nil)
+		return made
+	}
+	first, second := made(1), made(2)
+	before := Answer{Type: typeRoute, Base: first[typeRoute], Sequence: 1, Changed: first[typeRoute].Resources}
+	reject := func(m *Member) {
+		m.Place(second, 2, false)
+		m.Rejected(Rejection{Type: typeRoute, Changed: second[typeRoute].Resources, Reason: "is bad", After: 1, UpTo: 2})
+	}
+	for name, run := range map[string]func(moved, slow, fresh *Member){
+		"after the rejection": func(moved, _, fresh *Member) {
+			reject(fresh)
+			moved.Accepted(before, state{true})
+		},
+		"after the rejection, of a part": func(moved, _, fresh *Member) {
+			reject(fresh)
+			moved.Accepted(before, state{false})
+		},
+		"after a newer one": func(moved, _, fresh *Member) {
+			reject(fresh)
+			fresh.Accepted(Answer{Type: typeRoute, Base: fresh.Place(second, 2, false).Sets[typeRoute], Sequence: 2}, state{true})
+			moved.Accepted(before, state{true})
+		},
+		"by a proxy that moves before the rejection": func(_, slow, fresh *Member) {
+			slow.Accepted(before, state{true})
+			slow.Place(second, 2, false)
+			reject(fresh)
+		},
+		"by a proxy that moves after the rejection": func(_, slow, fresh *Member) {
+			slow.Accepted(before, state{true})
+			reject(fresh)
+			slow.Place(second, 2, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQuarantine()
+			q.cfg.Canary = false
+			moved, slow := q.Join(proxy(1, "envoy"), &stream{}), q.Join(proxy(2, "envoy"), &stream{})
+			moved.Place(first, 1, false)
+			slow.Place(first, 1, false)
+			moved.Place(second, 2, false)
+			run(moved, slow, q.Join(proxy(3, "envoy"), &stream{}))
+			last := q.Join(proxy(4, "envoy"), &stream{})
+			if got := last.Place(second, 2, false).Sets[typeRoute].Get("a"); got != first[typeRoute].Get("a") {
+				t.Errorf("a new proxy receives %v, want what others accepted", got)
+			}
+			if list := q.Rejected(); len(list) != 1 || !list[0].LastGood {
+				t.Errorf("rejected: %+v", list)
+			}
+		})
+	}
+}
+
+// TestLateRemoval has a proxy reject a resource that was removed and is made again, before
+// the acknowledgements of the removal have come: the version before the removal stays gone.
+func TestLateRemoval(t *testing.T) {
+	t.Parallel()
+	for _, canary := range []bool{false, true} {
+		q := newQuarantine()
+		q.cfg.Canary = canary
+		var all [3]Sets
+		for n := range all {
+			for i := range all[n] {
+				all[n][i] = xds.NewSet(nil, nil, nil)
+			}
+			if n != 1 {
+				all[n][typeRoute] = xds.NewSet(nil, []*xds.Resource{{Name: "a", Hash: uint64(n + 1), Any: []byte{byte(n + 1)}}}, nil)
+			}
+		}
+		accepts := func(m *Member) {
+			m.Accepted(Answer{Type: typeRoute, Base: all[0][typeRoute], Sequence: 1, Changed: all[0][typeRoute].Resources}, state{true})
+		}
+		first, slow := q.Join(proxy(1, "envoy"), &stream{}), q.Join(proxy(2, "envoy"), &stream{})
+		for _, m := range []*Member{first, slow} {
+			m.Place(all[0], 1, false)
+		}
+		accepts(first)
+		for _, m := range []*Member{first, slow} {
+			m.Place(all[1], 2, false)
+		}
+		first.Place(all[2], 3, false)
+		first.Rejected(Rejection{Type: typeRoute, Changed: all[2][typeRoute].Resources, Reason: "is bad", After: 2, UpTo: 3})
+		accepts(slow)
+		slow.Place(all[2], 3, false)
+		if got := first.Place(all[2], 3, false).Sets[typeRoute].Get("a"); got != nil {
+			t.Errorf("canary %t: a proxy receives %v, which was removed", canary, got)
 		}
 	}
 }

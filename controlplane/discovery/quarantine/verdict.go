@@ -147,7 +147,7 @@ func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) 
 			continue
 		}
 		h := &override{variant: v, hash: res.Hash, unknown: sc.acked[r.Type] == nil}
-		if !h.unknown {
+		if !h.unknown && !sc.wasGone(it) {
 			h.good = sc.acked[r.Type].Get(res.Name)
 		}
 		sc.put(it, h)
