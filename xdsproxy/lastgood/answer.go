@@ -196,7 +196,7 @@ func (v *server) convert(found []*resource, missing []string) (rest []*resource,
 			missing = append(missing, found[i].name)
 			continue
 		}
-		found[i].body = appendField(nil, wire.ResourceAny, b)
+		found[i].body = wire.Append(nil, wire.ResourceAny, b)
 		rest = append(rest, found[i])
 	}
 	return rest, missing
@@ -208,22 +208,22 @@ const unknown = "not in the last good configuration"
 
 // anyOf returns the content of a google.protobuf.Any.
 func anyOf(typeURL string, value []byte) []byte {
-	return appendField(appendField(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, value)
+	return wire.Append(wire.Append(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, value)
 }
 
 // appendRefusal appends what Envoy rejects in place of a resource: one with
 // another name than its wrapper says.
 func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
-	content := appendField(nil, firstName, unknown)
+	content := wire.Append(nil, firstName, unknown)
 	if typeURL == extensionType {
-		content = appendField(content, wire.ExtensionConfig, appendField(nil, wire.AnyTypeURL, rbacType)) // there has to be one
+		content = wire.Append(content, wire.ExtensionConfig, wire.Append(nil, wire.AnyTypeURL, rbacType)) // there has to be one
 	}
-	r := &resource{name: name, body: appendField(nil, wire.ResourceAny, anyOf(typeURL, content))}
+	r := &resource{name: name, body: wire.Append(nil, wire.ResourceAny, anyOf(typeURL, content))}
 	if v.delta {
 		return v.appendResource(b, r)
 	}
-	wrapper := appendField(appendField(nil, wire.ResourceName, name), wire.ResourceVersion, servedVersion)
-	return appendField(b, wire.ResponseResources, anyOf(wrapperType, append(wrapper, r.body...)))
+	wrapper := wire.Append(wire.Append(nil, wire.ResourceName, name), wire.ResourceVersion, servedVersion)
+	return wire.Append(b, wire.ResponseResources, anyOf(wrapperType, append(wrapper, r.body...)))
 }
 
 // placeholder is what is sent in place of a missing resource, if nothing else
@@ -232,9 +232,9 @@ func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
 func placeholder(typeURL, name string, delta bool) *resource {
 	switch {
 	case typeURL == virtualHostType && strings.Contains(name, "/"):
-		return &resource{name: name, body: appendField(nil, wire.ResourceAliases, name)}
+		return &resource{name: name, body: wire.Append(nil, wire.ResourceAliases, name)}
 	case typeURL == routeType, typeURL == endpointType && !delta:
-		return &resource{name: name, body: appendField(nil, wire.ResourceAny, anyOf(typeURL, appendField(nil, firstName, name)))}
+		return &resource{name: name, body: wire.Append(nil, wire.ResourceAny, anyOf(typeURL, wire.Append(nil, firstName, name)))}
 	}
 	return nil
 }
@@ -252,17 +252,17 @@ func (v *server) appendResource(b []byte, r *resource) []byte {
 	}
 	size := protowire.SizeBytes(len(r.name)) + protowire.SizeBytes(len(servedVersion)) + 2 + len(r.body)
 	b = protowire.AppendVarint(protowire.AppendTag(b, wire.ResponseResources, protowire.BytesType), uint64(size))
-	b = appendField(appendField(b, wire.ResourceVersion, servedVersion), wire.ResourceName, r.name)
+	b = wire.Append(wire.Append(b, wire.ResourceVersion, servedVersion), wire.ResourceName, r.name)
 	return append(b, r.body...)
 }
 
 // end appends the rest of a response.
 func (v *server) end(b []byte, t *served, removed []string) []byte {
-	b = appendField(b, wire.ResponseVersion, servedVersion)
-	b = appendField(appendField(b, wire.ResponseTypeURL, t.typeURL), wire.ResponseNonce, v.nextNonce(t))
+	b = wire.Append(b, wire.ResponseVersion, servedVersion)
+	b = wire.Append(wire.Append(b, wire.ResponseTypeURL, t.typeURL), wire.ResponseNonce, v.nextNonce(t))
 	if v.delta {
 		for _, name := range removed {
-			b = appendField(b, wire.ResponseRemoved, name)
+			b = wire.Append(b, wire.ResponseRemoved, name)
 		}
 	}
 	return b

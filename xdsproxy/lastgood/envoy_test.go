@@ -173,7 +173,7 @@ func messageName(m proto.Message) string {
 func ads() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		ResourceApiVersion:    corev3.ApiVersion_V3, InitialFetchTimeout: durationpb.New(0), // for ever
+		ResourceApiVersion:    corev3.ApiVersion_V3, InitialFetchTimeout: durationpb.New(0), // without a limit
 	}
 }
 

@@ -29,7 +29,7 @@ type Identity struct {
 // anymore.
 func Forget(dir string, log *slog.Logger) {
 	for _, name := range []string{identityFile, snapshotFile, confirmedFile, legacyFile} {
-		remove(filepath.Join(dir, name), log, "what was kept for a cold start is removed: nobody consents to it anymore")
+		remove(filepath.Join(dir, name), log, "what was kept for a cold start is removed: last good is switched off")
 	}
 	removeTemporary(dir)
 }
@@ -60,9 +60,9 @@ func (s *Store) PutIdentity(chain, key, roots []byte) error {
 	if old, err := s.loadIdentity(); err == nil && bytes.Equal(old.Chain, chain) && bytes.Equal(old.Key, key) && bytes.Equal(old.Roots, roots) {
 		return nil
 	}
-	plain := appendField(nil, 1, time.Now().UTC().Format(time.RFC3339Nano))
+	plain := wire.Append(nil, 1, time.Now().UTC().Format(time.RFC3339Nano))
 	for i, part := range [][]byte{chain, key, roots} {
-		plain = appendField(plain, protowire.Number(i+2), part)
+		plain = wire.Append(plain, protowire.Number(i+2), part)
 	}
 	s.files.Lock()
 	err := s.writeSealed(s.identityOwner(), identityFile, kindIdentity, plain)

@@ -334,7 +334,7 @@ func TestConsent(t *testing.T) {
 		if diff := cmp.Diff(want, stored(t, store)); diff != "" {
 			t.Errorf("without consent (-want +got):\n%s", diff)
 		}
-		// The next write leaves nothing of it on disk.
+		// The next write removes it from the disk.
 		stop = run(t, store)
 		s = newStream(t, store, true)
 		s.give(clusterType, cluster("b", "1"))

@@ -237,7 +237,7 @@ func TestReadOnly(t *testing.T) {
 	if _, got := d.incremental(); len(got) != 2 {
 		t.Errorf("clusters: %v", got)
 	}
-	eventually(t, "it is told", func() bool { return testutil.ToFloat64(store.metrics.refused.WithLabelValues(reasonDisk)) > 0 })
+	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(store.metrics.refused.WithLabelValues(reasonDisk)) > 0 })
 	stop()
 	cfg.Dir = filepath.Join(dir, "new")
 	if err := open(t, cfg).Usable(); err == nil || reasonOf(err) != reasonDirectory || !strings.Contains(err.Error(), "read-only") {
@@ -257,7 +257,7 @@ func TestTwoAgents(t *testing.T) {
 	eventually(t, "the first one keeps something", func() bool { return first.Usable() == nil })
 	s := newStream(t, second, true)
 	generation(s, 2)
-	eventually(t, "the second one is told", func() bool { return testutil.ToFloat64(second.metrics.refused.WithLabelValues(reasonBusy)) > 0 })
+	eventually(t, "the second one counts it", func() bool { return testutil.ToFloat64(second.metrics.refused.WithLabelValues(reasonBusy)) > 0 })
 	d := serve(t, second, true)
 	d.send(delta(clusterType, "", nil, nil))
 	if _, got := d.incremental(); got["a"] != "1" {

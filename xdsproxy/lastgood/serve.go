@@ -117,7 +117,7 @@ func (v *server) handle(b []byte) error {
 		return err
 	}
 	if !strings.HasPrefix(q.typeURL, envoyPrefix) && !agents(q.typeURL) {
-		return nil // nothing of it is kept
+		return nil // of a type that is not kept
 	}
 	if q.rejected != "" {
 		v.store.log.Warn("envoy rejects a part of the last good configuration", "type_url", q.typeURL, "reason", q.rejected)

@@ -54,15 +54,15 @@ const (
 var errRecord = refuse(reasonDamaged, "a record is neither a resource nor the end")
 
 func (r *resource) append(b []byte) []byte {
-	b = appendField(b, fieldResource, append(binary.BigEndian.AppendUint64(nil, r.version), r.flags))
-	b = appendField(appendField(b, fieldType, r.typeURL), fieldName, r.name)
-	return appendField(b, fieldBody, r.body)
+	b = wire.Append(b, fieldResource, append(binary.BigEndian.AppendUint64(nil, r.version), r.flags))
+	b = wire.Append(wire.Append(b, fieldType, r.typeURL), fieldName, r.name)
+	return wire.Append(b, fieldBody, r.body)
 }
 
 func (e *end) append(b []byte) []byte {
-	b = appendField(b, fieldEnd, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(e.time.UnixNano())), e.count))
+	b = wire.Append(b, fieldEnd, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(e.time.UnixNano())), e.count))
 	for _, typeURL := range e.types {
-		b = appendField(b, fieldType, typeURL)
+		b = wire.Append(b, fieldType, typeURL)
 	}
 	return b
 }

@@ -134,7 +134,7 @@ func (s *Store) open() {
 		return
 	}
 	if !s.cfg.KeepIdentity {
-		remove(filepath.Join(s.cfg.Dir, identityFile), s.log, "the identity that was kept is removed: nobody consents to it anymore")
+		remove(filepath.Join(s.cfg.Dir, identityFile), s.log, "the identity that was kept is removed: it is not to be kept anymore")
 	}
 	remove(filepath.Join(s.cfg.Dir, legacyFile), s.log, "the last good configuration of an earlier version is removed: this version cannot read it")
 	st, err := s.load(true)

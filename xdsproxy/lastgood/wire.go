@@ -5,9 +5,7 @@ package lastgood
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"io"
 	"strings"
 
 	"google.golang.org/grpc/mem"
@@ -62,54 +60,10 @@ func whole(typeURL string) bool {
 // name, of the newest response that has any.
 func agents(typeURL string) bool { return strings.HasPrefix(typeURL, ownPrefix) }
 
-// eachFrameField calls fn for every length-delimited field of a frame. fn
-// reads as much of the field as it needs.
-func eachFrameField(frame mem.BufferSlice, fn func(n protowire.Number, r *mem.Reader, size int) error) error {
-	r := frame.Reader()
-	defer func() { _ = r.Close() }() // it never returns an error
-	for r.Remaining() > 0 {
-		tag, err := binary.ReadUvarint(r)
-		num, typ := protowire.DecodeTag(tag)
-		if err != nil || num < protowire.MinValidNumber {
-			return errMalformed
-		}
-		skip := 0
-		switch typ {
-		case protowire.VarintType:
-			_, err = binary.ReadUvarint(r)
-		case protowire.Fixed32Type:
-			skip = 4
-		case protowire.Fixed64Type:
-			skip = 8
-		case protowire.BytesType:
-			var size uint64
-			if size, err = binary.ReadUvarint(r); err != nil || size > uint64(r.Remaining()) {
-				return errMalformed
-			}
-			rest := r.Remaining() - int(size)
-			if err := fn(num, r, int(size)); err != nil {
-				return err
-			}
-			skip = r.Remaining() - rest
-		default:
-			return errMalformed // groups, which these messages do not have
-		}
-		if err != nil || skip > r.Remaining() {
-			return errMalformed
-		}
-		if _, err := r.Discard(skip); err != nil {
-			return errMalformed
-		}
-	}
-	return nil
-}
-
-// text reads a field as a string.
-func text(r *mem.Reader, size int) string {
-	var b strings.Builder
-	b.Grow(size)
-	_, _ = io.CopyN(&b, r, int64(size)) // as much is there
-	return b.String()
+// text returns a field as a string.
+func text(v wire.Cursor) string {
+	s, _ := v.Text(v.Len())
+	return s
 }
 
 // head is what a response is about.
@@ -122,49 +76,45 @@ type head struct {
 
 // readHead reads a response without its resources.
 func readHead(frame mem.BufferSlice, delta bool) (h head, err error) {
-	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) error {
-		switch n {
-		case wire.ResponseVersion:
-			h.version = text(r, size)
-		case wire.ResponseTypeURL:
-			h.typeURL = text(r, size)
-		case wire.ResponseNonce:
-			h.nonce = text(r, size)
-		case wire.ResponseRemoved:
-			if delta {
-				h.removed = append(h.removed, text(r, size))
-			}
+	ok := wire.NewCursor(frame).Each(func(n protowire.Number, v wire.Cursor) {
+		switch {
+		case n == wire.ResponseVersion:
+			h.version = text(v)
+		case n == wire.ResponseTypeURL:
+			h.typeURL = text(v)
+		case n == wire.ResponseNonce:
+			h.nonce = text(v)
+		case n == wire.ResponseRemoved && delta:
+			h.removed = append(h.removed, text(v))
 		}
-		return nil
 	})
+	if !ok {
+		err = errMalformed
+	}
 	return h, err
 }
 
-// eachResource calls fn for every resource of a response that has content. The
-// resource is valid until fn returns.
-func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*received) error) error {
-	var buf, body []byte
-	return eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
-		if n != wire.ResponseResources {
-			return nil
+// eachResource calls fn for every resource of a response that has content.
+func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*received) error) (err error) {
+	ok := wire.NewCursor(frame).Each(func(n protowire.Number, v wire.Cursor) {
+		if n != wire.ResponseResources || err != nil {
+			return
 		}
-		buf = grow(buf, size)
-		if _, err := io.ReadFull(r, buf); err != nil {
-			return errMalformed
-		}
-		res := &received{body: grow(body, size)[:0]}
+		res := &received{}
 		if delta {
-			err = res.readWrapper(buf)
+			err = res.readWrapper(v.Bytes(v.Len()))
 		} else {
 			res.version = h.version
-			err = res.readAny(buf, h.typeURL)
+			err = res.readAny(v.Bytes(v.Len()), h.typeURL)
 		}
-		body = res.body
-		if err != nil || !res.there {
-			return err
+		if err == nil && res.there {
+			err = fn(res)
 		}
-		return fn(res)
 	})
+	if err == nil && !ok {
+		err = errMalformed
+	}
+	return err
 }
 
 // received is one resource of a response.
@@ -210,7 +160,7 @@ func (r *received) readAny(b []byte, typeURL string) error {
 	if isType == wrapperType {
 		return r.readWrapper(value)
 	}
-	r.there, r.body = true, appendField(r.body, wire.ResourceAny, b)
+	r.there, r.body = true, wire.Append(r.body, wire.ResourceAny, b)
 	if !namedFirst(typeURL) {
 		return nil
 	}
@@ -224,12 +174,6 @@ func (r *received) readAny(b []byte, typeURL string) error {
 
 // private reports whether a body has a private key in it.
 func private(body []byte) bool { return bytes.Contains(body, []byte("PRIVATE KEY-----")) }
-
-// appendField appends one length-delimited field.
-func appendField[T string | []byte](b []byte, n protowire.Number, v T) []byte {
-	b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(len(v)))
-	return append(b, v...)
-}
 
 // request is what Envoy asks for or answers.
 type request struct {
@@ -250,46 +194,40 @@ func readRequest(frame mem.BufferSlice, delta bool) (q request, err error) {
 		typeURL, names, nonce, errorDetail = wire.DeltaRequestTypeURL, wire.DeltaRequestSubscribe, wire.DeltaRequestNonce, wire.DeltaRequestError
 		version, unsubscribe, claims = 0, wire.DeltaRequestUnsubscribe, wire.DeltaRequestVersions
 	}
-	err = eachFrameField(frame, func(n protowire.Number, r *mem.Reader, size int) (err error) {
+	ok := wire.NewCursor(frame).Each(func(n protowire.Number, v wire.Cursor) {
 		switch n {
 		case typeURL:
-			q.typeURL = text(r, size)
+			q.typeURL = text(v)
 		case names:
-			q.names = append(q.names, text(r, size))
+			q.names = append(q.names, text(v))
 		case nonce:
-			q.nonce = text(r, size)
+			q.nonce = text(v)
 		case errorDetail:
-			q.rejected, err = rejection([]byte(text(r, size)))
+			q.rejected = "no reason given"
+			v.Each(func(n protowire.Number, v wire.Cursor) {
+				if n == wire.StatusMessage && v.Len() > 0 {
+					q.rejected = text(v)
+				}
+			})
 		case version:
-			q.version = text(r, size)
+			q.version = text(v)
 		case unsubscribe:
-			q.unsubscribe = append(q.unsubscribe, text(r, size))
+			q.unsubscribe = append(q.unsubscribe, text(v))
 		case claims:
 			if q.claims == nil {
 				q.claims = map[string]string{}
 			}
 			var entry [3]string
-			err = wire.EachBytes([]byte(text(r, size)), errMalformed, func(n protowire.Number, v []byte) error {
+			v.Each(func(n protowire.Number, v wire.Cursor) {
 				if n == wire.EntryKey || n == wire.EntryValue {
-					entry[n] = string(v)
+					entry[n] = text(v)
 				}
-				return nil
 			})
 			q.claims[entry[wire.EntryKey]] = entry[wire.EntryValue]
 		}
-		return err
 	})
+	if !ok {
+		err = errMalformed
+	}
 	return q, err
-}
-
-// rejection reads why Envoy did not take a response.
-func rejection(status []byte) (string, error) {
-	reason := "no reason given"
-	err := wire.EachBytes(status, errMalformed, func(n protowire.Number, v []byte) error {
-		if n == wire.StatusMessage && len(v) > 0 {
-			reason = string(v)
-		}
-		return nil
-	})
-	return reason, err
 }
