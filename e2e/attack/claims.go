@@ -151,7 +151,7 @@ func withholdStrict(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer p.stop()
+	defer p.Stop()
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	n, err := p.besiege(ctx)
@@ -256,7 +256,7 @@ func registerAsOther(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer p.stop()
+	defer p.Stop()
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	web, err := p.member(ctx, "shop", "web")

@@ -48,7 +48,7 @@ func floodDNS(ctx context.Context, s *suite) (outcome, error) {
 		if err != nil {
 			return "", err
 		}
-		grown := after.peak - before.rss
+		grown := after.Peak - before.RSS
 		if grown > dnsMemory {
 			return "", fmt.Errorf("memory of the agent grew by %.1f MB", float64(grown)/1e6)
 		}

@@ -113,7 +113,7 @@ func sneak(ctx context.Context, s *suite) (outcome, error) {
 			if err := found.abstract(); err != nil {
 				return err
 			}
-			return found.processes(c.process.pid, c.plane.pid)
+			return found.processes(c.process.PID, c.plane.PID)
 		})
 		if err == nil && (found.files < 10 || found.sockets < 2 || found.tried < 3) {
 			err = fmt.Errorf("only %d files, %d sockets and %d processes were found", found.files, found.sockets, found.tried)
@@ -277,8 +277,8 @@ func plant(ctx context.Context, s *suite) (outcome, error) {
 		if err != nil {
 			return "", err
 		}
-		if used.peak > plantMemory {
-			return "", fmt.Errorf("the agent used %.1f MB", float64(used.peak)/1e6)
+		if used.Peak > plantMemory {
+			return "", fmt.Errorf("the agent used %.1f MB", float64(used.Peak)/1e6)
 		}
 		if text, err := os.ReadFile(victim); err != nil || string(text) != "untouched" {
 			return "", fmt.Errorf("a file behind a link is %q (%w)", text, err)

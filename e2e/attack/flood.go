@@ -49,7 +49,7 @@ func (s *suite) flood(ctx context.Context, attack func(context.Context, *plane) 
 	if err != nil {
 		return outcome{}, err
 	}
-	defer p.stop()
+	defer p.Stop()
 	return p.bear(ctx, attack)
 }
 

@@ -79,8 +79,8 @@ func (s *suite) newPlaneAt(ctx context.Context, ip string, config map[string]str
 		return nil, err
 	}
 	if err := p.begin(ctx); err != nil {
-		p.stop()
-		return nil, fmt.Errorf("the control plane does not become ready: %w: %s", err, p.lastWords())
+		p.Stop()
+		return nil, fmt.Errorf("the control plane does not become ready: %w: %s", err, p.LastWords())
 	}
 	return p, nil
 }
@@ -89,8 +89,8 @@ func (s *suite) newPlaneAt(ctx context.Context, ip string, config map[string]str
 func (p *plane) begin(ctx context.Context) error {
 	err := eventually(ctx, func() error {
 		select {
-		case <-p.ended:
-			return fmt.Errorf("it has ended: %w", p.err)
+		case <-p.Ended:
+			return fmt.Errorf("it has ended: %w", p.Err)
 		default:
 		}
 		return p.ready(ctx)

@@ -238,7 +238,7 @@ func believeResolver(ctx context.Context, s *suite) (outcome, error) {
 		if err != nil {
 			return "", err
 		}
-		if grown := after.peak - before.rss; grown > dnsMemory {
+		if grown := after.Peak - before.RSS; grown > dnsMemory {
 			return "", fmt.Errorf("memory of the agent grew by %.1f MB", float64(grown)/1e6)
 		}
 		return fmt.Sprintf("%d of %d questions got no false answer", n, n), resolves(ctx, address)

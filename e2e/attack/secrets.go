@@ -92,7 +92,7 @@ func stealKeys(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer p.stop()
+	defer p.Stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	names := []string{

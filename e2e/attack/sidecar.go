@@ -101,14 +101,14 @@ func (r rig) run(ctx context.Context, s *suite, f func(*sidecar) (string, error)
 	if c.plane, err = s.newPlaneAt(ctx, plane, files); err != nil {
 		return out, err
 	}
-	defer c.plane.stop()
+	defer c.plane.Stop()
 	if c.client, err = c.plane.member(ctx, "shop", "web"); err != nil {
 		return out, err
 	}
 	if err := c.launch(ctx, s, r); err != nil {
 		return out, err
 	}
-	defer c.process.stop()
+	defer c.process.Stop()
 	out.seen, err = f(c)
 	return out, err
 }
@@ -141,20 +141,20 @@ func (c *sidecar) launch(ctx context.Context, s *suite, r rig) (err error) {
 	}
 	err = eventually(ctx, func() error {
 		select {
-		case <-c.process.ended:
+		case <-c.process.Ended:
 			return nil // it says why
 		default:
 		}
 		return c.reaches(ctx, nil)
 	})
 	select {
-	case <-c.process.ended:
+	case <-c.process.Ended:
 		err = errors.New("the agent has ended")
 	default:
 	}
 	if err != nil {
-		c.process.stop()
-		return fmt.Errorf("the workload is not served: %w: %s", err, c.process.lastWords())
+		c.process.Stop()
+		return fmt.Errorf("the workload is not served: %w: %s", err, c.process.LastWords())
 	}
 	return nil
 }
@@ -418,7 +418,7 @@ func looseFiles(ctx context.Context, s *suite) (outcome, error) {
 		if err == nil && sockets < 2 {
 			err = fmt.Errorf("only %d sockets were found", sockets)
 		}
-		for _, log := range []string{c.process.output(), c.plane.output()} {
+		for _, log := range []string{c.process.Output(), c.plane.Output()} {
 			if strings.Contains(log, "PRIVATE KEY") || strings.Contains(log, "eyJ") {
 				err = errors.Join(err, errors.New("a log holds a key or a token"))
 			}

@@ -107,7 +107,7 @@ func newSuite(o options, stderr io.Writer) (*suite, error) {
 // close ends what is shared and removes the directory.
 func (s *suite) close() error {
 	if s.shared != nil {
-		s.shared.stop()
+		s.shared.Stop()
 	}
 	if s.keep {
 		s.say("logs and files are in %s", s.dir)

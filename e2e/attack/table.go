@@ -33,7 +33,7 @@ func printTable(out io.Writer, results []result) error {
 
 // costOf returns what a program used between two measurements.
 func costOf(before, after usage) *cost {
-	return &cost{memory: max(0, after.peak-before.rss), cpu: after.cpu - before.cpu, lines: after.lines - before.lines}
+	return &cost{memory: max(0, after.Peak-before.RSS), cpu: after.CPU - before.CPU, lines: after.lines - before.lines}
 }
 
 // String returns the cost in rounded figures.

@@ -45,7 +45,7 @@ func tenant(attack func(dir string, s *suite) error) func(context.Context, *suit
 		if err != nil {
 			return outcome{}, err
 		}
-		defer p.stop()
+		defer p.Stop()
 		before, err := p.usage()
 		if err != nil {
 			return outcome{}, err
@@ -124,7 +124,7 @@ func (p *plane) rests(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		used := now.cpu - last.cpu
+		used := now.CPU - last.CPU
 		if last = now; used > 200*time.Millisecond {
 			return fmt.Errorf("it does not come to rest: %s of CPU time in a second", used)
 		}
@@ -134,11 +134,11 @@ func (p *plane) rests(ctx context.Context) error {
 
 // ends sends SIGTERM and waits for the end.
 func (p *plane) ends() error {
-	if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	select {
-	case <-p.ended:
+	case <-p.Ended:
 		return nil
 	case <-time.After(patience):
 		return errors.New("SIGTERM does not end it")

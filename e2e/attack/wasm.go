@@ -69,7 +69,7 @@ func badModules(ctx context.Context, s *suite) (outcome, error) {
 		// The agent says which modules it does not fetch.
 		err := eventually(ctx, func() error {
 			for _, url := range urls[:4] {
-				if !strings.Contains(c.process.output(), strings.TrimPrefix(url, "oci://")) {
+				if !strings.Contains(c.process.Output(), strings.TrimPrefix(url, "oci://")) {
 					return fmt.Errorf("the agent does not say that it refuses %s", url)
 				}
 			}
@@ -290,7 +290,7 @@ func badOrigins(ctx context.Context, s *suite) (outcome, error) {
 			if missing := o.missing(); len(missing) > 0 {
 				return fmt.Errorf("the agent has not asked for %s", missing)
 			}
-			log := c.process.output()
+			log := c.process.Output()
 			for _, url := range o.paths() {
 				if url = strings.TrimPrefix(strings.ReplaceAll(url, "ADDRESS", o.address), "oci://"); !strings.Contains(log, url) {
 					return fmt.Errorf("the agent does not say that it has no %s", url)
@@ -310,8 +310,8 @@ func badOrigins(ctx context.Context, s *suite) (outcome, error) {
 		if err != nil {
 			return "", err
 		}
-		if used.peak > wasmMemory {
-			return "", fmt.Errorf("the agent used %.1f MB", float64(used.peak)/1e6)
+		if used.Peak > wasmMemory {
+			return "", fmt.Errorf("the agent used %.1f MB", float64(used.Peak)/1e6)
 		}
 		kept, err := sizeOf(filepath.Join(c.dir, "var/lib/istio/data"), ".wasm")
 		if err == nil && kept > 0 {

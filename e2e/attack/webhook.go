@@ -89,9 +89,9 @@ func floodWebhook(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer p.kill()
+	defer p.Kill()
 	if err := eventually(ctx, func() error { return askWebhook(ctx, address) }); err != nil {
-		return outcome{}, fmt.Errorf("%w: %s", err, p.lastWords())
+		return outcome{}, fmt.Errorf("%w: %s", err, p.LastWords())
 	}
 	before, err := p.usage()
 	if err != nil {

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/e2e/child"
 )
 
 // fakeEnvoy says that it is an Envoy and then sleeps: this program takes its
@@ -56,10 +59,10 @@ func (b *bench) startAgent(name string, a agentSpec) *process {
 	if a.redirect {
 		mode = "REDIRECT"
 	}
-	return b.start.run(spec{
-		path: filepath.Join(b.bin, "outrigger-agent"), dir: dir, log: b.path(name + ".log"),
-		args: append([]string{"proxy", "sidecar", "--domain", "default.svc.cluster.local"}, a.args...),
-		env: append(append(settings(b.agentEnv), a.env...),
+	return b.start.run(child.Spec{
+		Path: filepath.Join(b.bin, "outrigger-agent"), Dir: dir, Log: b.path(name + ".log"),
+		Args: append([]string{"proxy", "sidecar", "--domain", "default.svc.cluster.local"}, a.args...),
+		Env: append(append(strings.FieldsFunc(b.agentEnv, func(r rune) bool { return r == ',' }), a.env...),
 			"POD_NAME="+name, "POD_NAMESPACE=default", "INSTANCE_IP="+a.address, "SERVICE_ACCOUNT=default",
 			"ISTIO_META_INTERCEPTION_MODE="+mode, "ISTIO_META_WORKLOAD_NAME="+name, "ISTIO_META_CLUSTER_ID=Kubernetes",
 			"PROXY_CONFIG="+string(must(json.Marshal(config))), "ISTIOD_SAN=istiod.istio-system.svc", "TRUST_DOMAIN=cluster.local",
@@ -120,7 +123,7 @@ func (b *bench) agentOnce(ctx context.Context, name string, a agentSpec) (r agen
 	envoy, r.exec = p.child(ctx, b.envoy)
 	r.ready = p.wait(ctx, statusURL(a.address, "/healthz/ready"), "")
 	sleep(ctx, 2*time.Second)
-	r.agent, r.envoy = p.usage(), usageOf(envoy)
+	r.agent, r.envoy = p.usage(), inFigures(must(child.UsageOf(envoy)))
 	return r
 }
 
@@ -128,9 +131,9 @@ func (b *bench) agentOnce(ctx context.Context, name string, a agentSpec) (r agen
 func (b *bench) envoyAlone(ctx context.Context, i int) (ready float64, u usage) {
 	config := b.path("alone", fmt.Sprintf("envoy-%d.yaml", i))
 	writeFile(config, fmt.Sprintf("admin: {address: {socket_address: {address: %s, port_value: 15000}}}\n", aloneHost)+direct(aloneHost, 15001))
-	p := b.start.run(spec{
-		path: b.envoy, dir: b.path("alone"), log: b.path(fmt.Sprintf("alone-%d.log", i)),
-		args: []string{"-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "warning"},
+	p := b.start.run(child.Spec{
+		Path: b.envoy, Dir: b.path("alone"), Log: b.path(fmt.Sprintf("alone-%d.log", i)),
+		Args: []string{"-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "warning"},
 	})
 	defer p.stop()
 	ready = p.wait(ctx, "http://"+aloneHost+":15000/ready", "LIVE")

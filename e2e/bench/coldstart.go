@@ -110,7 +110,7 @@ func (b *bench) coldOnce(ctx context.Context, a agentSpec, client *http.Client) 
 	defer p.stop()
 	took := p.waitAnswer(ctx, client, coldURL, coldAnswer)
 	if took > coldLimit.Seconds() {
-		b.say("cold start: answered after %.3f s, while the agent wrote:\n%s", took, p.lastWords())
+		b.say("cold start: answered after %.3f s, while the agent wrote:\n%s", took, p.LastWords())
 	}
 	// It has to be what it is taken for.
 	p.wait(ctx, statusURL(coldHost, "/healthz/ready"), "serving last good from ")

@@ -11,11 +11,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/outrigger-mesh/outrigger/e2e/child"
 )
 
 // Where things listen. Each agent has an address of its own, agentNet and a
@@ -49,18 +50,13 @@ func (b *bench) startControl(ctx context.Context, name string) *control {
 	}
 	writeFile(mesh, text)
 	token, rule := newIdentity()
-	p := b.start.run(spec{path: filepath.Join(b.bin, "outrigger-control"), dir: dir, log: b.path(name + ".log"), args: []string{
+	p := b.start.run(child.Spec{Path: filepath.Join(b.bin, "outrigger-control"), Dir: dir, Log: b.path(name + ".log"), Args: []string{
 		"discovery", "--meshConfig", mesh, "--registries", "", "--grpcAddr", controlHost + plaintext,
 		"--secureGRPCAddr", controlHost + secure, "--httpAddr", controlHost + ":8080", "--monitoringAddr", controlHost + ":15014",
-	}, env: append(settings(b.controlEnv), "JWT_RULE="+rule, "OUTRIGGER_STATE_DIR="+filepath.Join(dir, "ca"), "POD_NAMESPACE=istio-system")})
+	}, Env: []string{"JWT_RULE=" + rule, "OUTRIGGER_STATE_DIR=" + filepath.Join(dir, "ca"), "POD_NAMESPACE=istio-system"}})
 	c := &control{process: p, root: filepath.Join(dir, "ca", "root-cert.pem"), token: token}
 	c.wait(ctx, "http://"+controlHost+":8080/ready", "")
 	return c
-}
-
-// settings returns the environment of an option.
-func settings(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
 // newIdentity makes a key and returns a token of the workload default/default,

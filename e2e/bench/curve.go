@@ -26,48 +26,37 @@ const (
 // size is one point of the curve.
 type size struct{ services, proxies int }
 
-// curveSizes are the points: more proxies of one mesh, larger meshes for the
-// same proxies, and the largest mesh that there is a target for.
-func (b *bench) curveSizes() []size {
-	if b.short {
-		return []size{{100, 30}, {100, 100}}
-	}
-	return []size{{500, 100}, {500, 300}, {500, 1000}, {500, 3000}, {100, 100}, {1000, 100}, {3000, 100}, {10_000, 100}, {10_000, 1000}}
-}
-
 // pushCurve measures how cost grows, over delta: the first sync, one endpoint
-// changed, and memory, at several sizes. A size that fails does not keep the others
-// from being measured.
+// changed, and memory, with more proxies of one mesh, with larger meshes for the same
+// proxies, and with the largest mesh that there is a target for. A size that fails does
+// not keep the others from being measured.
 func (b *bench) pushCurve(ctx context.Context) {
+	sizes := []size{{500, 100}, {500, 300}, {500, 1000}, {500, 3000}, {100, 100}, {1000, 100}, {3000, 100}, {10_000, 100}, {10_000, 1000}}
+	if b.short {
+		sizes = []size{{100, 30}, {100, 100}}
+	}
 	var failed error
-	last := map[int]point{} // by services, in which the numbers of proxies grow
-	for _, s := range b.curveSizes() {
-		err := attempt(ctx, func(ctx context.Context) {
-			p := b.curvePoint(ctx, s)
-			if before, known := last[s.services]; known {
-				more := figure{
-					Name: fmt.Sprintf("%d services, %d to %d proxies: memory of one more proxy", s.services, before.proxies, s.proxies),
-					Unit: kilobytes, Ours: (p.resident - before.resident) / float64(s.proxies-before.proxies),
-				}
-				if s.services == 500 {
-					more.Target = maxProxyMemory
-				}
-				b.add(more)
-			}
-			last[s.services] = p
-		})
+	resident := map[size]float64{}
+	for i, s := range sizes {
+		err := attempt(ctx, func(ctx context.Context) { resident[s] = b.curvePoint(ctx, s) })
 		b.start.stop()
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%d services, %d proxies: %w", s.services, s.proxies, err))
 		}
+		if i == 0 || sizes[i-1].services != s.services || resident[s] == 0 || resident[sizes[i-1]] == 0 {
+			continue
+		}
+		less := sizes[i-1]
+		each := figure{
+			Name: fmt.Sprintf("%d services, %d to %d proxies: memory of one more proxy", s.services, less.proxies, s.proxies),
+			Unit: kilobytes, Ours: (resident[s] - resident[less]) / float64(s.proxies-less.proxies),
+		}
+		if s.services == 500 {
+			each.Target = maxProxyMemory
+		}
+		b.add(each)
 	}
 	check(failed)
-}
-
-// point is the memory at one size.
-type point struct {
-	size
-	resident float64
 }
 
 // sized is the bench with a mesh of some size, in a directory of its own.
@@ -79,7 +68,8 @@ func (b *bench) sized(s size) *bench {
 	return &sub
 }
 
-func (b *bench) curvePoint(ctx context.Context, s size) point {
+// curvePoint measures one size and returns the memory of the control plane.
+func (b *bench) curvePoint(ctx context.Context, s size) float64 {
 	sub := b.sized(s)
 	sub.rounds = 3
 	l, _ := sub.pushOurs(ctx, kind{delta: true})
@@ -94,20 +84,32 @@ func (b *bench) curvePoint(ctx context.Context, s size) point {
 		figure{Name: title + "one endpoint, all have it", Unit: seconds, Ours: l.endpoint.wall},
 		figure{Name: title + "one endpoint, server CPU", Unit: seconds, Ours: l.endpoint.cpu},
 		memory)
-	return point{s, l.resident}
+	return l.resident
+}
+
+// connected returns a control plane of 500 services and proxies that have everything,
+// over delta. The caller stops the proxies, which come back or fail if it ends.
+func (b *bench) connected(ctx context.Context, back bool) (*bench, *control, *proxies) {
+	sub := b.sized(size{500, b.proxies})
+	c := sub.startControl(ctx, "load")
+	subs := learn(ctx, controlHost+plaintext, kind{delta: true})
+	if back {
+		subs.back = subs.encodeReturn()
+	}
+	p := newProxies(c.process, controlHost+plaintext, sub.proxies, subs)
+	p.start(ctx)
+	if err := attempt(ctx, func(context.Context) { p.by(100, p.synced) }); err != nil {
+		p.stop()
+		check(err)
+	}
+	return sub, c, p
 }
 
 // restart ends the control plane, changes an endpoint and starts it again:
 // until all proxies have the change, and what they are sent.
 func (b *bench) restart(ctx context.Context) {
-	sub := b.sized(size{500, b.proxies})
-	c := sub.startControl(ctx, "load")
-	subs := learn(ctx, controlHost+plaintext, kind{delta: true})
-	subs.back = subs.encodeReturn()
-	p := newProxies(c.process, controlHost+plaintext, sub.proxies, subs)
+	sub, c, p := b.connected(ctx, true)
 	defer p.stop()
-	p.start(ctx)
-	p.by(100, p.synced)
 	first := float64(p.bytes.Load())
 	p.wanted.Store(&wanted{typeURL: typeEndpoint, marker: []byte("10.79.0.1")})
 	c.stop()
@@ -129,12 +131,8 @@ func (b *bench) restart(ctx context.Context) {
 // long 99 % of the proxies have an endpoint that is gone.
 func (b *bench) churn(ctx context.Context) {
 	const perSecond, rounds = 1000, 8
-	sub := b.sized(size{500, b.proxies})
-	c := sub.startControl(ctx, "load")
-	p := newProxies(c.process, controlHost+plaintext, sub.proxies, learn(ctx, controlHost+plaintext, kind{delta: true}))
+	sub, c, p := b.connected(ctx, false)
 	defer p.stop()
-	p.start(ctx)
-	p.by(100, p.synced)
 	began, before, bytes := time.Now(), c.usage().cpu, p.bytes.Load()
 	writers, stop := context.WithCancel(ctx)
 	defer stop()

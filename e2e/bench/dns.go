@@ -118,7 +118,7 @@ func lookupsOf(ctx context.Context, p *process, address string, names []string) 
 	result := must(dnstest.Load{Address: address, Names: names, Clients: dnsClients, Duration: dnsTime}.Run(ctx))
 	used = p.usage().cpu - used
 	if result.Answers == 0 {
-		fail("%s: %s: %s", address, result, p.lastWords())
+		fail("%s: %s: %s", address, result, p.LastWords())
 	}
 	return lookups{1 / result.PerSecond(), used / float64(result.Answers), result.P99.Seconds(), result.Lost + result.Wrong}
 }

@@ -7,10 +7,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/e2e/child"
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
@@ -30,8 +30,8 @@ func (b *bench) envoySize(ctx context.Context) {
 	sub.dir, sub.redirect, sub.services = b.path("envoy"), true, envoyServices
 	machines := must(netlab.New("envoy"))
 	defer netlab.Close(machines)
-	sub.start = must(newStarter(machines[0]))
-	defer sub.start.close()
+	sub.start = &starter{at: machines[0]}
+	defer sub.start.stop()
 	writeMesh(sub.path("config"), sub.services)
 	a := agentSpec{address: agentNet + "1", control: sub.startControl(ctx, "control"), redirect: true}
 	all := sub.envoyOnce(ctx, fmt.Sprintf("%d services", envoyServices), a)
@@ -54,13 +54,11 @@ func (b *bench) envoyOnce(ctx context.Context, what string, a agentSpec) (cluste
 	ready := p.wait(ctx, statusURL(a.address, "/healthz/ready"), "")
 	sleep(ctx, 2*time.Second)
 	pid, _ := p.child(ctx, b.envoy)
-	u := usageOf(pid)
-	client := &http.Client{Transport: &http.Transport{DialContext: b.start.dial}, Timeout: 30 * time.Second}
-	defer client.CloseIdleConnections()
+	u := inFigures(must(child.UsageOf(pid)))
 	admin := "http://" + a.address + ":15000/"
-	dump := must(get(ctx, client, admin+"config_dump?include_eds", io.Discard))
+	dump := must(get(ctx, p.client, admin+"config_dump?include_eds", io.Discard))
 	var list strings.Builder
-	must(get(ctx, client, admin+"clusters?format=json", &list))
+	must(get(ctx, p.client, admin+"clusters?format=json", &list))
 	clusters = strings.Count(list.String(), `"observability_name"`)
 	title := "redirected Envoy, " + what + ": "
 	b.add(

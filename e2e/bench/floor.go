@@ -219,8 +219,8 @@ func (b *bench) source(ctx context.Context, address, socket string) *process {
 // order has the floor send the response of a file to the nodes of a cluster. It
 // goes by a way of its own, which wakes nothing of what is measured.
 func (p *process) order(cluster, file, marker string) {
-	if _, err := fmt.Fprintln(p.stdin, cluster, file, marker); err != nil {
-		fail("order a response: %w: %s", err, p.lastWords())
+	if _, err := fmt.Fprintln(p.Stdin, cluster, file, marker); err != nil {
+		fail("order a response: %w: %s", err, p.LastWords())
 	}
 }
 

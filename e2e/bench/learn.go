@@ -14,6 +14,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	cachetypes "github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -70,36 +71,33 @@ func learn(ctx context.Context, address string, k kind) subscriptions {
 	return subs
 }
 
+// errMalformed is a response that is no protobuf message.
+var errMalformed = errors.New("a response is malformed")
+
 // decode returns the resources of a response, with keys that say nothing.
 func decode(data []byte, delta bool) map[string]cachetypes.ResourceWithTTL {
 	all := map[string]cachetypes.ResourceWithTTL{}
-	add := func(resource *anypb.Any) {
-		all[strconv.Itoa(len(all))] = cachetypes.ResourceWithTTL{Resource: must(resource.UnmarshalNew())}
-	}
-	if delta {
-		for _, resource := range decodeDelta(data).GetResources() {
-			add(resource.GetResource())
+	check(wire.EachBytes(data, errMalformed, func(field protowire.Number, data []byte) error {
+		if field != wire.ResponseResources {
+			return nil
 		}
-		return all
-	}
-	var r discoveryv3.DiscoveryResponse
-	check(proto.Unmarshal(data, &r))
-	for _, resource := range r.GetResources() {
-		add(resource)
-	}
+		resource, outer := &anypb.Any{}, discoveryv3.Resource{}
+		if !delta {
+			check(proto.Unmarshal(data, resource))
+		} else {
+			check(proto.Unmarshal(data, &outer))
+			resource = outer.GetResource()
+		}
+		all[strconv.Itoa(len(all))] = cachetypes.ResourceWithTTL{Resource: must(resource.UnmarshalNew())}
+		return nil
+	}))
 	return all
-}
-
-func decodeDelta(data []byte) *discoveryv3.DeltaDiscoveryResponse {
-	r := &discoveryv3.DeltaDiscoveryResponse{}
-	check(proto.Unmarshal(data, r))
-	return r
 }
 
 // shorten returns a response with the first resource only.
 func shorten(data []byte) (short []byte) {
 	first := true
-	check(wire.Each(data, errors.New("a response is malformed"), func(f wire.Field) error {
+	check(wire.Each(data, errMalformed, func(f wire.Field) error {
 		if f.Number != wire.ResponseResources || first {
 			short = append(short, f.Raw...)
 		}
@@ -115,7 +113,9 @@ func (s *subscriptions) encodeReturn() map[string][]byte {
 	out := map[string][]byte{}
 	for typeURL, data := range s.learnt {
 		all := slices.Clone(s.names[typeURL])
-		for _, r := range decodeDelta(data).GetResources() {
+		var response discoveryv3.DeltaDiscoveryResponse
+		check(proto.Unmarshal(data, &response))
+		for _, r := range response.GetResources() {
 			entry := appendText(appendText(nil, wire.EntryKey, r.GetName()), wire.EntryValue, r.GetVersion())
 			all = appendText(all, wire.DeltaRequestVersions, string(entry))
 		}

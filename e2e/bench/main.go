@@ -45,7 +45,6 @@ type options struct {
 	services, proxies int
 	json, only        string
 	agentEnv          string
-	controlEnv        string
 	keep, short       bool
 
 	rounds, starts, responses, restarts, coldStarts int
@@ -63,7 +62,6 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
 	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: "+names(false)+" (default: all), and "+names(true)+", which take minutes")
 	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
-	fs.StringVar(&o.controlEnv, "control-env", "", "settings to try in the control plane's environment, such as GOGC=40")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&o.short, "short", false, "a quick run: 100 proxies, fewer rounds")
 	if err := fs.Parse(args); err != nil {
@@ -146,16 +144,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	start, err := newStarter(nil)
-	if err != nil {
-		return err
-	}
-	defer start.close()
 	dir, err := os.MkdirTemp("", "outrigger-bench-")
 	if err != nil {
 		return fmt.Errorf("make the temporary directory: %w", err)
 	}
-	b := &bench{options: o, dir: dir, start: start, log: stderr, rows: new([]figure)}
+	b := &bench{options: o, dir: dir, start: &starter{}, log: stderr, rows: new([]figure)}
 	defer func() {
 		if o.keep {
 			b.say("logs and files are in %s", dir)
@@ -174,7 +167,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 			err = errors.Join(err, fmt.Errorf("%s: %w", p.name, failed))
 			b.say("%s: %v", p.name, failed)
 		}
-		start.stop()
+		b.start.stop()
 	}
 	head := fmt.Sprintf("%d cores, %s, mesh of %d services, %d proxies", runtime.NumCPU(), runtime.Version(), o.services, o.proxies)
 	err = errors.Join(err, printTable(stdout, head, *b.rows))

@@ -93,9 +93,9 @@ func (p *proxies) by(percent int, from <-chan time.Time) time.Time {
 		case at := <-from:
 			all = append(all, at)
 		case <-p.done:
-			fail("%w: %s", p.cause(), p.server.lastWords())
+			fail("%w: %s", p.cause(), p.server.LastWords())
 		case <-timeout:
-			fail("only %d of %d proxies got it within two minutes: %s", len(all), len(p.nodes), p.server.lastWords())
+			fail("only %d of %d proxies got it within two minutes: %s", len(all), len(p.nodes), p.server.LastWords())
 		}
 	}
 	slices.SortFunc(all, time.Time.Compare)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -158,7 +159,7 @@ type holding struct{ files, goroutines, anonymous float64 }
 // holdings waits until what is about to end has ended: two seconds.
 func holdings(ctx context.Context, p *process) holding {
 	sleep(ctx, 2*time.Second)
-	h := holding{files: float64(must(probetest.OpenFiles(p.pid()))), anonymous: p.usage().anonymous}
+	h := holding{files: float64(must(probetest.OpenFiles(p.PID))), anonymous: p.usage().anonymous}
 	var profile strings.Builder
 	must(get(ctx, freshClient(), statusURL(statusHost, "/debug/pprof/goroutine?debug=1"), &profile))
 	must(fmt.Sscanf(profile.String(), "goroutine profile: total %f", &h.goroutines))
@@ -175,11 +176,11 @@ func freshClient() *http.Client {
 func (b *bench) scrape(ctx context.Context, p *process, app *application, path string, f figure) {
 	b.say("status: %.0f MB of metrics from %s", scrapeSize/1e6, path)
 	before := p.usage().resident
-	p.forgetPeak()
+	check(p.ResetPeak())
 	read := func(url string) func() float64 {
 		return func() float64 {
 			began := time.Now()
-			n := must(get(ctx, freshClient(), url, io.Discard))
+			n := must(get(ctx, freshClient(), url, bufio.NewWriterSize(struct{ io.Writer }{io.Discard}, 256<<10)))
 			if n < scrapeSize*95/100 { // comments that come again are left out
 				fail("%s has %d bytes: the application's metrics are not there", url, n)
 			}

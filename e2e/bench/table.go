@@ -40,37 +40,28 @@ type figure struct {
 }
 
 func (u unit) text(v float64) string {
-	if u == count {
+	switch {
+	case u == count:
 		return fmt.Sprintf("%.0f", v)
-	}
-	if v == 0 {
+	case v == 0:
 		return "-"
-	}
-	switch u {
-	case kilobytes:
+	case u == kilobytes:
 		return fmt.Sprintf("%.1f kB", v/1e3)
-	case megabytes:
+	case u == megabytes:
 		return fmt.Sprintf("%.2f MB", v/1e6)
-	case milliseconds:
+	case u == milliseconds:
 		return fmt.Sprintf("%.3f ms", v*1e3)
-	default:
-		return fmt.Sprintf("%.3f s", v)
 	}
+	return fmt.Sprintf("%.3f s", v)
 }
 
-func (f figure) ratio() float64 {
+// straight returns the straight way and the ratio, "-" where there is nothing to
+// compare with.
+func (f figure) straight() (way, ratio string) {
 	if f.Straight == 0 {
-		return 0
+		return "-", "-"
 	}
-	return f.Ours / f.Straight
-}
-
-// straight is empty where there is nothing to compare with.
-func (f figure) straight() string {
-	if f.Straight == 0 {
-		return "-"
-	}
-	return f.Unit.text(f.Straight)
+	return f.Unit.text(f.Straight), fmt.Sprintf("%.2fx", f.Ours/f.Straight)
 }
 
 // target returns the target and whether it is met.
@@ -81,7 +72,7 @@ func (f figure) target() string {
 	case f.Unit == count:
 		text, met = "0", f.Ours == 0
 	case f.TargetRatio > 0:
-		text, met = fmt.Sprintf("%.1fx", f.TargetRatio), f.ratio() <= f.TargetRatio
+		text, met = fmt.Sprintf("%.1fx", f.TargetRatio), f.Ours <= f.TargetRatio*f.Straight
 	case f.Target > 0:
 		text, met = f.Unit.text(f.Target), f.Ours <= f.Target
 	default:
@@ -97,11 +88,8 @@ func printTable(out io.Writer, head string, figures []figure) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\nfigure\tours\tstraight\tratio\ttarget\n", head)
 	for _, f := range figures {
-		ratio := "-"
-		if r := f.ratio(); r > 0 {
-			ratio = fmt.Sprintf("%.2fx", r)
-		}
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Unit.text(f.Ours), f.straight(), ratio, f.target())
+		straight, ratio := f.straight()
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Unit.text(f.Ours), straight, ratio, f.target())
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, err := io.WriteString(w, text.String())

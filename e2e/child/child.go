@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package child
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a program that runs until Stop or Kill, or until this program ends. Its
+// own children, as far as they stay in its process group, are killed when it ends.
+type Process struct {
+	PID   int
+	Path  string         // the program
+	Log   string         // file with its output
+	Began time.Time      // when it was started
+	Stdin io.WriteCloser // closed when the program ends
+	Ended chan struct{}  // closed when the program has ended
+	Err   error          // how it ended; set before Ended is closed
+
+	process *os.Process
+}
+
+// Spec says what to run.
+type Spec struct {
+	Path, Dir string
+	Log       string // file for the output
+	Args, Env []string
+	GID       uint32 // 0 for that of this program
+	// Enter moves the calling thread to where the program is to run, such as a
+	// network namespace; nil for where this program runs.
+	Enter func() error
+}
+
+// Start starts a program, whose directory it makes.
+func Start(p Spec) (*Process, error) {
+	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.Path, err)
+	}
+	out, err := os.Create(p.Log)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.Path, err)
+	}
+	cmd := exec.Command(p.Path, p.Args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = p.Dir, out, out
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, p.Env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if p.GID != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Gid: p.GID}
+	}
+	proc := &Process{Path: p.Path, Log: p.Log, Ended: make(chan struct{})}
+	if proc.Stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", p.Path, err), out.Close())
+	}
+	started := make(chan error, 1)
+	go func() {
+		// The kernel kills the program when the thread that started it ends. This
+		// thread ends with the goroutine.
+		runtime.LockOSThread()
+		var err error
+		if p.Enter != nil {
+			err = p.Enter()
+		}
+		if err == nil {
+			proc.Began = time.Now()
+			err = cmd.Start()
+		}
+		if started <- err; err != nil {
+			return
+		}
+		// Its own children may be left. Until Wait no other process can have its id.
+		for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		}
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		proc.Err = cmd.Wait()
+		close(proc.Ended)
+	}()
+	if err := errors.Join(<-started, out.Close()); err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.Path, err)
+	}
+	proc.PID, proc.process = cmd.Process.Pid, cmd.Process
+	return proc, nil
+}
+
+// Stop ends the program with SIGTERM, and with SIGKILL after a minute.
+func (p *Process) Stop() {
+	_ = p.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.Ended:
+	case <-time.After(time.Minute):
+		p.Kill()
+	}
+}
+
+// Signal sends a signal to the program, or returns os.ErrProcessDone.
+func (p *Process) Signal(s os.Signal) error { return p.process.Signal(s) }
+
+// Kill ends the program at once.
+func (p *Process) Kill() {
+	_ = p.process.Kill() // it may have ended
+	<-p.Ended
+}
+
+// Output returns what the program wrote, the last 16 MB at most.
+func (p *Process) Output() string {
+	f, err := os.Open(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = f.Close() }() // only read
+	const most = 16 << 20
+	info, err := f.Stat()
+	if err != nil {
+		return err.Error()
+	}
+	b := make([]byte, min(info.Size(), most))
+	n, _ := f.ReadAt(b, max(0, info.Size()-most)) // what is there is what is wanted
+	return string(b[:n])
+}
+
+// LastWords returns the end of what the program wrote.
+func (p *Process) LastWords() string {
+	out := p.Output()
+	return strings.TrimSpace(out[max(0, len(out)-2000):])
+}
+
+// Usage is what a process uses or used.
+type Usage struct {
+	RSS, Anonymous, Peak int64 // bytes of resident memory: now, of that anonymous, at most
+	CPU                  time.Duration
+}
+
+// Usage measures the program. The peak is that since ResetPeak.
+func (p *Process) Usage() (Usage, error) {
+	u, err := UsageOf(p.PID)
+	if err != nil {
+		return u, fmt.Errorf("%w: %s", err, p.LastWords())
+	}
+	return u, nil
+}
+
+// Logged returns how many lines and bytes the program wrote.
+func (p *Process) Logged() (lines int, size int64, err error) {
+	log, err := os.ReadFile(p.Log)
+	return bytes.Count(log, []byte("\n")), int64(len(log)), err
+}
+
+// UsageOf measures a process of this user.
+func UsageOf(pid int) (u Usage, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return u, fmt.Errorf("the process has ended: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		kB, _ := strconv.ParseInt(f[1], 10, 64) // the fields below are numbers
+		switch f[0] {
+		case "VmRSS:":
+			u.RSS = kB << 10
+		case "RssAnon:":
+			u.Anonymous = kB << 10
+		case "VmHWM:":
+			u.Peak = kB << 10
+		}
+	}
+	var ts unix.Timespec
+	// The id of another process's CPU clock, as clock_getcpuclockid makes it.
+	if err := unix.ClockGettime(int32(^pid<<3|2), &ts); err != nil {
+		return u, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+	}
+	u.CPU = time.Duration(ts.Nano())
+	return u, nil
+}
+
+// ResetPeak makes the peak of memory that of now. Only the owner of a process may do
+// so.
+func (p *Process) ResetPeak() error {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID), []byte("5"), 0); err != nil {
+		return fmt.Errorf("reset the peak of memory of process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// Child returns the id of a process that the program has started, by the name of its
+// program.
+func (p *Process) Child(program string) (pid int, found bool) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.PID)) // the pattern is valid
+	for _, file := range files {
+		data, _ := os.ReadFile(file) // empty if the thread is gone
+		for _, field := range strings.Fields(string(data)) {
+			exe, err := os.Readlink("/proc/" + field + "/exe")
+			if err == nil && strings.HasPrefix(filepath.Base(exe), filepath.Base(program)) {
+				pid, err = strconv.Atoi(field)
+				return pid, err == nil
+			}
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package child runs programs as child processes that the kernel kills when this
+// one ends, and measures them. The programs behind make bench and make attack use
+// it. One goroutine for each child waits for its end.
+package child
