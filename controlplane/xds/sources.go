@@ -68,16 +68,18 @@ func (s Sources) sorted() Sources {
 	if len(s) == 0 {
 		return nil
 	}
-	out := make(Sources, 0, len(s))
-	seen := make(map[unique.Handle[model.Key]]struct{}, len(s))
-	for _, h := range s {
-		if _, twice := seen[h]; !twice {
-			seen[h] = struct{}{}
-			out = append(out, h)
+	out := slices.Clone(s)
+	slices.SortFunc(out, func(a, b unique.Handle[model.Key]) int {
+		if a == b {
+			return 0
 		}
+		return a.Value().Compare(b.Value())
+	})
+	out = slices.Compact(out)
+	if len(out) < len(s) {
+		out = slices.Clone(out) // it stays in memory
 	}
-	slices.SortFunc(out, func(a, b unique.Handle[model.Key]) int { return a.Value().Compare(b.Value()) })
-	return slices.Clip(out)
+	return out
 }
 
 // sourceSeed makes hashes of sources, which stay in this process.

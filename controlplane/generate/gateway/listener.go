@@ -184,7 +184,7 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	var from xds.Sources
 	for _, s := range servers {
-		from = append(from, s.sources()...)
+		from = append(from, s.sources...)
 	}
 	first := servers[0]
 	prefix := first.spec.GetName()

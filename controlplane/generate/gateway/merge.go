@@ -58,16 +58,9 @@ type server struct {
 	// route is the name of the routes of its requests; empty for one that hands
 	// connections on.
 	route string
-	// moved are the objects of the services because of which the server listens at
-	// another port than the object says.
-	moved xds.Sources
-}
-
-// sources are the objects because of which there is the server.
-func (s *server) sources() xds.Sources {
-	from := slices.Clone(s.moved)
-	from.AddConfigs(s.gateway.Config)
-	return from
+	// sources are the Gateway, and the service because of which the server listens
+	// at another port than the Gateway says.
+	sources xds.Sources
 }
 
 // at is the place of the server in its object.
@@ -152,7 +145,8 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 		return s.problem("%s", fault), false
 	}
 	port, moved := m.target(s.number())
-	s.moved = moved
+	s.sources.AddConfigs(s.gateway.Config)
+	s.sources = slices.Clip(append(s.sources, moved...))
 	if _, unix := envoyconf.UnixPath(bind); unix {
 		port = 0
 	} else if port == 0 || port > 65535 {

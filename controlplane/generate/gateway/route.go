@@ -63,7 +63,7 @@ func (m *Merged) configurations(in *Source, hosts func([]*server) []VirtualHost)
 				IgnorePortInHostMatching:       true,
 			}}
 			for _, s := range group {
-				c.Sources = append(c.Sources, s.sources()...)
+				c.Sources = append(c.Sources, s.sources...)
 			}
 			for _, h := range c.Hosts {
 				c.VirtualHosts, c.Sources = append(c.VirtualHosts, h.VirtualHost), append(c.Sources, h.Sources...)
@@ -159,7 +159,7 @@ func (b *routes) at(host string, s *server, of *model.Config) *virtualHost {
 		}}
 		b.hosts[host] = h
 	}
-	h.sources = append(h.sources, s.sources()...)
+	h.sources = append(h.sources, s.sources...)
 	h.sources.AddConfigs(of)
 	return h
 }

@@ -52,7 +52,7 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 	match, _ := b.match(s.owner(), names, nil, "")
 	b.add(&listenerv3.FilterChain{
 		FilterChainMatch: match, Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.BlackHole())}, TransportSocket: socket,
-	}, s.owner(), s.sources())
+	}, s.owner(), s.sources)
 }
 
 // streamFilters hand connections on to the destinations of a route.
@@ -62,7 +62,7 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
-	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}, append(s.sources(), builder.TakeSources()...)
+	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}, slices.Concat(s.sources, builder.TakeSources())
 }
 
 // match says which connections a chain is for; nil all of them. False means that
@@ -199,6 +199,6 @@ func (b *chains) automatic(s *server) {
 			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.Stream{
 				StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}},
 			})},
-		}, s.owner(), append(p.sources(), s.moved...))
+		}, s.owner(), append(p.sources(), s.sources...))
 	}
 }
