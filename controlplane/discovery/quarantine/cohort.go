@@ -28,6 +28,9 @@ type cohort struct {
 	acked, ackedPart Sets
 	// ackedAt are the sequences of the snapshots that they are of.
 	ackedAt [len(Sets{})]uint64
+	// gone are resources that did not exist before they were made in versions that were
+	// withheld: an older version that somebody accepted is no replacement for them.
+	gone map[Item]bool
 	// before is what was given before this was made.
 	before Sets
 	// views are what is given, as of epoch.
@@ -137,7 +140,7 @@ func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (chang
 			continue
 		}
 		res, before := a.Base.Get(it.Name), sc.inherited[it.Type]
-		if res == nil || res.Hash == h.hash || len(res.Any) == 0 || !has(res) || sc.wasGone(it) ||
+		if res == nil || res.Hash == h.hash || len(res.Any) == 0 || !has(res) || sc.gone[it] ||
 			a.Sequence < sc.ackedAt[it.Type] && (before == nil || !xds.Same(res, before.Get(it.Name))) {
 			continue
 		}
@@ -170,6 +173,12 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 			sc.override(it, h)
 		}
 	}
+	sc.gone = map[Item]bool{}
+	for it := range from.gone {
+		if sc.made[it.Type].Get(it.Name) != nil && plain.sets[it.Type].Get(it.Name) == nil {
+			sc.gone[it] = true
+		}
+	}
 	for i := range sc.made {
 		if from.made[i] == sc.made[i] {
 			continue
@@ -185,6 +194,9 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 		}
 		for _, res := range changed {
 			it := Item{i, res.Name}
+			if from.made[i].Get(res.Name) == nil && plain.sets[i].Get(res.Name) == nil {
+				sc.gone[it] = true
+			}
 			if sc.acked[i] != nil && xds.Same(sc.acked[i].Get(res.Name), res) {
 				continue
 			}
@@ -195,13 +207,6 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 			sc.try(res, &override{hash: res.Hash, good: plain.sets[i].Get(it.Name), unknown: old != nil && old.unknown}, it, m)
 		}
 	}
-}
-
-// wasGone reports whether a resource did not exist before the cohort's sets were made:
-// an older version that somebody accepted is no replacement for it.
-func (sc *cohort) wasGone(it Item) bool {
-	made, given := sc.inherited[it.Type], sc.before[it.Type]
-	return made != nil && given != nil && made.Get(it.Name) == nil && given.Get(it.Name) == nil
 }
 
 func (sc *cohort) put(it Item, h *override) {

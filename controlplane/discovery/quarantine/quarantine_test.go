@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -230,7 +232,7 @@ func TestLateRemoval(t *testing.T) {
 	for _, canary := range []bool{false, true} {
 		q := newQuarantine()
 		q.cfg.Canary = canary
-		var all [3]Sets
+		var all [4]Sets
 		for n := range all {
 			for i := range all[n] {
 				all[n][i] = xds.NewSet(nil, nil, nil)
@@ -257,5 +259,80 @@ func TestLateRemoval(t *testing.T) {
 		if got := first.Place(all[2], 3, false).Sets[typeRoute].Get("a"); got != nil {
 			t.Errorf("canary %t: a proxy receives %v, which was removed", canary, got)
 		}
+		first.Place(all[3], 4, false)
+		first.Rejected(Rejection{Type: typeRoute, Changed: all[3][typeRoute].Resources, Reason: "is bad", After: 3, UpTo: 4})
+		slow.Place(all[3], 4, false)
+		if got := first.Place(all[3], 4, false).Sets[typeRoute].Get("a"); got != nil {
+			t.Errorf("canary %t: after another version a proxy receives %v, which was removed", canary, got)
+		}
+	}
+}
+
+// TestLastGoodIsNoSuspect has a new proxy reject a response that holds a change and the
+// last good version of another resource, without a name: only the change is withheld.
+func TestLastGoodIsNoSuspect(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	q.cfg.Canary = false
+	made := func(hash uint64, names ...string) (made Sets) {
+		for i := range made {
+			made[i] = xds.NewSet(nil, nil, nil)
+		}
+		var all []*xds.Resource
+		for _, name := range names {
+			all = append(all, &xds.Resource{Name: name, Hash: hash, Any: []byte{byte(hash)}})
+		}
+		made[typeRoute] = xds.NewSet(nil, all, nil)
+		return made
+	}
+	first, second, others := made(1, "a", "b"), made(2, "a", "b"), made(1, "b")
+	m := q.Join(proxy(1, "envoy"), &stream{})
+	m.Place(first, 1, false)
+	m.Accepted(Answer{Type: typeRoute, Base: first[typeRoute], Sequence: 1, Changed: first[typeRoute].Resources}, state{true})
+	m.Place(second, 2, false)
+	m.Rejected(Rejection{Type: typeRoute, Changed: second[typeRoute].Resources[:1], Reason: "is bad", After: 1, UpTo: 2})
+	m.Accepted(Answer{Type: typeRoute, Base: others[typeRoute], Sequence: 2}, state{true}) // of a part
+
+	fresh := q.Join(proxy(2, "envoy"), &stream{})
+	got := fresh.Place(second, 2, false).Sets[typeRoute]
+	if got.Get("a") != first[typeRoute].Get("a") || got.Get("b") != second[typeRoute].Get("b") {
+		t.Fatalf("a new proxy receives %v", got.Resources)
+	}
+	fresh.Rejected(Rejection{Type: typeRoute, Changed: got.Resources, Reason: "cannot read that", UpTo: 2})
+	if got := fresh.Place(second, 2, false).Sets[typeRoute]; got.Get("a") != first[typeRoute].Get("a") || xds.Same(got.Get("b"), second[typeRoute].Get("b")) {
+		t.Errorf("after the rejection it receives %v", got.Resources)
+	}
+}
+
+// TestGoneIsNoSuspect has a proxy reject a response that holds a change and a resource
+// that is gone and still needed, without a name: only the change is withheld.
+func TestGoneIsNoSuspect(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	q.cfg.Canary = false
+	var first, second Sets
+	for i := range first {
+		first[i], second[i] = xds.NewSet(nil, nil, nil), xds.NewSet(nil, nil, nil)
+	}
+	gone := resource(t, typeCluster, "gone", &clusterv3.Cluster{Name: "gone"})
+	first[typeCluster] = xds.NewSet(nil, []*xds.Resource{gone}, nil)
+	first[typeListener] = xds.NewSet(nil, []*xds.Resource{listener(t, "l", "127.0.0.1", "1", "gone")}, nil)
+	second[typeCluster] = xds.NewSet(nil, []*xds.Resource{{Name: "new", Hash: 1, Any: []byte{1}}}, nil)
+	second[typeListener] = xds.NewSet(nil, []*xds.Resource{listener(t, "l", "127.0.0.1", "2", "new")}, nil)
+	m := q.Join(proxy(1, "envoy"), &stream{})
+	m.Place(first, 1, false)
+	m.Accepted(Answer{Type: typeListener, Base: first[typeListener], Sequence: 1, Changed: first[typeListener].Resources}, state{true})
+	m.Place(second, 2, false)
+	m.Rejected(Rejection{Type: typeListener, Changed: second[typeListener].Resources, Reason: "is bad", After: 1, UpTo: 2})
+	fresh := q.Join(proxy(2, "envoy"), &stream{})
+	for range 2 {
+		got := fresh.Place(second, 2, false).Sets[typeCluster]
+		if got.Get("gone") != gone {
+			t.Fatalf("a new proxy receives %v", got.Resources)
+		}
+		fresh.Rejected(Rejection{Type: typeCluster, Changed: got.Resources, Reason: "cannot read that", UpTo: 2})
+	}
+	if list := q.Rejected(); len(list) != 2 || list[0].Name != "new" {
+		t.Errorf("rejected: %+v", list)
 	}
 }

@@ -36,6 +36,12 @@ func (m *Member) Rejected(r Rejection) bool {
 	}
 	suspects := slices.DeleteFunc(slices.Clone(r.Changed), func(res *xds.Resource) bool { return g.isAccepted(Item{r.Type, res.Name}, res) })
 	guilty := culprits(suspects, r)
+	if len(guilty) == 0 {
+		isGood := func(res *xds.Resource) bool { return g.isLastGood(Item{r.Type, res.Name}, res) }
+		if made := slices.DeleteFunc(slices.Clone(suspects), isGood); len(made) > 0 {
+			suspects, guilty = made, culprits(made, r)
+		}
+	}
 	if guarded := g.release(m, r, suspects); len(guarded) > 0 {
 		isGuarded := func(res *xds.Resource) bool { return slices.Contains(guarded, res) }
 		named := len(guilty) > 0
@@ -133,6 +139,17 @@ func (g *group) isAccepted(it Item, res *xds.Resource) bool {
 	return false
 }
 
+// isLastGood reports whether a resource is sent in the place of one that is withheld or gone.
+// Nobody tries such a resource again, so it is not suspected because of what came with it.
+func (g *group) isLastGood(it Item, res *xds.Resource) bool {
+	for _, sc := range g.cohorts {
+		if h := sc.overrides[it]; h != nil && xds.Same(h.good, res) {
+			return true
+		}
+	}
+	return false
+}
+
 // judge notes what is known of a resource, in all cohorts for which it is made.
 // What is rejected and has no good version is only suspected until a second
 // proxy rejects it: nobody is worse off if another one tries it.
@@ -147,7 +164,7 @@ func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) 
 			continue
 		}
 		h := &override{variant: v, hash: res.Hash, unknown: sc.acked[r.Type] == nil}
-		if !h.unknown && !sc.wasGone(it) {
+		if !h.unknown && !sc.gone[it] {
 			h.good = sc.acked[r.Type].Get(res.Name)
 		}
 		sc.put(it, h)
