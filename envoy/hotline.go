@@ -84,8 +84,8 @@ func (l *line) args(epoch int) []string {
 	return []string{
 		"--base-id", strconv.FormatUint(uint64(l.baseID), 10),
 		"--restart-epoch", strconv.Itoa(epoch),
-		// Files, not the abstract names that Envoy prefers: whoever may send to
-		// those, and in a pod the application may, is given the listeners.
+		// Files instead of abstract names, which Envoy prefers: any process that may
+		// send to those, in a pod even the application, would receive the listeners.
 		"--socket-path", l.sockets,
 		// When the new one ends the old one, counted from the takeover.
 		"--parent-shutdown-time-s", strconv.Itoa(int(l.shutdown / time.Second)),
@@ -110,8 +110,8 @@ func (l *line) version() (string, error) {
 	return fmt.Sprintf("%d.%d", binary.NativeEndian.Uint64(data[8:]), binary.NativeEndian.Uint64(data)), nil
 }
 
-// initializing tells whether an Envoy has started and not taken over. Known is
-// false when that cannot be told.
+// initializing reports whether an Envoy has started and has not taken over yet. known is
+// false if that cannot be determined.
 func (l *line) initializing() (is, known bool) {
 	flags, _, err := l.flags()
 	return flags&flagInitializing != 0, err == nil

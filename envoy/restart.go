@@ -22,9 +22,9 @@ const (
 	maxRestarts = 1000
 )
 
-// Restart is a budget: how often an Envoy that crashed is started again. One
-// that ended with code 0 was told to by somebody: it is not, nor is one that
-// crashed while the agent ends.
+// Restart is the limit of restarts of a crashed Envoy. An Envoy that exited with code 0
+// was stopped on purpose and is not restarted, nor is one that crashes while the agent
+// shuts down.
 type Restart struct {
 	// Count is how many restarts any Window may hold. 0: Envoy is never started again.
 	Count int

@@ -26,10 +26,10 @@ const (
 	replyStats     = 3
 )
 
-// standIn takes the place of an Envoy that ended before the one after it had told
-// it to. Until then the new one asks it for listeners and statistics, would wait
-// forever for an answer that was on its way, and ends itself when nobody is
-// there to be told goodbye. It returns when that was said, or next has ended.
+// standIn replaces an old Envoy that exited before the new one had ended it. Until then
+// the new Envoy asks the old one for listeners and statistics: it would wait forever for
+// a lost answer, and would exit if no process received its goodbye. standIn returns
+// after the goodbye, or when next has exited.
 func (p *Process) standIn(ctx context.Context, old, next *child) {
 	own := old.line.socket("parent", old.epoch)
 	peer := &net.UnixAddr{Name: old.line.socket("child", next.epoch), Net: "unixgram"}

@@ -14,13 +14,14 @@ import (
 
 // Check decides whether a response may reach Envoy.
 type Check struct {
-	// Marker is in every response that Func has to see. Others pass unread.
+	// Marker occurs in every response that Func must check. Others are forwarded
+	// unchecked.
 	Marker string
-	// Func returns why Envoy must not get a response, given as it came.
+	// Func returns an error if Envoy must not receive a response.
 	Func func(response []byte) error
 }
 
-// of returns the error of the check of a response; nil is no check.
+// of returns the error of the check of a response. c may be nil.
 func (c *Check) of(data mem.BufferSlice) error {
 	if c == nil || !contains(data, []byte(c.Marker)) {
 		return nil
@@ -28,10 +29,10 @@ func (c *Check) of(data mem.BufferSlice) error {
 	return c.Func(data.Materialize())
 }
 
-// contains tells whether a message holds some bytes, which may begin in one of its
-// buffers and end in another.
+// contains reports whether a message contains some bytes, which may span several of its
+// buffers.
 func contains(data mem.BufferSlice, marker []byte) bool {
-	var tail []byte // of what was before, shorter than the marker
+	var tail []byte // end of the previous buffers, shorter than the marker
 	for _, buffer := range data {
 		b := buffer.ReadOnlyData()
 		seam := append(tail, b[:min(len(b), len(marker)-1)]...)
@@ -46,11 +47,11 @@ func contains(data mem.BufferSlice, marker []byte) bool {
 	return false
 }
 
-// refuse rejects a response that Envoy does not get. Without delta the control
-// plane is not told: the names that Envoy asks for would have to be repeated.
+// refuse rejects a response that Envoy does not receive. Without delta it sends no
+// rejection to the control plane, which would have to repeat Envoy's names.
 func (s *stream) refuse(r response, err error) {
 	reason := "refused by the agent: " + err.Error()
-	s.proxy.log.Warn("a response of the control plane is refused and envoy keeps what it had", "type_url", r.typeURL, "reason", reason)
+	s.proxy.log.Warn("response of the control plane refused; envoy keeps its configuration", "type_url", r.typeURL, "reason", reason)
 	s.proxy.state.settled(r.typeURL, reason)
 	s.proxy.metrics.rejected.WithLabelValues(s.proxy.state.label(r.typeURL)).Inc()
 	if s.delta {

@@ -14,12 +14,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// clientConfigType is what a control plane tells of the proxies that it
-// serves. It is the one message of Envoy's that users get to see here, so it
-// is read field by field rather than with the types of all of Envoy.
+// clientConfigType is the type of a control plane's report about the proxies that it
+// serves. It is the only message of Envoy that is shown to users, so it is decoded field
+// by field, without Envoy's types.
 const clientConfigType = "type.googleapis.com/envoy.service.status.v3.ClientConfig"
 
-// clientConfig is that message, as far as control planes fill it in, with the
+// clientConfig contains the fields of that message that control planes set, with the
 // names of protobuf's JSON.
 type clientConfig struct {
 	Type string `json:"@type"`
@@ -51,12 +51,12 @@ const (
 	genericStatus  protowire.Number = 6
 )
 
-// statusNames are the values of ConfigStatus; the first is not written.
+// statusNames are the values of ConfigStatus; the first is omitted in JSON.
 var statusNames = [...]string{"", "SYNCED", "NOT_SENT", "STALE", "ERROR"}
 
 var errNoClientConfig = errors.New("the bytes are no ClientConfig")
 
-// readClientConfig returns an error if the bytes are no such message.
+// readClientConfig decodes a ClientConfig.
 func readClientConfig(b []byte) (clientConfig, error) {
 	c := clientConfig{Type: clientConfigType}
 	err := wire.EachBytes(b, errNoClientConfig, func(n protowire.Number, v []byte) error {

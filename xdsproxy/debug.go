@@ -42,26 +42,26 @@ const (
 	debugStall     = 10 * time.Second // without reading anything of an answer
 )
 
-// DebugConfig is what a [Debug] needs.
+// DebugConfig configures a [Debug].
 type DebugConfig struct {
-	// Listener is a port of this machine only; Run closes it.
+	// Listener must listen on a loopback address. Run closes it.
 	Listener net.Listener
-	// Proxy has the streams over which the control plane is asked.
+	// Proxy has the streams on which the control plane is asked.
 	Proxy  *Proxy
 	Logger *slog.Logger
 }
 
-// Debug answers questions of this machine about the control plane, over HTTP and
-// over gRPC, by asking the control plane.
+// Debug serves debug questions from this machine, over HTTP and gRPC, by forwarding them
+// to the control plane.
 type Debug struct {
 	listener net.Listener
 	proxy    *Proxy
 	log      *slog.Logger
-	// How long an answer may take.
+	// Timeouts of answers.
 	askHTTP, askGRPC time.Duration
 }
 
-// NewDebug checks the configuration. Nothing runs before Run.
+// NewDebug returns a debug server. It starts nothing; see Run.
 func NewDebug(cfg DebugConfig) (*Debug, error) {
 	if cfg.Listener == nil || cfg.Proxy == nil {
 		return nil, errors.New("debug port needs a listener and a relay")
@@ -95,7 +95,7 @@ func (d *Debug) Run(ctx context.Context) error {
 				return
 			}
 			if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-				rpc.ServeHTTP(w, r) // no page can send that; clients choose the authority
+				rpc.ServeHTTP(w, r) // web pages cannot send gRPC; clients choose the authority
 				return
 			}
 			if err := localonly.Foreign(r); err != nil {
@@ -124,7 +124,7 @@ func (d *Debug) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// serveHTTP asks what the path says: /debug/syncz is the type
+// serveHTTP asks the question of the path: /debug/syncz is the type
 // istio.io/debug/syncz.
 func (d *Debug) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
@@ -151,7 +151,7 @@ func (d *Debug) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveStatus tells what the relay knows itself.
+// serveStatus serves the status of the relay.
 func (d *Debug) serveStatus(w http.ResponseWriter, _ *http.Request) { writeJSON(w, d.proxy.Status()) }
 
 func writeJSON(w http.ResponseWriter, v any) {
@@ -161,10 +161,10 @@ func writeJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // who asked has gone
+	_, _ = w.Write(append(b, '\n')) // a disconnected peer needs no answer
 }
 
-// serveGRPC answers one question of a stream, as istioctl asks it.
+// serveGRPC answers one question of a stream, as istioctl sends it.
 func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 	var f frame
 	if err := stream.RecvMsg(&f); err != nil {
@@ -194,8 +194,8 @@ func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 
 var errNoText = errors.New("type and names of a question must be UTF-8")
 
-// ask asks the control plane and counts how that went. What is no text is not
-// asked: a control plane ends a stream over it, which is that of Envoy's
+// ask asks the control plane and counts the result. Questions that are not UTF-8 are
+// rejected: because of them a control plane would end the stream of Envoy's
 // configuration.
 func (d *Debug) ask(ctx context.Context, typeURL string, names []string) ([]byte, error) {
 	if !utf8.ValidString(typeURL) || slices.ContainsFunc(names, func(name string) bool { return !utf8.ValidString(name) }) {

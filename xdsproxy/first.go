@@ -17,26 +17,27 @@ import (
 )
 
 const (
-	// maxFirstNames is how many names of a rejected response are kept. After a
-	// larger one only the acceptance of a later response counts.
+	// maxFirstNames is the maximum number of names of a rejected response that are
+	// stored. After a larger one only the acceptance of a later response counts.
 	maxFirstNames = 1000
-	// firstAnswer is how long an answer to the first configuration of a type is
-	// waited for. Envoy does not answer a response that it asked for no longer.
+	// firstAnswer is how long to wait for the answer to the first configuration of a
+	// type. Envoy does not answer if it has unsubscribed meanwhile.
 	firstAnswer = 10 * time.Second
 )
 
-// extensionType is that of extensions, which Envoy loads by ECDS.
+// extensionType is the type of extensions, which Envoy loads by ECDS.
 const extensionType = envoyPrefix + "config.core.v3.TypedExtensionConfig"
 
-// neededType is a type that Envoy serves by.
+// neededType is a type that Envoy needs to serve.
 type neededType struct {
 	typeURL, what string
-	// all is true if Envoy asks for all resources of the type. One that is removed
-	// does not exist any more, while one that Envoy asks for by name is missing.
+	// all is true if Envoy subscribes to all resources of the type. A removed
+	// resource then does not exist any more, while one that Envoy subscribes to by
+	// name is missing.
 	all bool
 }
 
-// needed are the types that Envoy serves by, in the order of the protocol.
+// needed are the types that Envoy needs to serve, in the order of the protocol.
 var needed = [...]neededType{
 	{envoyPrefix + "config.cluster.v3.Cluster", "clusters (CDS)", true},
 	{envoyPrefix + "config.endpoint.v3.ClusterLoadAssignment", "endpoints (EDS)", false},
@@ -46,7 +47,7 @@ var needed = [...]neededType{
 	{extensionType, "extensions (ECDS)", false},
 }
 
-// neededOf returns the entry of a type; nil for a type that does not count.
+// neededOf returns the entry of a type, or nil if Envoy does not need the type.
 func neededOf(typeURL string) *neededType {
 	for i := range needed {
 		if needed[i].typeURL == typeURL {
@@ -56,36 +57,37 @@ func neededOf(typeURL string) *neededType {
 	return nil
 }
 
-// first is how one Envoy took the first configuration of one type.
+// first is the state of the first configuration of one type at one Envoy.
 type first struct {
-	// accepted is true once Envoy took a response with resources. Nothing else
-	// counts from then on: what it rejects later leaves it with what it had.
+	// accepted is true once Envoy has accepted a response with resources. After
+	// that the other fields are unused: Envoy keeps its configuration if it rejects
+	// a later response.
 	accepted bool
-	// nonce is that of the last response until Envoy answers it, sent is when
-	// that was; names are those of its resources, removed those that it removes.
+	// nonce is the nonce of the last response until Envoy answers it, and sent its
+	// time; names are the names of its resources, removed those of its removals.
 	nonce   string
 	sent    time.Time
 	names   map[string]bool
 	removed []string
 	empty   bool
-	// rejected is Envoy's reason. refused are the names that it still asks for
-	// of those that came with what it rejected; nil if they are not known. stored
-	// is true if that was a part of the last good configuration.
+	// rejected is Envoy's reason. refused are the names of the rejected response
+	// that Envoy still subscribes to; nil if unknown. stored is true if it was
+	// part of the last good configuration.
 	rejected string
 	refused  map[string]bool
 	stored   bool
 }
 
-// Configured returns nil unless the Envoy with a process id has rejected all that
-// it was sent of a type that it needs, or has not answered yet. The error says
-// which type and why. It ends when Envoy accepts resources of the type or the removal
-// of those that it rejected, or when it no longer asks for them.
+// Configured returns an error if the Envoy with a process id has rejected all
+// configuration of a type that it needs, or has not answered yet. The error says
+// which type and why. It is cleared when Envoy accepts resources of the type or the
+// removal of those that it rejected, or unsubscribes from them.
 func (p *Proxy) Configured(pid int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	types := p.firsts[pid]
 	if types == nil {
-		types = p.firsts[0] // the process of a stream is not known everywhere
+		types = p.firsts[0] // some systems do not report the process of a stream
 	}
 	for _, n := range needed {
 		switch f := types[n.typeURL]; {
@@ -101,14 +103,14 @@ func (p *Proxy) Configured(pid int) error {
 	return nil
 }
 
-// clipReason puts Envoy's words on one short line.
+// clipReason returns Envoy's message as one short line.
 func clipReason(reason string) string {
 	const most = 300
 	return clip.Text(strings.Join(strings.Fields(reason), " "), most)
 }
 
-// first returns the entry of a type for the stream's Envoy; nil for a type that
-// does not count. The caller holds mu.
+// first returns the entry of a type for the stream's Envoy, or nil if Envoy does not
+// need the type. The caller must hold mu.
 func (p *Proxy) first(pid int, typeURL string) *first {
 	if neededOf(typeURL) == nil {
 		return nil
@@ -129,7 +131,7 @@ func (p *Proxy) first(pid int, typeURL string) *first {
 	return f
 }
 
-// sending notes a response that goes to Envoy.
+// sending records a response before it is sent to Envoy.
 func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 	r, ok := readResponse(data)
 	if !ok {
@@ -142,7 +144,7 @@ func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 		return
 	}
 	if s.live && f.stored {
-		f.rejected, f.refused, f.stored = "", nil, false // the control plane's takes its place
+		f.rejected, f.refused, f.stored = "", nil, false // the control plane's configuration replaces it
 	}
 	f.nonce, f.sent, f.names, f.removed, f.empty = r.nonce, time.Now(), map[string]bool{}, nil, true
 	wire.NewCursor(data).Each(func(n protowire.Number, v wire.Cursor) {
@@ -159,7 +161,7 @@ func (p *Proxy) sending(s *stream, data mem.BufferSlice) {
 	})
 }
 
-// asked notes what Envoy answers, and what it no longer asks for.
+// asked records Envoy's answers, and its unsubscriptions.
 func (p *Proxy) asked(s *stream, data mem.BufferSlice, r request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,13 +170,13 @@ func (p *Proxy) asked(s *stream, data mem.BufferSlice, r request) {
 		return
 	}
 	answered := r.nonce != "" && r.nonce == f.nonce
-	// Without delta a request for more names repeats the last nonce. It is no answer,
-	// and its version is that of what Envoy accepted last: none.
+	// Without delta a request for more names repeats the last nonce. It is not an
+	// answer if its version, that of the last accepted response, is empty.
 	accepts := r.rejected == "" && (answered || r.nonce != "" && (s.delta || r.version != ""))
 	switch {
 	case r.rejected != "":
-		// Of the last good configuration, Envoy is meant to reject extensions that
-		// are missing.
+		// Envoy is expected to reject missing extensions of the last good
+		// configuration.
 		if !s.live && r.typeURL == extensionType {
 			break
 		}
@@ -200,9 +202,9 @@ func (p *Proxy) asked(s *stream, data mem.BufferSlice, r request) {
 	}
 }
 
-// withdrawn reports whether none of the resources that were refused exists after
-// the last response, which has no resources and which Envoy accepted. Without delta
-// it is the whole state.
+// withdrawn reports whether the refused resources do not exist any more, after Envoy
+// accepted the last response, which has no resources. Without delta the response is the
+// whole state.
 func (s *stream) withdrawn(f *first) bool {
 	if !s.delta {
 		return true
@@ -216,8 +218,8 @@ func (s *stream) withdrawn(f *first) bool {
 	return len(f.refused) == 0
 }
 
-// wantsNone tells whether Envoy, after a request, asks for none of the resources
-// that were refused.
+// wantsNone reports whether Envoy, after a request, subscribes to none of the refused
+// resources.
 func (s *stream) wantsNone(data mem.BufferSlice, f *first) bool {
 	number := wire.RequestNames
 	if s.delta {
@@ -226,7 +228,7 @@ func (s *stream) wantsNone(data mem.BufferSlice, f *first) bool {
 	names := map[string]bool{}
 	addNames(names, wire.NewCursor(data), number)
 	if !s.delta {
-		// Each request holds all names. One without them asks for all resources.
+		// Each request has all names. A request without names subscribes to everything.
 		before := len(f.refused)
 		if len(names) > 0 || before > 0 {
 			f.refused = names
@@ -242,7 +244,7 @@ func (s *stream) wantsNone(data mem.BufferSlice, f *first) bool {
 	return len(f.refused) == 0
 }
 
-// addNames adds the texts of a field of a message, up to maxFirstNames and one.
+// addNames adds the values of a field of a message, until there are maxFirstNames+1.
 func addNames(names map[string]bool, message wire.Cursor, number protowire.Number) {
 	message.Each(func(n protowire.Number, v wire.Cursor) {
 		if n == number && len(names) <= maxFirstNames {

@@ -9,28 +9,28 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is one gRPC message as gRPC's own reference-counted buffers. The
-// holder of a frame owns one reference and frees it.
+// frame is a gRPC message in gRPC's reference-counted buffers. The owner of a frame owns
+// one reference and must free it.
 type frame struct {
 	data mem.BufferSlice
 }
 
-// frameOf makes a frame of bytes that nobody changes any more.
+// frameOf returns a frame of bytes, which must not be modified any more.
 func frameOf(b []byte) *frame { return &frame{data: mem.BufferSlice{mem.SliceBuffer(b)}} }
 
-// free returns the buffers back.
+// free releases the buffers.
 func (f *frame) free() {
 	f.data.Free()
 	f.data = nil
 }
 
-// codec hands gRPC's buffers through without decoding them. It answers to
-// the name "proto", which is what peers send as content subtype.
+// codec passes gRPC's buffers through without decoding them. Its name is "proto", the
+// content subtype that peers send.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }
 
-// Marshal lends the frame's buffers to gRPC, which frees its reference when
+// Marshal returns the frame's buffers to gRPC, which frees its reference when
 // the bytes are written.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	f, ok := v.(*frame)

@@ -13,16 +13,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// What the agent says and takes itself is written and read here field by
-// field, as the rest of it is small enough to do without Envoy's types.
+// The agent's own messages are encoded and decoded field by field, so that the agent does
+// not need Envoy's types.
 
-// variant writes messages of one variant of the protocol.
+// variant encodes and decodes messages of one variant of the protocol.
 type variant struct{ delta bool }
 
-// subscribe asks for all resources of a type.
+// subscribe returns a request for all resources of a type.
 func (w variant) subscribe(typeURL string) []byte { return w.ask(typeURL, nil) }
 
-// ask asks for resources of a type by name.
+// ask returns a request for resources of a type by name.
 func (w variant) ask(typeURL string, names []string) []byte {
 	number, namesNumber := wire.RequestTypeURL, wire.RequestNames
 	if w.delta {
@@ -35,8 +35,8 @@ func (w variant) ask(typeURL string, names []string) []byte {
 	return b
 }
 
-// answer acknowledges a response, or rejects it for a reason. accepted is the
-// version that counts then.
+// answer returns the acknowledgement of a response, or its rejection if there is a
+// reason. accepted is the version of the last accepted response.
 func (w variant) answer(r response, accepted string, code codes.Code, reason string) []byte {
 	var b []byte
 	if !w.delta {
@@ -45,7 +45,7 @@ func (w variant) answer(r response, accepted string, code codes.Code, reason str
 	return w.settle(append(b, w.subscribe(r.typeURL)...), r.nonce, code, reason)
 }
 
-// settle appends nonce and reason to a request; an empty reason is an acceptance.
+// settle appends nonce and reason to a request; an empty reason means acceptance.
 func (w variant) settle(b []byte, nonce string, code codes.Code, reason string) []byte {
 	number := wire.RequestNonce
 	if w.delta {
@@ -54,14 +54,14 @@ func (w variant) settle(b []byte, nonce string, code codes.Code, reason string) 
 	return append(appendText(b, number, nonce), w.errorDetail(code, reason)...)
 }
 
-// codeRewritten is the code of the rejection of a response that could not be
-// rewritten, as Istio's agent sends it. A control plane knows by it that Envoy did
-// not see what is rejected, and that the agent retries.
+// codeRewritten is the code of the rejection of a response that could not be rewritten,
+// the same as that of Istio's agent. It tells a control plane that Envoy did not receive
+// the rejected resources, and that the agent retries.
 const codeRewritten = codes.OK
 
-// errorDetail is the field that makes a request a rejection, or a health report
-// that says unhealthy. Fields may follow one another in any order: it can be
-// appended to a request.
+// errorDetail returns the field that makes a request a rejection, or a health report an
+// unhealthy one. It can be appended to a request, because the order of fields is
+// arbitrary.
 func (w variant) errorDetail(code codes.Code, reason string) []byte {
 	if reason == "" {
 		return nil
@@ -85,8 +85,7 @@ func appendText(b []byte, num protowire.Number, s string) []byte {
 	return wire.Append(b, num, s)
 }
 
-// resources takes the messages from a response, of either variant, and the
-// names of those that are gone.
+// resources returns the messages in a response, and the names of removed resources.
 func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed []string, err error) {
 	wire.NewCursor(f.data).Each(func(n protowire.Number, v wire.Cursor) {
 		switch {
@@ -105,7 +104,7 @@ func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed [
 	return values, removed, err
 }
 
-// resource opens an Any, which in delta lies in a Resource. An earlier error stays.
+// resource decodes an Any, which delta wraps in a Resource. It keeps an earlier error.
 func (w variant) resource(v wire.Cursor, earlier error) (typeURL string, value []byte, err error) {
 	if earlier != nil {
 		return "", nil, earlier
@@ -135,7 +134,7 @@ func (w variant) resource(v wire.Cursor, earlier error) (typeURL string, value [
 	return typeURL, value, err
 }
 
-// stateOfTheWorld writes a delta response as one of the state of the world.
+// stateOfTheWorld converts a delta response to one of the state of the world.
 func stateOfTheWorld(f *frame) []byte {
 	var b []byte
 	wire.NewCursor(f.data).Each(func(n protowire.Number, v wire.Cursor) {

@@ -5,8 +5,8 @@ package xdsproxy
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are the relay's counters. Names with istio_agent_ are those of
-// Istio's agent, which dashboards know.
+// metrics are the metrics of the relay. Names with istio_agent_ are those of Istio's
+// agent, which dashboards use.
 type metrics struct {
 	requests      prometheus.Counter
 	responses     prometheus.Counter
@@ -37,15 +37,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		requests:     counter("istio_agent_xds_proxy_requests", "xDS requests forwarded to the control plane, the agent's own included."),
 		responses:    counter("istio_agent_xds_proxy_responses", "xDS responses received from the control plane."),
 		rejected:     counters("outrigger_agent_xds_rejected_total", "xDS responses that Envoy rejected.", "type_url"),
-		own:          counters("outrigger_agent_xds_own_responses_total", "xDS responses that the agent itself took, accepted or rejected.", "type_url", "result"),
-		dropped:      counters("outrigger_agent_xds_dropped_total", "xDS messages that are for nobody.", "reason"),
-		questions:    counters("outrigger_agent_xds_debug_requests_total", "Questions to the control plane over the debug port.", "result"),
-		dialFailures: counter("istio_agent_istiod_connection_failures", "Attempts to reach the control plane that did not succeed."),
+		own:          counters("outrigger_agent_xds_own_responses_total", "xDS responses for the agent itself, accepted or rejected.", "type_url", "result"),
+		dropped:      counters("outrigger_agent_xds_dropped_total", "xDS messages without a receiver.", "reason"),
+		questions:    counters("outrigger_agent_xds_debug_requests_total", "Debug questions that were forwarded to the control plane.", "result"),
+		dialFailures: counter("istio_agent_istiod_connection_failures", "Failed attempts to reach the control plane."),
 		upstreamEnds: counters("istio_agent_istiod_connection_terminations", "Streams to the control plane that ended.", "type"),
 		envoyEnds:    counters("istio_agent_envoy_connection_terminations", "Streams from Envoy that ended.", "type"),
 		connected: gauge("outrigger_agent_xds_connected",
 			"Envoy's streams that are joined to a stream of the control plane: 1, during a hot restart 2, or 0 while the control plane is away."),
-		attempts: gauge("outrigger_agent_xds_failed_attempts", "Attempts in a row that did not reach the control plane; 0 once one did."),
+		attempts: gauge("outrigger_agent_xds_failed_attempts", "Consecutive failed attempts to reach the control plane; 0 after a success."),
 		backoffSecond: gauge("outrigger_agent_xds_backoff_seconds",
 			"Pause before the next attempt to reach the control plane; 0 when none is pending."),
 		lastGood: gauge("outrigger_agent_xds_last_good_streams", "Envoy's streams that are served what was last good, for want of a control plane."),
@@ -57,11 +57,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// lastResponse is a metric of when the control plane last sent anything.
+// lastResponse returns the metric of the time of the last response.
 func (p *Proxy) lastResponse() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "outrigger_agent_xds_last_response_timestamp_seconds",
-		Help: "When the control plane last sent anything, in seconds since 1970; 0 for never.",
+		Help: "Time of the last response of the control plane, in seconds since 1970; 0 if there was none.",
 	}, func() float64 {
 		at := p.Status().LastResponse
 		if at.IsZero() {
@@ -71,8 +71,8 @@ func (p *Proxy) lastResponse() prometheus.Collector {
 	})
 }
 
-// endType is the label of a stream's end: "cancelled" when somebody wanted
-// it, "error" else.
+// endType returns the label of a stream's end: "cancelled" if it was expected, else
+// "error".
 func endType(expected bool) string {
 	if expected {
 		return "cancelled"

@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// outbox holds what the agent itself has to say upstream. A caller that puts
-// something in does not wait, least of all the receiver of responses: a
-// control plane that reads no more before it was read from would stop both.
-// It holds one message for each key, the newest; keys are few: types, reports,
-// and questions, which are limited.
+// outbox contains the agent's own messages to the control plane. Adding a message never
+// blocks, in particular not the receiver of responses: that could deadlock with a
+// control plane that does not read until its responses are read. The outbox has only the
+// newest message of each key. There are few keys: types, reports, and a limited number
+// of questions.
 type outbox struct {
 	wake chan struct{}
 
@@ -36,11 +36,11 @@ func (o *outbox) put(key string, message []byte) {
 	o.next[key] = message
 	select {
 	case o.wake <- struct{}{}:
-	default: // it will look anyhow
+	default: // it has been woken up already
 	}
 }
 
-// take returns the oldest message, nil if there is none.
+// take returns the oldest message, or nil if there is none.
 func (o *outbox) take() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,7 +54,7 @@ func (o *outbox) take() []byte {
 	return message
 }
 
-// say sends what is in the outbox until ctx ends.
+// say sends the messages of the outbox until ctx ends.
 func (s *stream) say(ctx context.Context) error {
 	for {
 		for message := s.outbox.take(); message != nil; message = s.outbox.take() {
@@ -70,7 +70,7 @@ func (s *stream) say(ctx context.Context) error {
 	}
 }
 
-// owns tells whether a type is the agent's own.
+// owns reports whether a type is for the agent itself.
 func (s *stream) owns(typeURL string) bool {
 	if typeURL == healthType {
 		return true
@@ -87,9 +87,9 @@ func (p *Proxy) consumer(typeURL string) *Consumer {
 	return nil
 }
 
-// subscribeOwn asks for the agent's own types, and reports the application's
-// health, after Envoy's first request for listeners. From there on the control
-// plane knows who this is.
+// subscribeOwn subscribes to the agent's own types, and reports the application's
+// health, after Envoy's first request for listeners. By then the control plane has
+// received the node.
 func (s *stream) subscribeOwn() {
 	p := s.proxy
 	p.mu.Lock()
@@ -110,11 +110,11 @@ func (s *stream) subscribeOwn() {
 	}
 }
 
-// consume hands a response to its consumer, and answers it.
+// consume passes a response to its consumer, and answers it.
 func (s *stream) consume(f *frame, r response) {
 	p := s.proxy
 	c := p.consumer(r.typeURL)
-	if c == nil { // a report of health has no response
+	if c == nil { // a health report has no response
 		s.drop("unknown_type", r.typeURL)
 		return
 	}
@@ -125,7 +125,7 @@ func (s *stream) consume(f *frame, r response) {
 	result, reason := "accepted", ""
 	if err != nil {
 		result, reason = "rejected", err.Error()
-		p.log.Warn("the agent rejected what the control plane sent for it", "type_url", r.typeURL, "version", r.version, "err", err)
+		p.log.Warn("the agent rejected a response of the control plane", "type_url", r.typeURL, "version", r.version, "err", err)
 	} else {
 		s.accepted[r.typeURL] = r.version
 	}
@@ -139,7 +139,7 @@ func (s *stream) consume(f *frame, r response) {
 	s.outbox.put(r.typeURL, answer)
 }
 
-// health is a report on the application of a machine.
+// health is a health report about the application of a machine.
 type health struct {
 	healthy bool
 	message string
@@ -157,9 +157,9 @@ func (h health) request(w variant) []byte {
 	return append(b, w.errorDetail(codes.Internal, message)...)
 }
 
-// ReportHealth tells the control plane how the application is, with the reason
-// if it is not healthy. It does not wait. A stream reports once Envoy has asked
-// for listeners on it; the last report is repeated on each new one.
+// ReportHealth reports the health of the application to the control plane, with the
+// reason if it is unhealthy. It does not block. The report is sent once Envoy has
+// subscribed to listeners, and the last one is repeated on each new stream.
 func (p *Proxy) ReportHealth(healthy bool, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
-// peerListener notes which process is at the other end of each connection.
+// peerListener determines the process at the other end of each connection.
 type peerListener struct{ net.Listener }
 
 func (l peerListener) Accept() (net.Conn, error) {
@@ -21,11 +21,11 @@ func (l peerListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	pid, _, _ := localuser.Peer(conn) // 0 where the system does not tell
+	pid, _, _ := localuser.Peer(conn) // 0 if the system does not report it
 	return peerConn{Conn: conn, address: peerAddress{conn.RemoteAddr(), pid}}, nil
 }
 
-// peerConn has the process in its address, where gRPC leaves it for the streams.
+// peerConn has the process in its address, which gRPC makes available to streams.
 type peerConn struct {
 	net.Conn
 	address peerAddress
@@ -38,8 +38,8 @@ type peerAddress struct {
 	pid int
 }
 
-// peerID returns the process id of the peer of a stream, 0 when it is not known:
-// those then count as one.
+// peerID returns the process id of the peer of a stream, or 0 if it is unknown. All
+// unknown processes count as one.
 func peerID(ctx context.Context) int {
 	if p, ok := peer.FromContext(ctx); ok {
 		addr := p.Addr

@@ -34,77 +34,76 @@ const (
 const (
 	listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	healthType   = "type.googleapis.com/istio.v1.HealthInformation"
-	// debugPrefix is that of questions to the control plane, envoyPrefix that
-	// of the types that Envoy can know.
+	// debugPrefix is the prefix of questions to the control plane, envoyPrefix that
+	// of Envoy's types.
 	debugPrefix = "istio.io/debug"
 	envoyPrefix = "type.googleapis.com/envoy."
 )
 
 const (
-	// defaultMaxMessage is far above what a proxy can use of one type. It
-	// keeps a length that is nonsense from being believed.
+	// defaultMaxMessage is far above what a proxy can use of one type. It protects
+	// against nonsensical lengths.
 	defaultMaxMessage = 256 << 20
-	// maxConns is how many connections there are at once: an Envoy has one, as has
-	// each application that speaks xDS itself. maxStreams are those of a connection,
-	// of which the newest counts.
+	// maxConns is the limit of connections: an Envoy has one, as has each proxyless
+	// application. maxStreams is the limit of streams of a connection, of which only
+	// the newest is used.
 	maxConns   = 256
 	maxStreams = 100
-	// maxRequest is the size of the largest request, which names all that Envoy has.
+	// maxRequest is the size limit of a request, which may name all of Envoy's resources.
 	maxRequest = 64 << 20
-	// maxHeader bounds the header of a call, and what the control plane says when it
-	// ends one.
+	// maxHeader is the size limit of the header of a call, and of the trailer of the
+	// control plane.
 	maxHeader = 64 << 10
 	// requestWindow is the HTTP/2 flow control window for requests, in bytes.
 	requestWindow = 1 << 20
-	// unused is how long a connection may stay without a stream, handshake how long
-	// HTTP/2 may take to begin.
+	// unused is how long a connection may exist without a stream, handshake the
+	// timeout of the HTTP/2 handshake.
 	unused    = time.Minute
 	handshake = 20 * time.Second
 )
 
-// Config is what a [Proxy] needs.
+// Config configures a [Proxy].
 type Config struct {
 	// Listener is the Unix socket that Envoy dials; Run closes it.
 	Listener net.Listener
 	Upstream UpstreamConfig
-	// Consumers take the responses of their types, which Envoy never sees.
-	// They are asked for in this order.
+	// Consumers receive the responses of their types, which are not forwarded to
+	// Envoy. Their types are subscribed to in this order.
 	Consumers []Consumer
 	// Rewriters change the responses of a type, by its URL.
 	Rewriters map[string]Rewriter
 	// Check refuses responses of types without a rewriter. Optional.
 	Check *Check
-	// LastGood answers when the control plane cannot be reached at a cold
-	// start. Optional.
+	// LastGood serves Envoy if the control plane cannot be reached at a cold start.
+	// Optional.
 	LastGood *LastGood
-	// MaxMessage is the size of the largest message in bytes; 0: 256 MiB.
+	// MaxMessage is the size limit of a message in bytes; 0 means 256 MiB.
 	MaxMessage int
 	Logger     *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics. It may be nil.
 	Registerer prometheus.Registerer
-	// Rejected is called when the Envoy with a process id rejects what no other
-	// one rejects: during a hot restart there are two. Optional.
+	// Rejected is called when only one of several Envoys, that with the process id,
+	// rejects a response: during a hot restart there are two. Optional.
 	Rejected func(pid int, typeURL, reason string)
 }
 
-// Consumer is a type of which the agent itself takes the responses.
+// Consumer handles the responses of a type that is for the agent itself.
 type Consumer struct {
 	TypeURL string
-	// Subscribe asks for the type once Envoy has asked for listeners. Without
-	// it only what comes unasked is taken.
+	// Subscribe subscribes to the type once Envoy has subscribed to listeners.
+	// Without it, only unsolicited responses are handled.
 	Subscribe bool
-	// Handle gets the messages of a response, and of a delta response the
-	// names of those that are gone. nil acknowledges the response, an error
-	// rejects it with its text. It must be quick: the stream waits for it. It
-	// may keep what it gets. Several streams may call it at once.
+	// Handle is called with the messages of a response and, for delta, the names of
+	// removed resources. If it returns an error, the response is rejected with its
+	// text. It must be fast, because the stream waits for it, and safe for
+	// concurrent use. It may retain its arguments.
 	Handle func(messages [][]byte, removed []string) error
 }
 
-// Rewriter changes a response, given as it came. It returns what Envoy gets,
-// nil for nothing, and what is reported to the control plane, "" if nothing
-// was: then it is called again with the same resources, until nothing is wrong
-// or a newer response replaces them, and ends early with ctx. Only responses of
-// the same type and stream wait for it.
+// Rewriter changes a response. It returns the response for Envoy, or nil for none, and
+// the fault to report to the control plane, or "". After a fault it is called again with
+// the same resources, until there is no fault or a newer response replaces them. It must
+// return early if ctx is done. Only responses of the same type and stream wait for it.
 type Rewriter func(ctx context.Context, response []byte, delta bool) (out []byte, wrong string)
 
 // Proxy relays ADS streams.
@@ -116,31 +115,31 @@ type Proxy struct {
 	check      *Check
 	lastGood   *LastGood
 	maxMessage int
-	firstAgain time.Duration // until what was wrong is rewritten again
+	firstAgain time.Duration // delay of the first attempt to rewrite again
 	log        *slog.Logger
 	metrics    *metrics
 	state      state
 
 	mu sync.Mutex // guards what follows
-	// current holds the newest downstream stream of each process. Envoy has
-	// one; a second one means that the first is dead and has not noticed.
+	// current has the newest downstream stream of each process. Envoy has one; a
+	// second one means that the first is dead, which gRPC has not noticed yet.
 	// During a hot restart there are two Envoys.
 	current map[int]*stream
-	// warm are the processes that have taken listeners of the control plane,
-	// which come last of what an Envoy starts with.
+	// warm are the processes that have accepted listeners of the control plane,
+	// which are the last type that a starting Envoy receives.
 	warm map[int]bool
-	// firsts is, by process and type, how Envoy took its first configuration.
+	// firsts has the state of the first configuration, by process and type.
 	firsts map[int]map[string]*first
-	// health is the last report, nil before the first.
+	// health is the last health report, or nil.
 	health *health
 
 	rejected func(pid int, typeURL, reason string)
 	joined   atomic.Int32
 }
 
-var errReplaced = errors.New("a newer stream took this stream's place")
+var errReplaced = errors.New("a newer stream replaced this stream")
 
-// New checks the configuration. Nothing runs before Run.
+// New returns a proxy. It starts nothing; see Run.
 func New(cfg Config) (*Proxy, error) {
 	if cfg.Listener == nil {
 		return nil, errors.New("xds proxy needs a listener")
@@ -184,7 +183,7 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-// checkOwn refuses a table of own types that contradicts itself.
+// checkOwn returns an error for contradictory consumers and rewriters.
 func checkOwn(cfg Config) error {
 	seen := map[string]bool{healthType: true, listenerType: true}
 	for _, c := range cfg.Consumers {
@@ -226,7 +225,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}, nil)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		// Stopped before it could begin, it says so.
+		// Serve returns ErrServerStopped if it was stopped before it started.
 		if err := server.Serve(p.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve xds: %w", err)
 		}
@@ -240,7 +239,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// handler relays one downstream stream until either side ends.
+// handler returns the handler that relays a downstream stream until either side ends.
 func (p *Proxy) handler(method string) grpc.StreamHandler {
 	return func(_ any, down grpc.ServerStream) error {
 		connlimit.UseOf(down.Context())
@@ -265,11 +264,11 @@ func (p *Proxy) enter(s *stream) {
 	}
 	p.current[s.pid] = s
 	for _, f := range p.firsts[s.pid] {
-		f.nonce = "" // of a stream that has ended
+		f.nonce = "" // it belongs to a stream that has ended
 	}
 }
 
-// leave forgets a stream, unless another one has taken its place.
+// leave removes a stream, unless another one has replaced it.
 func (p *Proxy) leave(s *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,15 +277,15 @@ func (p *Proxy) leave(s *stream) {
 	}
 }
 
-// reached notes whether the control plane has a stream.
+// reached records whether a stream is joined to the control plane.
 func (p *Proxy) reached(s *stream, has bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.joined = has
 }
 
-// rejects notes whether a stream's Envoy rejects what it was sent last of a type,
-// and tells whether it is the only one of several to do so.
+// rejects records whether a stream's Envoy rejects the last response of a type, and
+// reports whether it is the only one of several Envoys that does.
 func (p *Proxy) rejects(s *stream, typeURL string, does bool) (alone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -313,7 +312,7 @@ func (p *Proxy) rejects(s *stream, typeURL string, does bool) (alone bool) {
 func (p *Proxy) ended(down grpc.ServerStream, err error) error {
 	switch {
 	case errors.Is(err, errReplaced):
-		p.log.Warn("an older stream was ended because envoy opened a new one")
+		p.log.Warn("ended an older stream because envoy opened a new one")
 		p.metrics.envoyEnds.WithLabelValues(endType(true)).Inc()
 		return status.Error(codes.Aborted, errReplaced.Error())
 	case down.Context().Err() != nil, err == nil:

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// maxQuestions is how many questions of different types a stream has open.
+	// maxQuestions is the limit of open questions of different types on a stream.
 	maxQuestions = 32
-	// abandonAfter is when an answer is not expected any more. Until then no
-	// other question of its type is asked: an answer of the state of the world
-	// does not say whose it is.
+	// abandonAfter is the time after which an answer is not expected any more.
+	// Until then no other question of its type is asked: an answer of the state of
+	// the world does not identify its question.
 	abandonAfter = 30 * time.Second
 )
 
 var (
 	errNoUpstream = errors.New("no stream to the control plane is open; Envoy's configuration stays as it is, and the agent dials again")
-	errTooMany    = errors.New("too many questions are open, ask again in a moment")
+	errTooMany    = errors.New("too many open questions, try again later")
 )
 
-// questions are what a stream has asked the control plane for others. One is
-// open for each type; the same question of several is asked once.
+// questions are the open debug questions of a stream, at most one for each type. The
+// same question of several callers is asked once.
 type questions struct {
 	mu     sync.Mutex // guards what follows
 	open   map[string]*question
@@ -38,16 +38,16 @@ type question struct {
 	message []byte
 	waiting int
 	asked   time.Time
-	// done is closed when the answer has come, or when the stream has ended
-	// and answer is nil.
+	// done is closed when the answer has arrived, or when the stream has ended; then
+	// answer is nil.
 	done   chan struct{}
 	answer []byte
 }
 
 func newQuestions() *questions { return &questions{open: map[string]*question{}} }
 
-// ask puts a question to the control plane over a stream that is joined, and
-// gives its answer, a DiscoveryResponse.
+// ask sends a question to the control plane on a joined stream, and returns the answer,
+// a DiscoveryResponse.
 func (p *Proxy) ask(ctx context.Context, typeURL string, names []string) ([]byte, error) {
 	s := p.live()
 	if s == nil {
@@ -66,7 +66,7 @@ func (p *Proxy) ask(ctx context.Context, typeURL string, names []string) ([]byte
 	}
 }
 
-// live is a stream that is joined to the control plane, nil if there is none.
+// live returns a stream that is joined to the control plane, or nil.
 func (p *Proxy) live() *stream {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +78,8 @@ func (p *Proxy) live() *stream {
 	return nil
 }
 
-// enter asks, or returns the question that is open for the type: mine if it is the
-// same.
+// enter asks a question, or returns the open question of the type; mine is true if that
+// is the same question.
 func (qs *questions) enter(typeURL, key string, message []byte, out *outbox) (q *question, mine bool, err error) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -106,7 +106,7 @@ func (qs *questions) enter(typeURL, key string, message []byte, out *outbox) (q 
 	return q, true, nil
 }
 
-// forget makes room by forgetting a question that nobody waits for.
+// forget removes an abandoned question, and reports whether there was one.
 func (qs *questions) forget(now time.Time) bool {
 	for typeURL, q := range qs.open {
 		if q.waiting == 0 && now.Sub(q.asked) >= abandonAfter {
@@ -117,8 +117,7 @@ func (qs *questions) forget(now time.Time) bool {
 	return false
 }
 
-// wait waits for the answer, or until a question of somebody else is out of the
-// way.
+// wait waits for the answer, or until a different question of the type is closed.
 func (qs *questions) wait(ctx context.Context, q *question, mine bool) ([]byte, error) {
 	if mine {
 		defer func() {
@@ -148,7 +147,7 @@ func (qs *questions) wait(ctx context.Context, q *question, mine bool) ([]byte, 
 	}
 }
 
-// answered hands an answer to those who wait for it; false if nobody asked.
+// answered passes an answer to its waiting callers; it returns false if there are none.
 func (qs *questions) answered(typeURL string, answer func() []byte) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -162,7 +161,7 @@ func (qs *questions) answered(typeURL string, answer func() []byte) bool {
 	return true
 }
 
-// close ends all questions without an answer.
+// close closes all questions without an answer.
 func (qs *questions) close() {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// readableResponse is a DiscoveryResponse as JSON for users, with the names
-// that protobuf's JSON has.
+// readableResponse is a DiscoveryResponse as JSON for users, with the names of protobuf's
+// JSON.
 type readableResponse struct {
 	VersionInfo string `json:"versionInfo,omitempty"`
 	Resources   []any  `json:"resources,omitempty"`
@@ -20,8 +20,8 @@ type readableResponse struct {
 	Nonce       string `json:"nonce,omitempty"`
 }
 
-// readableAny is a resource. What a control plane has to say to users is JSON
-// already; a message of a type that is not known here stays bytes, in base64.
+// readableAny is a resource. A control plane's text for users is JSON; messages of
+// unknown types are shown in base64.
 type readableAny struct {
 	Type  string `json:"@type"`
 	Value any    `json:"value"`

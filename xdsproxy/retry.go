@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// When a response that could be used in part only is rewritten again.
+// The delays before a partially used response is rewritten again.
 const (
 	firstAgain    = 15 * time.Second
 	maxAgain      = 5 * time.Minute
@@ -23,24 +23,23 @@ const (
 	againVariance = 0.2
 )
 
-// incomplete is what could not be used of the responses of a type, as the
-// control plane sent it. It is rewritten again from time to time, because the
-// control plane, to which it was sent well, does not send it again. It belongs
-// to the goroutine that rewrites the type.
+// incomplete contains the resources of a type that could not be used, as the control
+// plane sent them. They are rewritten again from time to time, because the control plane
+// does not send them again. The goroutine that rewrites the type owns it.
 type incomplete struct {
 	delta bool
 	r     response
-	// frame is the response of the state of the world, the newest one. nil:
-	// nothing is incomplete.
+	// frame is the newest response of the state of the world, or nil if nothing is
+	// incomplete.
 	frame []byte
-	// head and items are a delta response: all but the resources, and those of
-	// all responses that no later one has replaced.
+	// head and items are a delta response: all fields but the resources, and the
+	// resources of all responses that no later one has replaced.
 	head  []byte
 	items []deltaItem
-	// sent is what Envoy got of it last.
+	// sent is the last version that Envoy received.
 	sent   []byte
 	delays *backoff.ExponentialBackOff
-	timer  *time.Timer // nil when nothing is incomplete
+	timer  *time.Timer // nil if nothing is incomplete
 }
 
 type deltaItem struct {
@@ -55,7 +54,7 @@ func newIncomplete(delta bool, first time.Duration) *incomplete {
 	)}
 }
 
-// due tells when it is time to try again, never when nothing is incomplete.
+// due returns a channel for the time of the next attempt, nil if nothing is incomplete.
 func (in *incomplete) due() <-chan time.Time {
 	if in.timer == nil {
 		return nil
@@ -63,7 +62,7 @@ func (in *incomplete) due() <-chan time.Time {
 	return in.timer.C
 }
 
-// stop forgets everything.
+// stop removes everything.
 func (in *incomplete) stop() {
 	if in.timer != nil {
 		in.timer.Stop()
@@ -71,8 +70,8 @@ func (in *incomplete) stop() {
 	in.timer, in.frame, in.head, in.items, in.sent = nil, nil, nil, nil, nil
 }
 
-// replace forgets what a newer response replaces: all of it in the state of the
-// world, what it names in delta.
+// replace removes the resources that a newer response replaces: all in the state of the
+// world, those that it names in delta.
 func (in *incomplete) replace(frame []byte) {
 	if !in.delta {
 		in.stop()
@@ -95,14 +94,14 @@ func (in *incomplete) replace(frame []byte) {
 	}
 }
 
-// keep notes a response of which not everything could be used, and what Envoy
-// got of it.
+// keep records a response that could not be used completely, and the version that Envoy
+// received.
 func (in *incomplete) keep(frame []byte, r response, sent []byte) {
 	in.r, in.sent = r, sent
 	if in.delta {
 		head, items, _ := splitDelta(frame)
 		if len(items) == 0 {
-			return // there is nothing that could be used later
+			return // no resource could be used later
 		}
 		in.head, in.items = head, append(in.items, items...)
 	} else {
@@ -120,7 +119,7 @@ func (in *incomplete) wait() {
 	in.timer = time.NewTimer(in.delays.NextBackOff())
 }
 
-// response is what is rewritten again.
+// response returns the response to rewrite again.
 func (in *incomplete) response() []byte {
 	if !in.delta {
 		return in.frame
@@ -132,8 +131,8 @@ func (in *incomplete) response() []byte {
 	return b
 }
 
-// splitDelta takes a delta response apart: all but resources and what was
-// removed, the resources, and the names of what was removed.
+// splitDelta splits a delta response into its resources, the names of removed resources,
+// and head, the other fields.
 func splitDelta(frame []byte) (head []byte, items []deltaItem, removed []string) {
 	wire.CursorOf(frame).Each(func(n protowire.Number, v wire.Cursor) {
 		body := v.Bytes(v.Len())
@@ -163,13 +162,13 @@ func splitDelta(frame []byte) (head []byte, items []deltaItem, removed []string)
 	return head, items, removed
 }
 
-// rewriteAgain rewrites once more what is incomplete, and sends Envoy what is
-// new in it. A newer response of the type cuts it short.
+// rewriteAgain rewrites the incomplete resources again, and sends the result to Envoy if
+// it differs. A newer response of the type interrupts it.
 func (s *stream) rewriteAgain(ctx context.Context, rw *rewriting, in *incomplete) error {
 	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !rw.interruptible(cancel) {
-		in.wait() // a newer one is there already
+		in.wait() // a newer response has arrived
 		return nil
 	}
 	out, wrong := rw.fn(attempt, in.response(), s.delta)
@@ -189,13 +188,13 @@ func (s *stream) rewriteAgain(ctx context.Context, rw *rewriting, in *incomplete
 		in.wait()
 		return nil
 	}
-	s.proxy.log.Info("a part of the control plane's response that could not be used can be now", "type_url", in.r.typeURL)
+	s.proxy.log.Info("a part of the control plane's response that was unusable before is in use now", "type_url", in.r.typeURL)
 	in.stop()
 	return nil
 }
 
-// interruptible has newer responses of the type call cancel, nil for nothing.
-// It reports false if there is one already.
+// interruptible sets the function that newer responses of the type call; it may be nil.
+// It returns false if there is a newer response already.
 func (rw *rewriting) interruptible(cancel context.CancelFunc) bool {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -203,7 +202,7 @@ func (rw *rewriting) interruptible(cancel context.CancelFunc) bool {
 	return cancel == nil || len(rw.queue) == 0
 }
 
-// interrupt ends the attempt that is under way.
+// interrupt ends a running attempt.
 func (rw *rewriting) interrupt() {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()

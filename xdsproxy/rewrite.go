@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// maxRewrites is how many responses of a type may wait for its rewriter;
-	// then the stream waits.
+	// maxRewrites is how many responses of a type may wait for its rewriter before
+	// the stream blocks.
 	maxRewrites = 16
-	// maxWrongs is how many responses of a type may wait for Envoy's answer
-	// with something to add to it.
+	// maxWrongs is the limit of faulty responses of a type that wait for Envoy's
+	// answer.
 	maxWrongs = 64
 )
 
-// rewriting is the work on one type of one stream.
+// rewriting is the state of rewriting one type of one stream.
 type rewriting struct {
 	fn    Rewriter
 	queue chan received
 	start sync.Once
 
 	mu sync.Mutex // guards what follows
-	// last is Envoy's last request for the type, of the state of the world:
-	// a rejection must repeat the names. accepted is the version it took last.
+	// last is Envoy's last state-of-the-world request for the type: a rejection must
+	// repeat its names. accepted is the last version that Envoy accepted.
 	last     []byte
 	accepted string
-	// wrong is what the control plane receives when Envoy answers a nonce.
+	// wrong has the faults to report when Envoy answers a nonce.
 	wrong map[string]string
-	// cancel ends an attempt to rewrite again; nil when none is under way.
+	// cancel ends a running attempt to rewrite again; nil if there is none.
 	cancel context.CancelFunc
 }
 
@@ -47,7 +47,7 @@ func newRewriting(fn Rewriter) *rewriting {
 	return &rewriting{fn: fn, queue: make(chan received, maxRewrites), wrong: map[string]string{}}
 }
 
-// rewrite hands a response to the rewriter of its type, which frees it.
+// rewrite passes a response to the rewriter of its type, which frees it.
 func (s *stream) rewrite(ctx context.Context, rw *rewriting, r received) {
 	rw.start.Do(func() { go s.rewriteAll(ctx, rw) })
 	select {
@@ -58,8 +58,8 @@ func (s *stream) rewrite(ctx context.Context, rw *rewriting, r received) {
 	}
 }
 
-// rewriteAll rewrites one response after the other until ctx ends, and again
-// what could not be used.
+// rewriteAll rewrites one response after the other until ctx ends, and retries unusable
+// resources.
 func (s *stream) rewriteAll(ctx context.Context, rw *rewriting) {
 	in := newIncomplete(s.delta, s.proxy.firstAgain)
 	defer in.stop()
@@ -74,7 +74,7 @@ func (s *stream) rewriteAll(ctx context.Context, rw *rewriting) {
 			err = s.rewriteAgain(ctx, rw, in)
 		}
 		if err != nil {
-			return // Envoy is gone, or the stream
+			return // Envoy or the stream has ended
 		}
 	}
 }
@@ -103,7 +103,7 @@ func (s *stream) rewriteOne(ctx context.Context, rw *rewriting, in *incomplete, 
 	return s.forward(frameOf(out))
 }
 
-// expect keeps what is wrong with a response until Envoy answers it.
+// expect records the fault of a response until Envoy answers it.
 func (rw *rewriting) expect(nonce, wrong string) {
 	if wrong == "" {
 		return
@@ -111,12 +111,12 @@ func (rw *rewriting) expect(nonce, wrong string) {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	if len(rw.wrong) >= maxWrongs {
-		clear(rw.wrong) // nobody answers these any more
+		clear(rw.wrong) // Envoy does not answer these any more
 	}
 	rw.wrong[nonce] = wrong
 }
 
-// reject is the rejection of a response that Envoy never sees.
+// reject returns the rejection of a response that Envoy does not receive.
 func (rw *rewriting) reject(w variant, r response, wrong string) []byte {
 	if wrong == "" {
 		wrong = "none of its resources can be used"
@@ -126,14 +126,13 @@ func (rw *rewriting) reject(w variant, r response, wrong string) []byte {
 	if w.delta || rw.last == nil {
 		return w.answer(r, rw.accepted, codeRewritten, wrong)
 	}
-	// Of a field that occurs twice the later one counts.
+	// If a field occurs twice, the last one is used.
 	b := append(rw.last[:len(rw.last):len(rw.last)], rw.version()...)
 	return w.settle(b, r.nonce, codeRewritten, wrong)
 }
 
-// note keeps what a rejection needs from Envoy's request, and adds to Envoy's
-// acknowledgement what was wrong with the response before it was rewritten. It
-// gives that, too.
+// note records the parts of Envoy's request that a rejection needs, and adds the fault of
+// the response before rewriting to Envoy's acknowledgement. It returns the fault.
 func (rw *rewriting) note(f *frame, r request, w variant) (wrong string) {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -158,7 +157,7 @@ func (rw *rewriting) note(f *frame, r request, w variant) (wrong string) {
 	return wrong
 }
 
-// version is the field for the version that was accepted last, be it none.
+// version returns the field of the last accepted version, which may be empty.
 func (rw *rewriting) version() []byte {
 	return wire.Append(nil, wire.RequestVersion, rw.accepted)
 }

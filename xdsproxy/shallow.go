@@ -12,31 +12,31 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// A few top level fields of a message are read where they lie in gRPC's
-// buffers: nothing is decoded, and nothing is copied but these fields.
+// A few top-level fields of a message are read directly from gRPC's buffers. Nothing
+// else is decoded or copied.
 
-// Limits of what is taken from a message, in bytes. Type URLs, nonces and
-// versions are short; a longer one is not one.
+// Limits of fields in bytes. Type URLs, nonces and versions are short; longer ones are
+// invalid.
 const (
 	maxText   = 16 << 10
-	maxReason = 4 << 10 // of Envoy's words, which are cut there
+	maxReason = 4 << 10 // of Envoy's message, which is truncated
 )
 
-// text is a short field; false when it is too long to be one.
+// text returns a short field; false if it is too long.
 func text(v wire.Cursor) (string, bool) { return v.Text(maxText) }
 
-// request is what is taken from a DiscoveryRequest or a DeltaDiscoveryRequest.
+// request has the relevant fields of a DiscoveryRequest or a DeltaDiscoveryRequest.
 type request struct {
 	typeURL string
 	version string // of the state of the world
 	nonce   string
-	// rejected is the message of error_detail: Envoy's words about the
-	// response that it refused. Empty in an acknowledgement.
+	// rejected is the message of error_detail: why Envoy rejected the response.
+	// Empty in an acknowledgement.
 	rejected string
 }
 
-// readRequest reads a request. Bytes that are no message give what was read
-// before them: the control plane judges, not the relay.
+// readRequest reads a request. Of an invalid message it returns the fields before the
+// fault: the control plane validates requests, not the relay.
 func readRequest(data mem.BufferSlice, delta bool) request {
 	version, typeURL, nonce, errorDetail := wire.RequestVersion, wire.RequestTypeURL, wire.RequestNonce, wire.RequestError
 	if delta {
@@ -58,7 +58,7 @@ func readRequest(data mem.BufferSlice, delta bool) request {
 	return r
 }
 
-// reason reads the message of a Status.
+// reason returns the message of a Status.
 func reason(v wire.Cursor) string {
 	words := ""
 	v.Each(func(n protowire.Number, v wire.Cursor) {
@@ -72,20 +72,18 @@ func reason(v wire.Cursor) string {
 	return words
 }
 
-// label reads a type URL, which becomes the label of metrics and must be text
-// for that.
+// label returns a type URL as valid UTF-8, for labels of metrics.
 func label(v wire.Cursor) string {
 	text, _ := text(v)
 	return strings.ToValidUTF8(text, "?")
 }
 
-// response is what is taken from a DiscoveryResponse or a
-// DeltaDiscoveryResponse.
+// response has the relevant fields of a DiscoveryResponse or a DeltaDiscoveryResponse.
 type response struct {
 	typeURL, version, nonce string
 }
 
-// readResponse reads a response; false when the bytes are none.
+// readResponse reads a response; it returns false if the message is invalid.
 func readResponse(data mem.BufferSlice) (r response, ok bool) {
 	fits := true
 	ok = wire.NewCursor(data).Each(func(n protowire.Number, v wire.Cursor) {

@@ -11,46 +11,45 @@ import (
 	"time"
 )
 
-// maxTypes is how many types are told apart in the status and in metrics. A
-// peer that makes up more of them shares one place.
+// maxTypes is the limit of types in the status and in metrics.
 const maxTypes = 64
 
-// otherTypes is that place.
+// otherTypes is the entry of all further types.
 const otherTypes = "other"
 
-// Status says how old Envoy's configuration is, and what was rejected of it.
+// Status is the age of Envoy's configuration, and what was rejected.
 type Status struct {
-	// Connected is true while a stream of the control plane is open. Since is
-	// when that began or ended; zero: it has never been open.
+	// Connected is true while a stream of the control plane is open. Since is the
+	// time when it was opened or closed; zero if it was never open.
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
-	// LastGood is true while an Envoy is served what was last good.
+	// LastGood is true while an Envoy is served the last good configuration.
 	LastGood bool `json:"lastGood,omitempty"`
-	// LastResponse is when the control plane last sent anything.
+	// LastResponse is the time of the last response of the control plane.
 	LastResponse time.Time `json:"lastResponse,omitzero"`
-	// Attempts are those in a row that did not reach the control plane, and
-	// Failure is why the last stream or attempt ended.
+	// Attempts is the number of consecutive failed attempts, and Failure the reason
+	// why the last stream or attempt ended.
 	Attempts int    `json:"attempts,omitempty"`
 	Failure  string `json:"failure,omitempty"`
 	// Types are sorted by their URLs.
 	Types []TypeStatus `json:"types,omitempty"`
 }
 
-// TypeStatus is what is known of one type. Times are zero for what has not
-// happened.
+// TypeStatus is the status of one type. Times are zero if there was no such event.
 type TypeStatus struct {
 	TypeURL string `json:"typeUrl"`
-	// Version and Response are those of the last response.
+	// Version and Response are the version and the time of the last response.
 	Version  string    `json:"version,omitempty"`
 	Response time.Time `json:"response,omitzero"`
-	// Accepted and Rejected are when a response was last taken and refused,
-	// Reason is why: Envoy's words, or the agent's for what it takes itself.
+	// Accepted and Rejected are the times of the last acceptance and rejection.
+	// Reason is the reason of the rejection: that of Envoy, or of the agent for its
+	// own types.
 	Accepted time.Time `json:"accepted,omitzero"`
 	Rejected time.Time `json:"rejected,omitzero"`
 	Reason   string    `json:"reason,omitempty"`
 }
 
-// Rejecting tells whether the last response that was answered was refused.
+// Rejecting reports whether the last answered response was rejected.
 func (t TypeStatus) Rejecting() bool { return t.Rejected.After(t.Accepted) }
 
 // state collects the status. It starts empty.
@@ -61,7 +60,7 @@ type state struct {
 	types  map[string]*TypeStatus
 }
 
-// Status returns a copy of what is known now.
+// Status returns a copy of the current status.
 func (p *Proxy) Status() Status {
 	st := &p.state
 	st.mu.Lock()
@@ -78,7 +77,7 @@ func (p *Proxy) Status() Status {
 	return out
 }
 
-// of returns the entry of a type. The caller holds mu.
+// of returns the entry of a type. The caller must hold mu.
 func (st *state) of(typeURL string) *TypeStatus {
 	if t := st.types[typeURL]; t != nil {
 		return t
@@ -97,7 +96,7 @@ func (st *state) of(typeURL string) *TypeStatus {
 	return t
 }
 
-// label is a type as the label of a metric.
+// label returns the label of a type in metrics.
 func (st *state) label(typeURL string) string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -110,7 +109,7 @@ func (st *state) received(r response) {
 	defer st.mu.Unlock()
 	st.status.LastResponse = now
 	if strings.HasPrefix(r.typeURL, debugPrefix) {
-		return // its questions are not configuration
+		return // questions are not configuration
 	}
 	t := st.of(r.typeURL)
 	t.Version, t.Response = r.version, now
@@ -128,7 +127,7 @@ func (st *state) settled(typeURL, reason string) {
 	t.Rejected, t.Reason = now, reason
 }
 
-// connected notes how many streams are joined now.
+// connected records the number of joined streams.
 func (st *state) connected(joined int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -146,7 +145,7 @@ func (st *state) failed(err error) {
 	st.status.Failure = err.Error()
 }
 
-// serving notes that one stream more, or less, is served what was last good.
+// serving adds to the number of streams that are served the last good configuration.
 func (st *state) serving(change int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -14,48 +14,47 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// source is where the responses of a stream come from: the control plane, or
-// what was last good.
+// source is the source of a stream's responses: the control plane, or the last good
+// configuration.
 type source interface {
 	Header() (metadata.MD, error)
 	SendMsg(m any) error
 	RecvMsg(m any) error
 }
 
-// stream is one joined pair.
+// stream is a downstream stream with its source.
 type stream struct {
 	variant
 	proxy  *Proxy
 	down   grpc.ServerStream
 	end    context.CancelCauseFunc
-	pid    int // of Envoy, 0 when it cannot be known
+	pid    int // of Envoy, 0 if unknown
 	method string
 
-	// up and live, whether it is the control plane, are set before anything
-	// runs that reads them.
+	// up is the source; live is true if that is the control plane. Both are set
+	// before the goroutines that read them start.
 	up   source
 	live bool
-	// recording takes what Envoy gets from the control plane; nil for none.
+	// recording records Envoy's configuration from the control plane. It may be nil.
 	recording Recording
 
-	// toUp and toDown are held while a message is sent there: gRPC wants one
-	// at a time.
+	// toUp and toDown serialize sending in each direction, as gRPC requires.
 	toUp, toDown sync.Mutex
 
 	outbox    *outbox
 	questions *questions
-	// rewrites are the types with a rewriter, none of what was last good. The
-	// map does not change once the stream is joined.
+	// rewrites are the types with a rewriter; empty for the last good
+	// configuration. The map does not change once the stream is joined.
 	rewrites map[string]*rewriting
-	// accepted are the versions of the own types that were taken last. It
-	// belongs to responses.
+	// accepted are the last accepted versions of the agent's own types. The
+	// goroutine of responses owns it.
 	accepted map[string]string
-	// dropped are the reasons that the log has.
+	// dropped are the reasons that have been logged.
 	dropped sync.Map
 
-	// The proxy's mutex guards what follows. rejected holds the types of which
-	// Envoy rejects what it was sent last; subscribed is true once Envoy has
-	// asked for listeners, joined while the control plane has the stream.
+	// The proxy's mutex guards what follows. rejected are the types whose last
+	// response Envoy has rejected; subscribed is true once Envoy has subscribed to
+	// listeners, joined while the stream is joined to the control plane.
 	rejected   map[string]bool
 	subscribed bool
 	joined     bool
@@ -73,7 +72,7 @@ func newStream(p *Proxy, down grpc.ServerStream, method string, end context.Canc
 	return s
 }
 
-// serve joins the stream to the control plane, however long that takes to come.
+// serve joins the stream to the control plane, and waits as long as necessary for it.
 func (s *stream) serve(ctx context.Context) error {
 	up, conn, err := s.proxy.upstream.open(ctx, s.method)
 	if err != nil {
@@ -83,7 +82,7 @@ func (s *stream) serve(ctx context.Context) error {
 	return s.join(ctx, up, true)
 }
 
-// join carries messages both ways until either side ends.
+// join forwards messages in both directions until either side ends.
 func (s *stream) join(ctx context.Context, up source, live bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -105,14 +104,14 @@ func (s *stream) join(ctx context.Context, up source, live bool) error {
 	}
 }
 
-// requests carries Envoy's requests to the control plane. It returns nil when
-// Envoy ended the stream.
+// requests forwards Envoy's requests to the control plane. It returns nil when Envoy has
+// ended the stream.
 func (s *stream) requests(ctx context.Context) error {
 	for {
 		var f frame
 		if err := s.down.RecvMsg(&f); err != nil {
-			// The downstream context says why; upstream hears of it when
-			// the connection closes.
+			// The downstream context has the reason; upstream ends with
+			// its connection.
 			return nil //nolint:nilerr // see above
 		}
 		r, pass := s.look(&f)
@@ -129,8 +128,8 @@ func (s *stream) requests(ctx context.Context) error {
 	}
 }
 
-// send sends upstream and frees the frame. When the stream there has ended it
-// waits for the end of ctx: responses receives the reason.
+// send sends a frame upstream and frees it. If the upstream stream has ended, it waits
+// for the end of ctx: responses receives the reason.
 func (s *stream) send(ctx context.Context, f *frame) error {
 	s.toUp.Lock()
 	err := s.up.SendMsg(f)
@@ -146,12 +145,12 @@ func (s *stream) send(ctx context.Context, f *frame) error {
 	return err
 }
 
-// look notes what a request says about Envoy, and tells whether it goes on.
+// look records the state of Envoy in a request, and reports whether to forward it.
 func (s *stream) look(f *frame) (r request, pass bool) {
 	r = readRequest(f.data, s.delta)
 	if s.owns(r.typeURL) {
-		// The agent has subscribed to it itself: two of them would mix up
-		// their answers.
+		// The agent has subscribed to it itself: the answers could not be
+		// distinguished.
 		s.drop("own_request", r.typeURL)
 		return r, false
 	}
@@ -162,7 +161,7 @@ func (s *stream) look(f *frame) (r request, pass bool) {
 	}
 	if rw := s.rewrites[r.typeURL]; rw != nil {
 		if wrong := rw.note(f, r, s.variant); wrong != "" {
-			s.proxy.state.settled(r.typeURL, wrong) // Envoy took what was left of it
+			s.proxy.state.settled(r.typeURL, wrong) // Envoy accepted the rest of it
 		}
 	}
 	return r, true
@@ -174,7 +173,7 @@ func (s *stream) record(what func(Recording)) {
 	}
 }
 
-// settled notes that Envoy took or rejected a response.
+// settled records that Envoy accepted or rejected a response.
 func (s *stream) settled(r request) {
 	p := s.proxy
 	if p.rejects(s, r.typeURL, r.rejected != "") {
@@ -187,12 +186,11 @@ func (s *stream) settled(r request) {
 	}
 }
 
-// responses carries the control plane's responses to Envoy. It returns the
-// reason for which the upstream stream ended.
+// responses forwards the control plane's responses to Envoy. It returns the reason why
+// the upstream stream ended.
 func (s *stream) responses(ctx context.Context) error {
-	// The header comes with the first response, or before it from a control
-	// plane that took the stream and has nothing new to say. A stream that
-	// was refused has none.
+	// The header arrives with the first response, or before if the control plane
+	// accepts the stream and has nothing to send. A refused stream has none.
 	header, err := s.up.Header()
 	accepted := err == nil && header != nil
 	if accepted && s.live {
@@ -204,12 +202,12 @@ func (s *stream) responses(ctx context.Context) error {
 			return s.upstreamEnded(ctx, err, !accepted)
 		}
 		if err := s.receive(ctx, &f); err != nil {
-			return nil //nolint:nilerr // Envoy is gone; its context says why
+			return nil //nolint:nilerr // Envoy has ended it; its context has the reason
 		}
 	}
 }
 
-// join notes that a stream has reached the control plane, until its end.
+// join records that a stream is joined to the control plane, until end is called.
 func (p *Proxy) join(s *stream) (end func()) {
 	p.upstream.succeeded()
 	p.metrics.connected.Inc()
@@ -223,7 +221,7 @@ func (p *Proxy) join(s *stream) (end func()) {
 	}
 }
 
-// receive hands a response to whom it is for, and frees it.
+// receive passes a response to its receiver, and frees it.
 func (s *stream) receive(ctx context.Context, f *frame) error {
 	p := s.proxy
 	r, ok := readResponse(f.data)
@@ -258,7 +256,7 @@ func (s *stream) receive(ctx context.Context, f *frame) error {
 	return nil
 }
 
-// answerOf is the answer to a question as a response of the state of the world.
+// answerOf returns the answer to a question as a response of the state of the world.
 func (s *stream) answerOf(f *frame) []byte {
 	if s.delta {
 		return stateOfTheWorld(f)
@@ -266,7 +264,7 @@ func (s *stream) answerOf(f *frame) []byte {
 	return f.data.Materialize()
 }
 
-// forward sends to Envoy and frees the frame.
+// forward sends a frame to Envoy and frees it.
 func (s *stream) forward(f *frame) error {
 	s.proxy.sending(s, f.data)
 	s.toDown.Lock()
@@ -276,17 +274,17 @@ func (s *stream) forward(f *frame) error {
 	return err
 }
 
-// drop counts what goes nowhere. The log has each reason once for a stream: a
-// flood must not become one of lines.
+// drop counts a dropped message. It logs each reason once per stream, so that a flood of
+// messages does not flood the log.
 func (s *stream) drop(reason, typeURL string) {
 	s.proxy.metrics.dropped.WithLabelValues(reason).Inc()
 	if _, known := s.dropped.LoadOrStore(reason, nil); !known {
-		s.proxy.log.Warn("a message that is for nobody was dropped, more of them on this stream are only counted", "reason", reason, "type_url", typeURL)
+		s.proxy.log.Warn("dropped a message without a receiver; further ones on this stream are only counted", "reason", reason, "type_url", typeURL)
 	}
 }
 
-// upstreamEnded accounts for the end of the upstream stream. Once ctx has ended
-// it was ended here, which says nothing of the control plane.
+// upstreamEnded records the end of the upstream stream. If ctx is done, the relay has
+// ended it, which is no failure of the control plane.
 func (s *stream) upstreamEnded(ctx context.Context, err error, refused bool) error {
 	if !s.live {
 		return err
@@ -303,7 +301,7 @@ func (s *stream) upstreamEnded(ctx context.Context, err error, refused bool) err
 	if refused {
 		s.proxy.upstream.failed(err)
 	} else {
-		// A warning follows if it does not come back at once.
+		// A warning follows if reconnecting does not succeed at once.
 		s.proxy.log.Info("the control plane's stream ended, envoy keeps its configuration", "err", err)
 	}
 	return err

@@ -32,32 +32,32 @@ const (
 	window = 4 << 20
 )
 
-// serviceConfig has the addresses of a name tried in random order, so that a
-// fleet spreads over them; one that does not answer within 250 ms gets company.
+// serviceConfig makes gRPC try the addresses of a name in random order, so that a fleet
+// spreads over them. If one does not answer within 250 ms, the next is tried in parallel.
 const serviceConfig = `{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}`
 
-// UpstreamConfig says how the control plane is reached.
+// UpstreamConfig configures the connection to the control plane.
 type UpstreamConfig struct {
 	// Address is host:port.
 	Address string
 	// ServerName replaces the host of Address in the TLS handshake.
 	ServerName string
-	// TLS is asked before each dial, so that replaced files count; nil means
+	// TLS is called before each dial, so that replaced files take effect; nil means
 	// plaintext.
 	TLS func() (*tls.Config, error)
-	// Token returns the bearer token, or "" for none. It is asked before each
-	// stream and never sent over plaintext. Optional.
+	// Token returns the bearer token, or "" for none. It is called before each
+	// stream. The token is never sent in plaintext. Optional.
 	Token func() (string, error)
-	// ClusterID is sent as the metadata "clusterid" when not empty.
+	// ClusterID is sent as the metadata "clusterid" unless it is empty.
 	ClusterID string
 	// Headers are added to the metadata of each stream.
 	Headers map[string]string
-	// Refused is called when the control plane ends a handshake, as it does over
-	// a client certificate of an authority that was replaced. Nil means nothing.
+	// Refused is called when the control plane ends a handshake, for example
+	// because of a client certificate of a replaced authority. Optional.
 	Refused func()
-	// KeepaliveTime is the silence after which a connection, this one or
-	// Envoy's, is asked whether it lives, KeepaliveTimeout how long the answer
-	// may take. 0: 30 s and 10 s.
+	// KeepaliveTime is the idle time after which a connection, upstream or
+	// downstream, is probed, and KeepaliveTimeout the time to wait for the answer.
+	// 0 means 30 s and 10 s.
 	KeepaliveTime    time.Duration
 	KeepaliveTimeout time.Duration
 }
@@ -72,19 +72,18 @@ func (c UpstreamConfig) withDefaults() UpstreamConfig {
 	return c
 }
 
-// upstream dials the control plane and remembers across streams how often
-// that went wrong.
+// upstream dials the control plane, and counts failures across streams.
 type upstream struct {
 	cfg UpstreamConfig
-	// target is the address as gRPC has it: every address of the name counts.
+	// target is the address in gRPC's form: every address of the name is tried.
 	target     string
 	maxMessage int
 	log        *slog.Logger
 	metrics    *metrics
 
 	mu sync.Mutex // guards what follows
-	// delays grows with each failure in a row; failing is false, and answered
-	// true, after a stream was accepted.
+	// delays grows with each consecutive failure. After a stream was accepted,
+	// failing is false and answered is true.
 	delays   *backoff.ExponentialBackOff
 	failing  bool
 	answered bool
@@ -103,8 +102,8 @@ func newUpstream(cfg Config, m *metrics) *upstream {
 	}
 }
 
-// open returns a stream to the control plane and the connection under it,
-// which the caller closes. It tries until ctx ends.
+// open returns a stream to the control plane and its connection, which the caller must
+// close. It retries until ctx ends.
 func (u *upstream) open(ctx context.Context, method string) (grpc.ClientStream, *grpc.ClientConn, error) {
 	for {
 		if err := u.pause(ctx); err != nil {
@@ -145,8 +144,8 @@ func (u *upstream) dial(ctx context.Context, method string) (grpc.ClientStream, 
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: u.cfg.KeepaliveTime, Timeout: u.cfg.KeepaliveTimeout}),
-		// The pause of gRPC lets the first failure end the attempt: without one it would dial
-		// again before the stream hears of the failure.
+		// With gRPC's back-off the first failure ends the attempt: without it gRPC
+		// would dial again before the stream receives the error.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(u.maxMessage), grpc.MaxCallSendMsgSize(u.maxMessage)),
 	)
@@ -155,7 +154,7 @@ func (u *upstream) dial(ctx context.Context, method string) (grpc.ClientStream, 
 	}
 	stream, err := u.newStream(ctx, conn, method)
 	if err != nil {
-		_ = conn.Close() // the stream's error says more
+		_ = conn.Close() // the stream's error is more useful
 		return nil, nil, fmt.Errorf("open stream to %s: %w", u.cfg.Address, err)
 	}
 	return stream, conn, nil
@@ -169,8 +168,8 @@ func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, method 
 	if u.cfg.TLS != nil && u.cfg.Token != nil {
 		token, err := u.cfg.Token()
 		if err != nil {
-			// A client certificate may do without; the control plane
-			// says so if it does not.
+			// A client certificate may suffice; otherwise the control plane
+			// returns an error.
 			u.log.Log(ctx, u.level(), "calling the control plane without a token", "err", err)
 		} else if token != "" {
 			md.Set("authorization", "Bearer "+token)
@@ -180,7 +179,7 @@ func (u *upstream) newStream(ctx context.Context, conn *grpc.ClientConn, method 
 	return conn.NewStream(metadata.NewOutgoingContext(ctx, md), desc, "/"+service+"/"+method)
 }
 
-// level is that of a warning that each attempt of an outage would repeat.
+// level returns the level of a warning that would repeat with each attempt.
 func (u *upstream) level() slog.Level {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -190,22 +189,21 @@ func (u *upstream) level() slog.Level {
 	return slog.LevelWarn
 }
 
-// failure is how many attempts in a row have failed, and why the last one did.
+// failure returns the number of consecutive failures, and the error of the last one.
 func (u *upstream) failure() (attempts int, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.attempt, u.last
 }
 
-// answers tells whether the control plane took the last stream that it was
-// offered.
+// answers reports whether the control plane accepted the last stream.
 func (u *upstream) answers() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.answered
 }
 
-// pause waits as long as the failures before demand.
+// pause waits for the back-off after consecutive failures.
 func (u *upstream) pause(ctx context.Context) error {
 	u.mu.Lock()
 	failing, delay := u.failing, time.Duration(0)
@@ -228,9 +226,9 @@ func (u *upstream) pause(ctx context.Context) error {
 	}
 }
 
-// failed notes that a stream did not come about, or was refused.
+// failed records that a stream could not be opened, or was refused.
 func (u *upstream) failed(err error) {
-	// gRPC hands on no other sign of the other side's alert.
+	// gRPC reports the peer's alert only in the text.
 	if u.cfg.Refused != nil && strings.Contains(err.Error(), "remote error: tls: ") {
 		u.cfg.Refused()
 	}
@@ -240,14 +238,14 @@ func (u *upstream) failed(err error) {
 	u.failing, u.answered, u.last = true, false, err
 	u.mu.Unlock()
 	u.metrics.attempts.Set(float64(attempt))
-	// The first failure may be a restart that is over at once. The attempts
-	// 2, 8, 32 … keep the log readable through a long outage.
+	// The first failure may be a short restart. Logging only the attempts 2, 8, 32 …
+	// keeps the log readable during a long outage.
 	if attempt > 1 && bits.OnesCount(uint(attempt)) == 1 && bits.TrailingZeros(uint(attempt))%2 == 1 {
 		u.log.Warn("control plane cannot be reached, envoy keeps its configuration", "address", u.cfg.Address, "attempt", attempt, "err", err)
 	}
 }
 
-// succeeded notes that a stream was accepted: the next failure starts anew.
+// succeeded records that a stream was accepted, and resets the back-off.
 func (u *upstream) succeeded() {
 	u.mu.Lock()
 	attempt := u.attempt

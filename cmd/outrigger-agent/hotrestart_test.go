@@ -104,7 +104,7 @@ func TestProxyHotRestart(t *testing.T) {
 	if _, body := a.get(15000, "/stats?filter=server.hot_restart_epoch"); strings.TrimSpace(body) != "server.hot_restart_epoch: 3" {
 		t.Errorf("admin says %q", body)
 	}
-	if out := a.out.String(); strings.Contains(out, "an older stream was ended") {
+	if out := a.out.String(); strings.Contains(out, "ended an older stream") {
 		t.Error("the streams of two envoys fought")
 	}
 	a.hangUp() // the end finds a hot restart under way

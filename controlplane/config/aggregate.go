@@ -19,9 +19,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Aggregate joins several stores into one. When two hold the same object,
-// that of the first store counts. Writes go to one of them. A store that fails
-// leaves the others alone, and what was read from it stays.
+// Aggregate combines several stores into one. If two of them have the same object,
+// that of the first store is effective. Writes go to one of them. If a store fails, the
+// others are unaffected and its objects stay in force.
 type Aggregate struct {
 	stores []Store
 	writer Store
@@ -31,32 +31,31 @@ type Aggregate struct {
 	// synced is closed by Run.
 	synced chan struct{}
 
-	// telling keeps the handlers from being called twice at once. It guards
-	// told: what each store said last of its objects.
+	// telling serializes the calls of handlers. It guards told: the last state of
+	// each object that a store reported.
 	telling sync.Mutex
 	told    []map[model.Key]*model.Config
 
 	mu sync.Mutex // guards what follows
-	// ended says why stores stopped following their source, by their place in
-	// stores.
+	// ended has the reason why a store stopped following its source, by the index
+	// of the store.
 	ended map[int]error
 }
 
 var _ Store = (*Aggregate)(nil)
 
-// ErrEnded means that a store of an [Aggregate] does not follow its source any
-// more, while the others go on.
+// ErrEnded means that a store of an [Aggregate] has stopped following its source, while
+// the others continue.
 var ErrEnded = errors.New("it stopped following its source")
 
-// endedError is why a store ended.
+// endedError is the reason why a store ended.
 type endedError struct{ error }
 
 func (e endedError) Unwrap() error        { return e.error }
 func (e endedError) Is(target error) bool { return target == ErrEnded }
 
-// NewAggregate joins stores that do not run yet; the order is their
-// precedence. Writes go to writer, which is one of the stores; nil makes the
-// aggregate read only.
+// NewAggregate combines stores that do not run yet, in the order of their precedence.
+// Writes go to writer, which is one of the stores; nil makes the aggregate read only.
 func NewAggregate(writer Store, stores ...Store) *Aggregate {
 	a := &Aggregate{
 		stores: stores, writer: writer, synced: make(chan struct{}),
@@ -69,7 +68,7 @@ func NewAggregate(writer Store, stores ...Store) *Aggregate {
 	return a
 }
 
-// Name lists the names of the stores.
+// Name returns the names of the stores.
 func (a *Aggregate) Name() string {
 	names := make([]string, len(a.stores))
 	for i, s := range a.stores {
@@ -78,7 +77,7 @@ func (a *Aggregate) Name() string {
 	return strings.Join(names, ",")
 }
 
-// Schemas lists the kinds that any of the stores serves.
+// Schemas returns the kinds that any of the stores serves.
 func (a *Aggregate) Schemas() []schema.Schema {
 	served := map[model.Kind]bool{}
 	for _, s := range a.stores {
@@ -117,13 +116,13 @@ func (a *Aggregate) List(kind model.Kind, namespace string) []*model.Config {
 	return all
 }
 
-// Get returns one object.
+// Get returns the object with the given key, or nil if it does not exist.
 func (a *Aggregate) Get(key model.Key) *model.Config {
 	c, _ := first(a.stores, key)
 	return c
 }
 
-// first returns an object and the store that it counts in.
+// first returns an object from the first store that has it, and that store.
 func first(stores []Store, key model.Key) (*model.Config, Store) {
 	for _, s := range stores {
 		if c := s.Get(key); c != nil {
@@ -133,15 +132,15 @@ func first(stores []Store, key model.Key) (*model.Config, Store) {
 	return nil, nil
 }
 
-// RegisterEventHandler adds a handler; see [Store]. What happens to an object
-// that another store hides is not told.
+// RegisterEventHandler adds a handler; see [Store]. Changes of an object that another
+// store hides are not reported.
 func (a *Aggregate) RegisterEventHandler(call func([]Event), kinds ...model.Kind) {
 	a.handlers = append(a.handlers, handler{call: call, kinds: kinds})
 }
 
-// hear takes the events of one store. What is reported is the difference that they
-// make to what counts. What counts is taken from what the stores said, not from
-// what they hold: that may have come and gone before it is said.
+// hear processes the events of one store, and reports the changes of effective objects.
+// It determines those from the reported states, not from the current content of the
+// stores, which may be newer than the events.
 func (a *Aggregate) hear(store int, events []Event) {
 	a.telling.Lock()
 	defer a.telling.Unlock()
@@ -165,7 +164,7 @@ func (a *Aggregate) hear(store int, events []Event) {
 	a.handlers.call(out)
 }
 
-// counts returns the object that counts, after what the stores said.
+// counts returns the effective object, by the states that the stores reported.
 func (a *Aggregate) counts(key model.Key) *model.Config {
 	for _, told := range a.told {
 		if c := told[key]; c != nil {
@@ -183,9 +182,9 @@ func (a *Aggregate) SetWatchErrorHandler(handler func(error)) {
 	}
 }
 
-// Run runs all stores until ctx is done. A store that ends before is reported to
-// the watch error handler and becomes a problem, and the others run on; Run
-// fails when all have ended.
+// Run runs all stores until ctx is done. If a store ends before, the watch error handler
+// is called, a problem is recorded, and the others continue. Run returns an error when
+// all have ended.
 func (a *Aggregate) Run(ctx context.Context) error {
 	synced, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -200,7 +199,7 @@ func (a *Aggregate) Run(ctx context.Context) error {
 		})
 	}
 	waited := make(chan struct{})
-	go func() { // tells when all have synced
+	go func() { // closes synced when all have synced
 		defer close(waited)
 		for _, s := range a.stores {
 			select {
@@ -223,7 +222,7 @@ func (a *Aggregate) Run(ctx context.Context) error {
 	return fmt.Errorf("no config source is left: %w", errors.Join(slices.Collect(maps.Values(a.ended))...))
 }
 
-// end notes that a store does not follow its source any more.
+// end records that a store has stopped following its source.
 func (a *Aggregate) end(store int, err error) {
 	if err == nil {
 		err = ErrEnded
@@ -237,18 +236,18 @@ func (a *Aggregate) end(store int, err error) {
 	}
 }
 
-// HasStarted reports whether all stores have.
+// HasStarted reports whether all stores have started.
 func (a *Aggregate) HasStarted() bool {
 	return !slices.ContainsFunc(a.stores, func(s Store) bool { return !s.HasStarted() })
 }
 
-// HasSynced reports whether all stores have.
+// HasSynced reports whether all stores have synced.
 func (a *Aggregate) HasSynced() bool { return isClosed(a.synced) }
 
 // Synced is closed when all stores have synced.
 func (a *Aggregate) Synced() <-chan struct{} { return a.synced }
 
-// Waiting names the stores that have not synced yet.
+// Waiting returns the names of the stores that have not synced yet.
 func (a *Aggregate) Waiting() []string {
 	var names []string
 	for _, s := range a.stores {
@@ -259,8 +258,8 @@ func (a *Aggregate) Waiting() []string {
 	return names
 }
 
-// Behind names the stores that apply no changes, because reading their source
-// does not end.
+// Behind returns the names of the stores that apply no changes because reading their
+// source does not finish.
 func (a *Aggregate) Behind() []string {
 	var names []string
 	for _, s := range a.stores {
@@ -271,8 +270,8 @@ func (a *Aggregate) Behind() []string {
 	return names
 }
 
-// Problems returns those of all stores, the stores that have ended, and the
-// objects that are hidden by another store.
+// Problems returns the problems of all stores, and those about stores that have ended
+// and about objects that another store hides.
 func (a *Aggregate) Problems() []model.Problem {
 	a.mu.Lock()
 	ended := maps.Clone(a.ended)
@@ -297,7 +296,7 @@ func (a *Aggregate) Problems() []model.Problem {
 	return all
 }
 
-// source says where a person finds an object.
+// source returns the location of an object, for messages.
 func source(c *model.Config, s Reader) string {
 	if c.Source != "" {
 		return c.Source
@@ -305,7 +304,7 @@ func source(c *model.Config, s Reader) string {
 	return s.Name()
 }
 
-// Create adds an object to the store that takes the writes.
+// Create adds an object to the writable store.
 func (a *Aggregate) Create(ctx context.Context, c *model.Config) (string, error) {
 	switch {
 	case a.writer == nil:
@@ -316,7 +315,7 @@ func (a *Aggregate) Create(ctx context.Context, c *model.Config) (string, error)
 	return a.writer.Create(ctx, c)
 }
 
-// Update replaces an object of the store that takes the writes.
+// Update replaces an object of the writable store.
 func (a *Aggregate) Update(ctx context.Context, c *model.Config) (string, error) {
 	if err := a.writable("update", c.Key); err != nil {
 		return "", err
@@ -336,7 +335,7 @@ func (a *Aggregate) UpdateStatus(ctx context.Context, c *model.Config) (string, 
 	return "", keyError("update the status of", c.Key, ErrNotFound)
 }
 
-// Patch changes an object of the store that takes the writes.
+// Patch changes an object of the writable store.
 func (a *Aggregate) Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error) {
 	if err := a.writable("patch", key); err != nil {
 		return "", err
@@ -344,7 +343,7 @@ func (a *Aggregate) Patch(ctx context.Context, key model.Key, change func(*model
 	return a.writer.Patch(ctx, key, change)
 }
 
-// Delete removes an object of the store that takes the writes.
+// Delete removes an object of the writable store.
 func (a *Aggregate) Delete(ctx context.Context, key model.Key, resourceVersion string) error {
 	if err := a.writable("delete", key); err != nil {
 		return err
@@ -352,8 +351,7 @@ func (a *Aggregate) Delete(ctx context.Context, key model.Key, resourceVersion s
 	return a.writer.Delete(ctx, key, resourceVersion)
 }
 
-// writable refuses writes to objects of a store which does not
-// take the writes.
+// writable returns an error for objects of a store that is not the writable one.
 func (a *Aggregate) writable(verb string, key model.Key) error {
 	if a.writer == nil {
 		return keyError(verb, key, ErrReadOnly)

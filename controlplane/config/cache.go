@@ -14,39 +14,38 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Cache is the part that all stores share: the objects in memory, their
-// order, and the queue to the handlers. A store applies what it hears from
-// its source; Cache answers [Store]'s reading methods and calls the handlers.
+// Cache is the implementation that all stores share: the objects in memory, their
+// order, and the queue of events. A store applies the changes of its source; Cache
+// implements the reading methods of [Store] and calls the handlers.
 //
-// The queue holds at most one event for each object: what happens to an
-// object before its event is delivered merges into it. A slow handler so costs
-// no memory and holds up no writer.
+// The queue has at most one event for each object: changes before its delivery are
+// merged. A slow handler therefore costs no memory and blocks no writer.
 type Cache struct {
 	// handlers and watchError are written before Run only.
 	handlers   handlers
 	watchError func(error)
 	started    atomic.Bool
 	synced     chan struct{}
-	// wake has room for one token: there is something to deliver.
+	// wake holds one token, which means that there are events to deliver.
 	wake chan struct{}
 
 	mu sync.RWMutex // guards what follows
-	// objects has an entry for each kind that is served, and no others.
+	// objects has an entry for each kind that is served.
 	objects map[model.Kind]map[model.Key]*model.Config
-	// lists are made when they are asked for, and dropped when their kind
-	// changes. Empty ones are not kept, so that who asks for namespaces that
-	// do not exist fills no memory.
+	// lists are built on demand, and dropped when an object of their kind changes.
+	// Empty lists are not cached, so that requests for namespaces that do not
+	// exist use no memory.
 	lists map[listKey][]*model.Config
-	// queue are the keys with an event, in the order of their first change;
-	// before holds what each object was when its handlers last heard of it.
+	// queue are the keys with an event, in the order of their first change. before
+	// has the state of each object that the handlers last received.
 	queue  []model.Key
 	before map[model.Key]*model.Config
-	// loaded means that the first full load is in the queue or delivered.
+	// loaded is true once the first full load is in the queue or delivered.
 	loaded bool
 }
 
-// handlers are the functions that hear of events, in the order in which they
-// were added.
+// handlers are the functions that receive events, in the order in which they were
+// added.
 type handlers []handler
 
 type handler struct {
@@ -54,7 +53,7 @@ type handler struct {
 	kinds []model.Kind // empty means all
 }
 
-// call tells each handler of the events of its kinds.
+// call calls each handler with the events of its kinds.
 func (all handlers) call(events []Event) {
 	for _, h := range all {
 		of := events
@@ -72,7 +71,7 @@ func (all handlers) call(events []Event) {
 	}
 }
 
-// listKey names a list; an empty namespace means all.
+// listKey identifies a list; an empty namespace means all.
 type listKey struct {
 	kind      model.Kind
 	namespace string
@@ -93,18 +92,18 @@ func NewCache(kinds []schema.Schema) *Cache {
 	return c
 }
 
-// Schemas lists the kinds of the cache.
+// Schemas returns the kinds of the cache.
 func (c *Cache) Schemas() []schema.Schema {
 	return slices.DeleteFunc(slices.Clone(schema.All()), func(s schema.Schema) bool { return !c.Serves(s.Kind) })
 }
 
-// Serves reports whether the cache holds objects of a kind.
+// Serves reports whether the cache has objects of a kind.
 func (c *Cache) Serves(kind model.Kind) bool {
 	_, ok := c.objects[kind] // the outer map is never written to after NewCache
 	return ok
 }
 
-// Get returns one object, or nil.
+// Get returns the object with the given key, or nil if it does not exist.
 func (c *Cache) Get(key model.Key) *model.Config {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -142,7 +141,7 @@ func (c *Cache) List(kind model.Kind, namespace string) []*model.Config {
 	return of
 }
 
-// list returns the list of all objects of a kind. The caller holds mu.
+// list returns the list of all objects of a kind. The caller must hold mu.
 func (c *Cache) list(k listKey) []*model.Config {
 	list, ok := c.lists[k]
 	if !ok && len(c.objects[k.kind]) > 0 {
@@ -152,9 +151,9 @@ func (c *Cache) list(k listKey) []*model.Config {
 	return list
 }
 
-// Apply makes new states visible and queues their events: object by key, nil
-// for one that is gone. States become visible together. What is the same
-// pointer, or the same resource version, as before changes nothing.
+// Apply makes new states visible at once and queues their events. next has the objects
+// by key, nil for deleted ones. An object with the same pointer or the same resource
+// version as before is unchanged.
 func (c *Cache) Apply(next map[model.Key]*model.Config) {
 	c.mu.Lock()
 	for key, object := range next {
@@ -164,7 +163,7 @@ func (c *Cache) Apply(next map[model.Key]*model.Config) {
 	c.nudge()
 }
 
-// Replace makes objects all there are of some kinds.
+// Replace replaces all objects of some kinds.
 func (c *Cache) Replace(objects []*model.Config, kinds ...model.Kind) {
 	c.mu.Lock()
 	there := make(map[model.Key]bool, len(objects))
@@ -183,7 +182,7 @@ func (c *Cache) Replace(objects []*model.Config, kinds ...model.Kind) {
 	c.nudge()
 }
 
-// apply changes one object. The caller holds mu.
+// apply changes one object. The caller must hold mu.
 func (c *Cache) apply(key model.Key, object *model.Config) {
 	old, of := c.objects[key.Kind][key], c.objects[key.Kind]
 	switch {
@@ -219,18 +218,18 @@ func (c *Cache) RegisterEventHandler(call func([]Event), kinds ...model.Kind) {
 	c.handlers = append(c.handlers, handler{call: call, kinds: kinds})
 }
 
-// SetWatchErrorHandler sets who hears of trouble with the source; see [Store].
+// SetWatchErrorHandler sets the handler of errors of the source; see [Store].
 func (c *Cache) SetWatchErrorHandler(call func(error)) { c.watchError = call }
 
-// WatchError tells the handler of trouble with the source.
+// WatchError calls the handler with an error of the source.
 func (c *Cache) WatchError(err error) {
 	if c.watchError != nil {
 		c.watchError(err)
 	}
 }
 
-// Loaded says that everything of the first load was applied: the cache has
-// synced when the handlers have heard of it.
+// Loaded records that the first load was applied completely: the cache has synced once
+// it is delivered to the handlers.
 func (c *Cache) Loaded() {
 	c.mu.Lock()
 	c.loaded = true
@@ -238,8 +237,8 @@ func (c *Cache) Loaded() {
 	c.nudge()
 }
 
-// Deliver calls the handlers until ctx is done. It is the Run of a store, or
-// one goroutine of it.
+// Deliver calls the handlers until ctx is done. It is the Run of a store, or one of its
+// goroutines.
 func (c *Cache) Deliver(ctx context.Context) error {
 	c.started.Store(true)
 	for {

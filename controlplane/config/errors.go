@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// What a write to a [Store] can fail with, beside faults of the network. Test
-// with errors.Is; the text of the error names the object and the cure.
+// The errors of writes to a [Store], besides those of the network. Test with errors.Is;
+// the text of the error names the object and the cure.
 var (
 	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("it does not exist")
@@ -22,19 +22,19 @@ var (
 	ErrExists = errors.New("it exists already")
 	// ErrConflict means that the object changed since it was read.
 	ErrConflict = errors.New("it was changed by somebody else meanwhile: read it again and repeat the change")
-	// ErrReadOnly means that the store takes no writes.
+	// ErrReadOnly means that the store accepts no writes.
 	ErrReadOnly = errors.New("the store is read only")
 	// ErrNoKind means that the store does not serve the kind.
 	ErrNoKind = errors.New("the store does not serve the kind")
-	// ErrMalformed means that the source holds something in the object's place
-	// that is not valid, which a write would destroy.
-	ErrMalformed = errors.New("what is in its place is not valid, and would be lost: correct or remove that first")
+	// ErrMalformed means that the source has an invalid document in the object's
+	// place, which a write would destroy.
+	ErrMalformed = errors.New("the stored document is invalid and would be lost: correct or remove it first")
 	// ErrInvalid means that the object breaks a rule; see [InvalidError].
 	ErrInvalid = errors.New("it is not valid")
 )
 
-// StatusCode returns the HTTP status of an error of a [Store], as Kubernetes
-// does: 404, 409 for a conflict, 405, 422, otherwise 500.
+// StatusCode returns the HTTP status of an error of a [Store] as in Kubernetes: 404, 409
+// for a conflict, 405, 422, otherwise 500.
 func StatusCode(err error) int {
 	switch {
 	case err == nil:
@@ -51,7 +51,7 @@ func StatusCode(err error) int {
 	return http.StatusInternalServerError
 }
 
-// InvalidError holds all that is wrong with one object.
+// InvalidError lists all faults of one object.
 type InvalidError struct {
 	Key    model.Key
 	Faults []field.Error
@@ -68,7 +68,7 @@ func (e *InvalidError) Error() string {
 // Is makes the error an [ErrInvalid].
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
-// keyError says what happened to which object.
+// keyError wraps an error with the operation and the object.
 func keyError(verb string, key model.Key, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, key, err)
 }

@@ -5,7 +5,7 @@ package config
 
 import "github.com/outrigger-mesh/outrigger/controlplane/model"
 
-// EventType says what happened to an object.
+// EventType is the type of a change of an object.
 type EventType int
 
 // The numbers are those of Istio's model.Event.
@@ -32,8 +32,8 @@ type Event struct {
 	Old, New *model.Config
 }
 
-// newEvent returns the event between two states of an object, of which at most
-// one is nil.
+// newEvent returns the event between two states of an object, at most one of which is
+// nil.
 func newEvent(before, after *model.Config) Event {
 	e := Event{Type: Updated, Old: before, New: after}
 	switch {
@@ -45,7 +45,7 @@ func newEvent(before, after *model.Config) Event {
 	return e
 }
 
-// Current returns the newest state of the object that the event knows.
+// Current returns the newest state of the object in the event.
 func (e Event) Current() *model.Config {
 	if e.New != nil {
 		return e.New
@@ -53,7 +53,7 @@ func (e Event) Current() *model.Config {
 	return e.Old
 }
 
-// Change returns what events changed, for who wants to know no more.
+// Change returns the union of what events changed.
 func Change(events []Event) model.Change {
 	keys := make([]model.Key, len(events))
 	for i, e := range events {

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// problemGauge counts the problems of stores when it is asked.
+// problemGauge counts the problems of stores when it is collected.
 type problemGauge struct {
 	desc, behind *prometheus.Desc
 
@@ -23,7 +23,7 @@ type problemGauge struct {
 	stores []Reader
 }
 
-// countProblems makes the problems of a store a metric.
+// countProblems registers the metric of the problems of a store.
 func countProblems(r prometheus.Registerer, s Reader) error {
 	gauge, err := shared(r, &problemGauge{
 		desc: prometheus.NewDesc(
@@ -40,13 +40,13 @@ func countProblems(r prometheus.Registerer, s Reader) error {
 	return nil
 }
 
-// Describe is that of [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (g *problemGauge) Describe(out chan<- *prometheus.Desc) {
 	out <- g.desc
 	out <- g.behind
 }
 
-// Collect is that of [prometheus.Collector]. Stores of one name share a value.
+// Collect implements [prometheus.Collector]. Stores of one name share a value.
 func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
 	g.mu.Lock()
 	stores := slices.Clone(g.stores)
@@ -69,7 +69,7 @@ func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// countEvents makes a store that was not run yet count its events.
+// countEvents registers the metric of the events of a store, which must not run yet.
 func countEvents(r prometheus.Registerer, s Store) error {
 	vec, err := shared(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "outrigger_control_config_events_total",
@@ -86,8 +86,8 @@ func countEvents(r prometheus.Registerer, s Store) error {
 	return nil
 }
 
-// shared registers a metric that the stores of one program share, and returns the
-// one that is registered already when there is one.
+// shared registers a metric that the stores of one program share, or returns the one
+// that is already registered.
 func shared[C prometheus.Collector](r prometheus.Registerer, c C) (C, error) {
 	if r == nil {
 		return c, nil

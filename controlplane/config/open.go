@@ -18,34 +18,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// OpenConfig holds what stores need.
+// OpenConfig configures [Open] and its drivers.
 type OpenConfig struct {
 	// Name is the URL without its password. [Open] sets it for the drivers.
 	Name   string
 	Logger *slog.Logger
-	// Registerer takes the metrics; nil means none.
+	// Registerer registers the metrics. It may be nil.
 	Registerer prometheus.Registerer
-	// State is a directory in which stores that have no place for it keep the
-	// status of objects and the last good version of those that went bad, each
-	// store in a directory of its own. Empty means that a restart loses both.
+	// State is the directory for data that the source of a store cannot contain:
+	// the status of objects, and the last good versions of invalid objects. Each
+	// store has a subdirectory. Empty means that a restart loses both.
 	State string
-	// Keep makes stores write last good versions to State. One process does;
-	// others that have the same State read them.
+	// Keep makes stores write last good versions to State. Only one process may do
+	// so; others with the same State read them.
 	Keep bool
-	// Kinds are all that the caller wants; empty means every kind. A store
-	// that is quicker for it serves no others.
+	// Kinds are the kinds that the caller needs; empty means every kind. A store
+	// may serve only these if that is faster.
 	Kinds []model.Kind
 	// Drivers opens the stores of each scheme, for example "etcd".
 	Drivers map[string]Driver
 }
 
-// ErrUnknownScheme means that no kind of store has the scheme of a URL.
+// ErrUnknownScheme means that no driver has the scheme of a URL.
 var ErrUnknownScheme = errors.New("the scheme is not known")
 
 // Driver opens the store of a URL.
 type Driver func(u *url.URL, cfg OpenConfig) (Store, error)
 
-// examples shows how the URL of each scheme is written.
+// examples has an example URL of each scheme.
 var examples = map[string]string{
 	"fs":     "fs:///directory",
 	"memory": "memory://",
@@ -104,7 +104,7 @@ func withoutPassword(address string) string {
 	return scheme + "://" + user + ":xxxxx" + rest[at:]
 }
 
-// forms lists how the URLs of the known schemes are written.
+// forms returns example URLs of the known schemes.
 func (cfg OpenConfig) forms() string {
 	schemes := slices.Collect(maps.Keys(cfg.Drivers))
 	slices.Sort(schemes)

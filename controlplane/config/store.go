@@ -10,12 +10,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Store holds objects. What it returns is shared: nobody may write to it
-// ([model.Config.Clone] returns a copy). Writes may be visible late; a handler
-// never sees a store that is older than its event. All methods may be called by
-// several goroutines at once.
+// Store is a store of objects. Returned objects are shared and must not be modified
+// ([model.Config.Clone] returns a copy). A write may become visible later, but a handler
+// never sees a store that is older than its event. All methods are safe for concurrent
+// use.
 //
-// Consumers take the part that they need.
+// Consumers should accept the smallest of the interfaces below that they need.
 type Store interface {
 	Reader
 	Writer
@@ -29,82 +29,81 @@ type ReadWriter interface {
 	Writer
 }
 
-// Reader is the part of a [Store] that returns what it holds.
+// Reader is the part of a [Store] that returns objects.
 type Reader interface {
 	// Name is the URL of the store, for messages and metrics.
 	Name() string
-	// Schemas lists the kinds that the store serves. Other kinds are never
-	// there; writing them fails with [ErrNoKind].
+	// Schemas returns the kinds that the store serves. There are no objects of
+	// other kinds; writing them fails with [ErrNoKind].
 	Schemas() []schema.Schema
-	// Get returns one object, nil when there is none.
+	// Get returns the object with the given key, or nil if it does not exist.
 	Get(key model.Key) *model.Config
 	// List returns the objects of a kind in canonical order ([model.Older]);
 	// an empty namespace means all of them.
 	List(kind model.Kind, namespace string) []*model.Config
-	// Problems lists what is wrong now, in a stable order.
+	// Problems returns the current problems, in a stable order.
 	Problems() []model.Problem
 }
 
 // Writer is the part of a [Store] that changes objects.
 type Writer interface {
-	// Create writes a new object and returns its resource version. It fails
-	// with [ErrExists] and [ErrInvalid]. The caller keeps the object. A status
-	// is not written; a creation time is kept where the store can.
+	// Create writes a new object and returns its resource version. It fails with
+	// [ErrExists] and [ErrInvalid]. It does not retain the object. It does not
+	// write the status; it writes the creation time if the store supports that.
 	Create(ctx context.Context, c *model.Config) (string, error)
 	// Update replaces labels, annotations and spec of an object and returns its
-	// new resource version. The object's ResourceVersion has to be the stored
-	// one, else it fails with [ErrConflict]; an empty one always wins. Where
-	// nothing changes, the version may stay, and no event follows.
+	// new resource version. If ResourceVersion is neither the stored one nor
+	// empty, it fails with [ErrConflict]. If nothing changes, the version may stay
+	// the same, and there is no event.
 	Update(ctx context.Context, c *model.Config) (string, error)
-	// UpdateStatus replaces the status of an object, and nothing else, under
-	// the same rule.
+	// UpdateStatus replaces only the status of an object, with the same check of
+	// the version.
 	UpdateStatus(ctx context.Context, c *model.Config) (string, error)
-	// Patch changes the newest state of an object: change gets a copy and
-	// alters labels, annotations and spec. It is called again, with what is
-	// newest then, when somebody else was faster.
+	// Patch changes the newest state of an object: change modifies labels,
+	// annotations and spec of a copy. After a concurrent write it is called again
+	// with the new state.
 	Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error)
-	// Delete removes an object. A resource version that is not empty has to
-	// be the stored one, else it fails with [ErrConflict].
+	// Delete removes an object. If resourceVersion is neither the stored one nor
+	// empty, it fails with [ErrConflict].
 	Delete(ctx context.Context, key model.Key, resourceVersion string) error
 }
 
 // Watcher is the part of a [Store] that reports changes.
 type Watcher interface {
-	// RegisterEventHandler adds a function that hears of every change of
-	// some kinds, of all when none is named. It must be called before Run.
-	// Handlers are called one at a time in the order in which they were
-	// added. Events that became visible together come together; several
-	// changes of one object may come as one.
+	// RegisterEventHandler adds a function that is called with every change of
+	// some kinds, or of all kinds if none is named. It must be called before Run.
+	// Handlers are called one at a time in the order in which they were added.
+	// Changes that became visible together are passed in one call; several changes
+	// of one object may be merged.
 	RegisterEventHandler(handler func([]Event), kinds ...model.Kind)
-	// SetWatchErrorHandler sets the function that hears when the source
-	// cannot be followed, each time it is tried. It must be called before
-	// Run.
+	// SetWatchErrorHandler sets the function that is called with the error of each
+	// attempt to follow the source that fails. It must be called before Run.
 	SetWatchErrorHandler(handler func(error))
 }
 
 // Lifecycle is the part of a [Store] for the program that runs it.
 type Lifecycle interface {
-	// Run keeps the store up to date until ctx is done. It fails when the
-	// source can never be read.
+	// Run keeps the store up to date until ctx is done. It fails if the source can
+	// never be read.
 	Run(ctx context.Context) error
 	// HasStarted reports whether Run was called.
 	HasStarted() bool
-	// HasSynced reports whether the first full load was delivered to the
-	// handlers; Synced is closed when it was.
+	// HasSynced reports whether the first full load was delivered to the handlers.
+	// Synced is closed at that time.
 	HasSynced() bool
 	Synced() <-chan struct{}
 }
 
-// Elector is a store that can choose one of several control planes.
+// Elector is a store that supports leader election.
 type Elector interface {
-	// Lead runs work while this replica, which calls itself identity, holds the
-	// lease of this name, again and again until ctx is done. The context of work
-	// ends when the lease is lost; Lead waits for work to return.
+	// Lead runs work whenever this replica, whose name is identity, holds the lease
+	// of this name, until ctx is done. The context of work ends when the lease is
+	// lost; Lead waits for work to return.
 	Lead(ctx context.Context, name, identity string, work func(context.Context) error) error
 }
 
-// ElectorOf returns what chooses one of the control planes that write to a store;
-// nil if it cannot.
+// ElectorOf returns the elector among the control planes that write to a store, or nil
+// if the store has none.
 func ElectorOf(s Store) Elector {
 	if a, ok := s.(*Aggregate); ok {
 		s = a.writer

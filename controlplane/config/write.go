@@ -21,18 +21,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Writers of one object wait for each other about as long as a write takes.
+// The delays of retries after a conflict are about as long as a write takes.
 const (
 	initialConflictWait = 2 * time.Millisecond
 	longestConflictWait = 100 * time.Millisecond
 )
 
-// The functions of this file are the rules that hold for writes to every
-// kind of store.
+// The functions of this file are the rules for writes to every kind of store.
 
-// CheckWrite returns a copy of an object as it may be written to a store, with the
-// defaults of its kind, or the reason why not: a kind that the store does not serve, or an object that is
-// not valid.
+// CheckWrite returns a copy of an object with the defaults of its kind. It returns an
+// error if the store does not serve the kind or the object is invalid.
 func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (*model.Config, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
@@ -48,9 +46,9 @@ func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.
 	return c, nil
 }
 
-// CheckStatus returns a copy of the status of an object, as it may be written to
-// a store, or the reason why not: a kind that the store does not serve, or a
-// status that is not of the kind's type. Nil removes a status.
+// CheckStatus returns a copy of the status of an object. It returns an error if the store
+// does not serve the kind or the status does not have the kind's type. Nil removes a
+// status.
 func CheckStatus(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (any, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
@@ -81,9 +79,8 @@ func servedSchema(verb string, s interface{ Schemas() []schema.Schema }, key mod
 	return schema.Schema{}, keyError(verb, key, ErrNoKind)
 }
 
-// CheckVersion is the rule of optimistic concurrency: an object has to be
-// there, and its resource version has to be the one that was read, unless that
-// is empty.
+// CheckVersion implements optimistic concurrency: it returns an error if the object does
+// not exist, or if resourceVersion is neither empty nor that of the stored object.
 func CheckVersion(verb string, key model.Key, stored *model.Config, resourceVersion string) error {
 	if err := CompareVersion(stored, resourceVersion); err != nil {
 		return keyError(verb, key, err)
@@ -91,7 +88,7 @@ func CheckVersion(verb string, key model.Key, stored *model.Config, resourceVers
 	return nil
 }
 
-// CompareVersion is [CheckVersion] without the object in its error.
+// CompareVersion is like [CheckVersion], but its error does not name the object.
 func CompareVersion(stored *model.Config, resourceVersion string) error {
 	switch {
 	case stored == nil:
@@ -102,25 +99,24 @@ func CompareVersion(stored *model.Config, resourceVersion string) error {
 	return nil
 }
 
-// Successor returns the state that follows stored when next is written over it:
-// what a writer may not choose stays. It fails with [ErrInvalid] when next
-// changes a field that can only be chosen once.
+// Successor returns the state after next is written over stored: fields that a writer
+// cannot set are kept. It fails with [ErrInvalid] if next changes an immutable field.
 func Successor(stored, next *model.Config) (*model.Config, error) {
 	if path, was, is := chosenOnce(stored.Spec, next.Spec); was != is {
 		return nil, &InvalidError{Key: next.Key, Faults: []field.Error{{Path: path, Text: fmt.Sprintf(
-			"is %s and was %s: it can never change; delete the object and create it anew", field.Quote(is), field.Quote(was))}}}
+			"is %s and was %s: it is immutable; delete the object and create a new one", field.Quote(is), field.Quote(was))}}}
 	}
 	out := next.Clone()
 	out.UID, out.Created, out.Generation, out.Source = stored.UID, stored.Created, stored.Generation, stored.Source
-	out.Status = stored.Status // nobody writes to it
+	out.Status = stored.Status // shared, and never modified
 	if !model.SameSpec(stored.Spec, next.Spec) {
 		out.Generation++
 	}
 	return out, nil
 }
 
-// chosenOnce returns the field of a kind that never changes, before and after.
-// Both API servers and definitions refuse a change of it.
+// chosenOnce returns the immutable field of a kind, with its values before and after.
+// API servers and resource definitions refuse to change it, too.
 func chosenOnce(stored, next any) (path, was, is string) {
 	switch next := next.(type) {
 	case *gatewayv1.GatewayClassSpec:
@@ -135,9 +131,9 @@ func chosenOnce(stored, next any) (path, was, is string) {
 	return "", "", ""
 }
 
-// Creation returns the creation time of a new object: that which it has, else now.
-// It is to the second, as Kubernetes keeps it, so that the order of objects is
-// the same in every kind of store.
+// Creation returns the creation time of a new object: its own if it has one, else now.
+// Like that of Kubernetes it is truncated to seconds, so that the order of objects is the
+// same in every kind of store.
 func Creation(c *model.Config) time.Time {
 	if c.Created.IsZero() {
 		return time.Now().UTC().Truncate(time.Second)
@@ -145,13 +141,12 @@ func Creation(c *model.Config) time.Time {
 	return c.Created.UTC().Truncate(time.Second)
 }
 
-// SameContent reports whether two objects say the same: labels, annotations
-// and spec.
+// SameContent reports whether labels, annotations and specs of two objects are equal.
 func SameContent(a, b *model.Config) bool {
 	return a.Key == b.Key && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && model.SameSpec(a.Spec, b.Spec)
 }
 
-// PatchByUpdate is Patch for a store whose Get shows its own writes.
+// PatchByUpdate implements Patch for a store whose Get returns its own writes.
 func PatchByUpdate(ctx context.Context, s ReadWriter, key model.Key, change func(*model.Config) error) (string, error) {
 	var version string
 	err := RetryConflict(ctx, func() error {
@@ -171,9 +166,9 @@ func PatchByUpdate(ctx context.Context, s ReadWriter, key model.Key, change func
 	return version, err
 }
 
-// RetryConflict calls write until it fails with something else than
-// [ErrConflict], or ctx ends: of those who write the same object, one gets
-// through each time, so that everybody does in the end.
+// RetryConflict calls write until it succeeds, fails with an error other than
+// [ErrConflict], or ctx ends. One of several concurrent writers succeeds each time, so
+// all succeed eventually.
 func RetryConflict(ctx context.Context, write func() error) error {
 	b := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(initialConflictWait), backoff.WithMaxInterval(longestConflictWait), backoff.WithMaxElapsedTime(0))

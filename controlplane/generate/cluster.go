@@ -75,7 +75,7 @@ func oneName(cla *endpointv3.ClusterLoadAssignment) {
 }
 
 // source returns what the cluster of a reference is built from.
-func (s *scope) source(ref clusterRef) clusterSource {
+func (s *target) source(ref clusterRef) clusterSource {
 	src := clusterSource{Source: ref.source(s)}
 	switch {
 	case src.named():
@@ -103,7 +103,7 @@ func allSecured(list []*model.Endpoint, peers *snapshot.PeerAuthentications, por
 }
 
 // clusters returns the CDS resources of a proxy.
-func (g *Generator) clusters(s *scope) *xds.Set {
+func (g *Generator) clusters(s *target) *xds.Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
 	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
@@ -121,8 +121,8 @@ func (g *Generator) clusters(s *scope) *xds.Set {
 	})
 }
 
-// outboundClusters returns the clusters of all services that a scope sees.
-func (g *Generator) outboundClusters(s *scope) *part {
+// outboundClusters returns the clusters of all services that a proxy sees.
+func (g *Generator) outboundClusters(s *target) *part {
 	v := g.view(s)
 	from := inputs{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config, s.mesh.Denied}
 	if v.passthrough {

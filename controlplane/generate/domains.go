@@ -13,7 +13,7 @@ import (
 // of them only, or Envoy refuses all: full names are given away first, then
 // short names, then addresses; within each the first host wins. With ports they
 // are those of requests that name the port.
-func claimDomains(hosts []*virtualHost, s *scope, withPorts bool) {
+func claimDomains(hosts []*virtualHost, s *target, withPorts bool) {
 	claimed := make(map[string]bool)
 	claim := func(h *virtualHost, name string) {
 		name = strings.ToLower(name)

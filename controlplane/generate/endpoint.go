@@ -66,7 +66,7 @@ func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthenticatio
 
 // endpoints returns the EDS resources of a proxy: one for each EDS cluster, also
 // where it is empty, because Envoy waits for it.
-func (g *Generator) endpoints(s *scope) *xds.Set {
+func (g *Generator) endpoints(s *target) *xds.Set {
 	v := g.view(s)
 	at := viewpointOf(s)
 	key := setKey{typeURL: xds.TypeEndpoint, outbound: s.outbound}

@@ -39,7 +39,7 @@ type viewpoint struct {
 
 // viewpointOf reads it from what the proxy says of itself; where it says
 // nothing, from what the registry knows of its address.
-func viewpointOf(s *scope) viewpoint {
+func viewpointOf(s *target) viewpoint {
 	v := viewpoint{cluster: s.proxy.ClusterID}
 	if len(s.proxy.NetworkView) > 0 {
 		v.visible = "," + strings.Join(s.proxy.NetworkView, ",") + ","
@@ -78,7 +78,7 @@ func (v viewpoint) String() string {
 
 // of returns what of the viewpoint matters to a cluster with some endpoints, which
 // may be nil.
-func (v viewpoint) of(s *scope, ref clusterRef, set *snapshot.EndpointSet) viewpoint {
+func (v viewpoint) of(s *target, ref clusterRef, set *snapshot.EndpointSet) viewpoint {
 	out := viewpoint{clusterLocal: v.cluster != "" && s.mesh.ClusterLocal.Has(ref.service.Hostname), nodeLocal: ref.service.NodeLocal}
 	if out.clusterLocal {
 		out.cluster = v.cluster
@@ -98,7 +98,7 @@ func (v viewpoint) of(s *scope, ref clusterRef, set *snapshot.EndpointSet) viewp
 
 // securesTo reports whether connections to endpoints that speak mutual TLS have
 // it.
-func securesTo(s *scope, ref clusterRef) bool {
+func securesTo(s *target, ref clusterRef) bool {
 	if tls := ref.policy().TLS; tls != nil {
 		return tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
 	}

@@ -18,10 +18,10 @@ type extensionSource struct {
 	old    bool
 }
 
-// extensions gives the ECDS resources of a proxy: the configurations of its
-// plugins, also of those that no listener of its has a place for. Where a secret
-// belongs there is its reference: see [extension.PullSecret].
-func (g *Generator) extensions(s *scope) *xds.Set {
+// extensions returns the ECDS resources of a proxy: the configurations of its plugins,
+// including those that none of its listeners can use. They contain references instead of
+// secrets: see [extension.PullSecret].
+func (g *Generator) extensions(s *target) *xds.Set {
 	if len(s.plugins.List) == 0 {
 		return g.empty
 	}

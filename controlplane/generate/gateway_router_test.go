@@ -192,12 +192,12 @@ func TestGatewayConfig(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	c := loadCase(t, "testdata/gateway-http")
-	if got := names(New(Config{ScopeGateways: true}).Generate(c.build(), c.proxy, xds.TypeListener)); got != "" {
+	if got := names(New(Config{GatewaysOwnNamespace: true}).Generate(c.build(), c.proxy, xds.TypeListener)); got != "" {
 		t.Errorf("Gateways of other namespaces make the listeners %q", got)
 	}
 	own := *c.proxy
 	own.Namespace = "shop"
-	if got, want := names(New(Config{ScopeGateways: true}).Generate(c.build(), &own, xds.TypeListener)), "0.0.0.0_80 0.0.0.0_8081 0.0.0.0_8082"; got != want {
+	if got, want := names(New(Config{GatewaysOwnNamespace: true}).Generate(c.build(), &own, xds.TypeListener)), "0.0.0.0_80 0.0.0.0_8081 0.0.0.0_8082"; got != want {
 		t.Errorf("the Gateways of its namespace make the listeners %q, want %q", got, want)
 	}
 	const all, some = "BlackHoleCluster outbound|80||edge.istio-system.svc.cluster.local outbound|9080||web.shop.svc.cluster.local",

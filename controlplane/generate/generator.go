@@ -15,8 +15,8 @@ import (
 
 // Config is what a Generator needs; the zero value is complete.
 type Config struct {
-	// ScopeGateways lets Gateways select proxies of their own namespace only.
-	ScopeGateways bool
+	// GatewaysOwnNamespace restricts Gateways to proxies in their own namespace.
+	GatewaysOwnNamespace bool
 	// FilterGatewayClusters leaves proxies at the edge without the clusters of
 	// services that none of their routes leads to.
 	FilterGatewayClusters bool
@@ -56,7 +56,7 @@ type setKey struct {
 	route     routeKey
 	inbound   inboundKey
 	router    routerKey
-	unknown   model.Key // see [scope.unknownBy]
+	unknown   model.Key // see [target.unknownBy]
 	plugins   string    // which WasmPlugins, and where they stand
 	settings  string    // of the proxy alone
 }
@@ -77,12 +77,12 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.router(mesh, proxy, typeURL)
 	}
 	if proxy.Proxyless && proxy.Role == "sidecar" {
-		return g.proxyless(newScope(mesh, proxy), typeURL)
+		return g.proxyless(newTarget(mesh, proxy), typeURL)
 	}
 	if proxy.Role != "sidecar" || len(proxy.IPs) == 0 {
 		return g.empty
 	}
-	s := newScope(mesh, proxy)
+	s := newTarget(mesh, proxy)
 	s.settings = g.over(s.settings)
 	switch typeURL {
 	case xds.TypeCluster:
@@ -113,8 +113,8 @@ func (g *Generator) deniedIn(mesh *snapshot.Mesh) *envoyconf.Denied {
 	})
 }
 
-// view returns what the proxies of the scope see.
-func (g *Generator) view(s *scope) *view {
+// view returns the services that a proxy sees.
+func (g *Generator) view(s *target) *view {
 	return g.views.get(s.outbound, s.mesh.Sequence, inputs{s.mesh.Services, s.mesh.DestinationRules}, func(*view) *view {
 		return newView(s)
 	})

@@ -123,11 +123,11 @@ func (g *guard) routes(c *routev3.RouteConfiguration) {
 }
 
 func (g *guard) host(host *routev3.VirtualHost) {
-	scope := &routev3.VirtualHost{Domains: host.GetDomains(), RequireTls: host.GetRequireTls()}
+	parent := &routev3.VirtualHost{Domains: host.GetDomains(), RequireTls: host.GetRequireTls()}
 	if host.GetRequireTls() != routev3.VirtualHost_NONE {
-		g.add(scope)
+		g.add(parent)
 	}
-	g.filters(host.GetTypedPerFilterConfig(), scope)
+	g.filters(host.GetTypedPerFilterConfig(), parent)
 	for _, r := range host.GetRoutes() {
 		g.filters(r.GetTypedPerFilterConfig(), r.GetMatch())
 		for _, c := range r.GetRoute().GetWeightedClusters().GetClusters() {
@@ -137,7 +137,7 @@ func (g *guard) host(host *routev3.VirtualHost) {
 }
 
 // filters adds the settings of filters, and where they apply.
-func (g *guard) filters(settings map[string]*anypb.Any, scope proto.Message) {
+func (g *guard) filters(settings map[string]*anypb.Any, parent proto.Message) {
 	names := make([]string, 0, len(settings))
 	for name, s := range settings {
 		if !harmless(s) {
@@ -146,8 +146,8 @@ func (g *guard) filters(settings map[string]*anypb.Any, scope proto.Message) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if scope != nil {
-			g.add(scope)
+		if parent != nil {
+			g.add(parent)
 		}
 		g.text(name)
 		g.add(settings[name])

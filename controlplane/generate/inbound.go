@@ -27,7 +27,7 @@ const transparentMark = 1337
 
 // listener takes the connections to one port of the workload.
 func (in *ingress) listener(e ingressEntry) ownListener {
-	s, from := in.scope, slices.Concat(e.from, in.peers)
+	s, from := in.target, slices.Concat(e.from, in.peers)
 	l := &listenerv3.Listener{
 		Name:             e.bind + "_" + envoyconf.Number(e.port),
 		Address:          envoyconf.SocketAddress(e.bind, e.port),
@@ -52,7 +52,7 @@ func (in *ingress) listener(e ingressEntry) ownListener {
 // virtual takes all that is sent to the workload: to ports that are known, and
 // to others, which are handed on as they were dialled.
 func (in *ingress) virtual() ownListener {
-	s, from := in.scope, slices.Clone(in.peers)
+	s, from := in.target, slices.Clone(in.peers)
 	port := cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort)
 	l := &listenerv3.Listener{Name: "virtualInbound", TrafficDirection: corev3.TrafficDirection_INBOUND}
 	s.wildcard(l, port)
@@ -122,7 +122,7 @@ func atPort(chain *listenerv3.FilterChain, port uint32) {
 
 // passthrough are the chains for ports that no entry has.
 func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.FilterChain {
-	s := in.scope
+	s := in.target
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
 		to := inboundTarget{from: from, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
@@ -168,7 +168,7 @@ type inboundTarget struct {
 }
 
 // inboundChains are the filter chains of a port, by mutual TLS mode.
-func inboundChains(s *scope, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
+func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
 		from: from, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
 		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
@@ -195,7 +195,7 @@ func inboundChains(s *scope, e ingressEntry, from *xds.Sources) []*listenerv3.Fi
 
 // modeChains are the filter chains for a mode and a protocol. Envoy takes the
 // chain with the most specific match, whatever the order.
-func modeChains(s *scope, mode snapshot.MutualTLS, protocol model.Protocol, to inboundTarget) []*listenerv3.FilterChain {
+func modeChains(s *target, mode snapshot.MutualTLS, protocol model.Protocol, to inboundTarget) []*listenerv3.FilterChain {
 	if protocol.Sniffed() {
 		return detectChains(s, mode, to)
 	}
@@ -225,9 +225,9 @@ func modeChains(s *scope, mode snapshot.MutualTLS, protocol model.Protocol, to i
 	return []*listenerv3.FilterChain{secured, opaque, clear}
 }
 
-// detectChains are those of a port that did not say what it speaks: requests
-// are told from other traffic by ALPN or by the first bytes.
-func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listenerv3.FilterChain {
+// detectChains returns the filter chains of a port without a protocol: requests are
+// detected by ALPN or by their first bytes.
+func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*listenerv3.FilterChain {
 	http, stream := to.filters(s, true), to.filters(s, false)
 	chain := func(name string, filters []*listenerv3.Filter, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
 		c := &listenerv3.FilterChain{Name: name, Filters: filters, FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport, ApplicationProtocols: alpn}}
@@ -259,7 +259,7 @@ func detectChains(s *scope, mode snapshot.MutualTLS, to inboundTarget) []*listen
 }
 
 // filters lead the connections to the application.
-func (to inboundTarget) filters(s *scope, http bool) []*listenerv3.Filter {
+func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 	if http {
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}

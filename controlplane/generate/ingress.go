@@ -25,7 +25,7 @@ import (
 
 // ingress is how traffic reaches the workload of a proxy.
 type ingress struct {
-	scope   *scope
+	target  *target
 	entries []ingressEntry
 	// fallback are the modes of ports that no entry has, when all traffic to the
 	// workload is redirected; that of port 0 holds for all that are not named.
@@ -75,7 +75,7 @@ type ingressEntry struct {
 }
 
 // statName is a part of the names of counters.
-func (e ingressEntry) statName(s *scope) string {
+func (e ingressEntry) statName(s *target) string {
 	if e.bound {
 		return e.bind + "_" + envoyconf.Number(e.port)
 	}
@@ -85,8 +85,8 @@ func (e ingressEntry) statName(s *scope) string {
 // ingressOf finds out at which ports the workload is reached: those that its
 // Sidecar names, otherwise those of the services that it is an endpoint of, if
 // traffic is redirected.
-func ingressOf(s *scope) *ingress {
-	in := &ingress{scope: s}
+func ingressOf(s *target) *ingress {
+	in := &ingress{target: s}
 	in.peers.AddConfigs(s.mesh.PeerAuthentications.Of(s.proxy.Namespace, s.proxy.OwnLabels())...)
 	if len(s.sidecar.Ingress()) > 0 {
 		in.named()
@@ -126,13 +126,13 @@ func (in *ingress) sparePort(port uint32) {
 }
 
 func (in *ingress) mode(port uint32) snapshot.MutualTLS {
-	return in.scope.mesh.PeerAuthentications.Mode(in.scope.proxy.Namespace, in.scope.proxy.OwnLabels(), port)
+	return in.target.mesh.PeerAuthentications.Mode(in.target.proxy.Namespace, in.target.proxy.OwnLabels(), port)
 }
 
 // named reads the ingress listeners of the Sidecar; of several for one port the
 // first counts.
 func (in *ingress) named() {
-	s := in.scope
+	s := in.target
 	seen := make(map[uint32]bool)
 	for i, l := range s.sidecar.Ingress() {
 		port := l.GetPort().GetNumber()
@@ -158,7 +158,7 @@ func (in *ingress) named() {
 			}
 		}
 		bound := !s.intercepts() || l.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
-		target, own, ok := in.target(l.GetDefaultEndpoint(), port)
+		target, own, ok := in.destination(l.GetDefaultEndpoint(), port)
 		if !ok {
 			continue // validation tells the author
 		}
@@ -187,7 +187,7 @@ func (in *ingress) named() {
 
 // leave reports an ingress listener that is left out.
 func (in *ingress) leave(i int, port uint32, why string) {
-	of := in.scope.sidecar.Config
+	of := in.target.sidecar.Config
 	in.refused = append(in.refused, port)
 	in.problems = append(in.problems, model.Problem{
 		Object: of.Key, Source: of.Source, Reason: fmt.Sprintf("spec.ingress[%d].tls: the port takes no connections: %s", i, why),
@@ -197,7 +197,7 @@ func (in *ingress) leave(i int, port uint32, why string) {
 // served takes the ports of the services that the workload is an endpoint of.
 // Of several services with one port the oldest decides what it speaks.
 func (in *ingress) served() {
-	instances := in.scope.instances()
+	instances := in.target.instances()
 	slices.SortStableFunc(instances, func(a, b snapshot.Instance) int { return a.Service.Created.Compare(b.Service.Created) })
 	for _, i := range instances {
 		port := i.Endpoint.Port
@@ -238,15 +238,15 @@ func (in *ingress) served() {
 
 // sidecar is the object that the entries come from; nil if none names any.
 func (in *ingress) sidecar() *snapshot.Sidecar {
-	if len(in.scope.sidecar.Ingress()) == 0 {
+	if len(in.target.sidecar.Ingress()) == 0 {
 		return nil
 	}
-	return in.scope.sidecar
+	return in.target.sidecar
 }
 
 // target reads a defaultEndpoint. The wildcard address stands for the proxy's
 // own; an empty endpoint is the same port on the loopback address.
-func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address, own, ok bool) {
+func (in *ingress) destination(endpoint string, port uint32) (address *corev3.Address, own, ok bool) {
 	if path, unix := envoyconf.UnixPath(endpoint); unix {
 		return envoyconf.PipeAddress(path), false, path != ""
 	}
@@ -263,19 +263,19 @@ func (in *ingress) target(endpoint string, port uint32) (address *corev3.Address
 		return nil, false, false
 	}
 	if ip.IsUnspecified() {
-		return envoyconf.SocketAddress(in.scope.proxy.IPs[0], uint32(n)), true, true
+		return envoyconf.SocketAddress(in.target.proxy.IPs[0], uint32(n)), true, true
 	}
 	return envoyconf.SocketAddress(ip.String(), uint32(n)), false, true
 }
 
 // clusterKey decides the inbound clusters.
 func (in *ingress) clusterKey() inboundKey {
-	key := inboundKey{modes: in.scope.unknownKey()}
+	key := inboundKey{modes: in.target.unknownKey()}
 	if s := in.pooled(); s != nil {
 		key.sidecar = s.Config.Key
 	}
 	if in.addressed {
-		key.address = in.scope.proxy.IPs[0]
+		key.address = in.target.proxy.IPs[0]
 	}
 	for _, e := range in.entries {
 		key.modes += fmt.Sprintf(";%d/%s/%t/%d/%q/%s", e.port, e.protocol, e.mixed, e.servicePort, e.host, e.from)
@@ -285,8 +285,8 @@ func (in *ingress) clusterKey() inboundKey {
 
 // pooled is the Sidecar that the inbound clusters depend on; nil for none.
 func (in *ingress) pooled() *snapshot.Sidecar {
-	if in.scope.sidecar.InboundPool() != nil {
-		return in.scope.sidecar
+	if in.target.sidecar.InboundPool() != nil {
+		return in.target.sidecar
 	}
 	return in.sidecar()
 }
@@ -301,7 +301,7 @@ func (in *ingress) namedBy() model.Key {
 
 // listenerKey decides the inbound listeners of the proxy, and its HTTP proxy.
 func (in *ingress) listenerKey() inboundKey {
-	s := in.scope
+	s := in.target
 	key := inboundKey{sidecar: in.namedBy(), port: httpProxyPort(s), modes: s.unknownKey() + string(s.proxy.Interception)}
 	if key.port != 0 {
 		key.address = httpProxyAddress(s)
@@ -326,7 +326,7 @@ func (in *ingress) listenerKey() inboundKey {
 // of the port, then of all, then the rule of the service. The object is added to
 // from.
 func (in *ingress) policy(e ingressEntry, from *xds.Sources) cluster.Policy {
-	s := in.scope
+	s := in.target
 	pool := cmp.Or(e.pool, s.sidecar.InboundPool())
 	if pool != nil {
 		from.AddConfigs(s.sidecar.Config)
@@ -353,7 +353,7 @@ type inboundCluster struct {
 func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 	out := make([]inboundCluster, 0, len(in.entries)+3)
 	add := func(c *clusterv3.Cluster, from xds.Sources) { out = append(out, inboundCluster{c, from}) }
-	family := familiesOf(in.scope.proxy)
+	family := familiesOf(in.target.proxy)
 	for _, e := range in.entries {
 		name, protocol := envoyconf.InboundName(e.port), e.protocol
 		if e.mixed {
@@ -367,7 +367,7 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 			add(cluster.Inbound(name, e.target, protocol, mesh, own), from)
 		}
 	}
-	if !in.scope.intercepts() {
+	if !in.target.intercepts() {
 		return out
 	}
 	if family.four || !family.six {

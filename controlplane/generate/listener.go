@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// listeners gives the LDS resources of a proxy.
-func (g *Generator) listeners(s *scope) *xds.Set {
+// listeners returns the LDS resources of a proxy.
+func (g *Generator) listeners(s *target) *xds.Set {
 	in, out := ingressOf(s), g.planOf(s)
 	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), unknown: s.unknownBy(), plugins: s.plugins.Key, settings: s.settings.String()}
 	if out != &noPlan {
@@ -42,7 +42,7 @@ type ownListener struct {
 
 // listeners are those through which the workload is reached, and the HTTP proxy.
 func (in *ingress) listeners() []ownListener {
-	s := in.scope
+	s := in.target
 	var out []ownListener
 	if port := httpProxyPort(s); port != 0 {
 		out = append(out, httpProxyListener(s, port))
@@ -59,7 +59,7 @@ func (in *ingress) listeners() []ownListener {
 }
 
 // httpProxyPort is where the proxy takes requests as an HTTP proxy; 0 nowhere.
-func httpProxyPort(s *scope) uint32 {
+func httpProxyPort(s *target) uint32 {
 	if s.proxy.HTTPProxyPort != 0 {
 		return s.proxy.HTTPProxyPort
 	}
@@ -68,14 +68,14 @@ func httpProxyPort(s *scope) uint32 {
 
 // httpProxyAddress is the loopback address of the workload: its own when it
 // has one of its own, as workloads that share a machine do.
-func httpProxyAddress(s *scope) string {
+func httpProxyAddress(s *target) string {
 	if ip, err := netip.ParseAddr(s.proxy.IPs[0]); err == nil && ip.IsLoopback() {
 		return s.proxy.IPs[0]
 	}
 	return "127.0.0.1"
 }
 
-func httpProxyListener(s *scope, port uint32) ownListener {
+func httpProxyListener(s *target, port uint32) ownListener {
 	var from xds.Sources
 	address := httpProxyAddress(s)
 	name := address + "_" + envoyconf.Number(port)

@@ -81,7 +81,7 @@ spec: {hosts: [web.test], resolution: STATIC, ports: [{number: 9080, name: tcp}]
 	planFor := func(app string) *plan {
 		proxy := proxyAt("10.0.0.9")
 		proxy.Interception, proxy.Labels = model.InterceptionRedirect, map[string]string{"app": app}
-		return g.planOf(newScope(mesh, proxy))
+		return g.planOf(newTarget(mesh, proxy))
 	}
 	if one, two := planFor("one"), planFor("two"); one != two || one != planFor("one") || len(one.listeners) == 0 {
 		t.Errorf("plans %p and %p with %d listeners, want one for both", one, two, len(one.listeners))

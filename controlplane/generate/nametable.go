@@ -28,7 +28,7 @@ const nameTableName = "name-table"
 
 // nameTable returns the one NDS resource: the names that the agent of a proxy
 // answers for. Names without an address are left out, and are asked elsewhere.
-func (g *Generator) nameTable(s *scope) *xds.Set {
+func (g *Generator) nameTable(s *target) *xds.Set {
 	v := g.view(s)
 	from := inputs{v}
 	if v.headless {

@@ -95,7 +95,7 @@ func TestNameOfPodAndServiceEntry(t *testing.T) {
 	}
 }
 
-// Proxies of a scope share the table; another change leaves it as it is.
+// Proxies with the same Sidecar scope share the table; unrelated changes do not affect it.
 func TestNameTableIsShared(t *testing.T) {
 	t.Parallel()
 	const entries = `
@@ -119,7 +119,7 @@ spec: {egress: [{hosts: ["./*"]}]}
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if g.Generate(mesh, two, xds.TypeNameTable) != set {
-		t.Error("two proxies of a scope do not share the table")
+		t.Error("two proxies with the same Sidecar scope do not share the table")
 	}
 	more := decode(t, `
 kind: PeerAuthentication

@@ -33,7 +33,7 @@ func plaintextHTTP() []string { return []string{"http/1.1", "h2c"} }
 
 // unknownTraffic is the cluster for what no service takes, and for what asked
 // for it.
-func (s *scope) unknownTraffic() string {
+func (s *target) unknownTraffic() string {
 	if p := s.sidecar.OutboundPolicy(); p != nil {
 		if to := p.GetEgressProxy(); to.GetHost() != "" {
 			host := s.mesh.ResolveHost(to.GetHost(), s.sidecar.Config.Namespace)
@@ -52,7 +52,7 @@ func (s *scope) unknownTraffic() string {
 
 // unknownBy names the Sidecar that says what becomes of unknown traffic; empty if
 // the mesh says so, or nobody does.
-func (s *scope) unknownBy() model.Key {
+func (s *target) unknownBy() model.Key {
 	if !s.intercepts() || s.sidecar.OutboundPolicy() == nil {
 		return model.Key{}
 	}
@@ -60,7 +60,7 @@ func (s *scope) unknownBy() model.Key {
 }
 
 // unknownKey is equal for proxies that treat unknown traffic in the same way.
-func (s *scope) unknownKey() string {
+func (s *target) unknownKey() string {
 	if !s.intercepts() {
 		return ""
 	}
@@ -68,7 +68,7 @@ func (s *scope) unknownKey() string {
 }
 
 // wildcard sets the addresses of a listener that takes all.
-func (s *scope) wildcard(l *listenerv3.Listener, port uint32) {
+func (s *target) wildcard(l *listenerv3.Listener, port uint32) {
 	addresses := familiesOf(s.proxy).wildcards()
 	l.Address = envoyconf.SocketAddress(addresses[0], port)
 	for _, a := range addresses[1:] {
@@ -85,7 +85,7 @@ func listenerName(address string, port uint32) string {
 }
 
 // outboundListener makes a listener of the plan; its objects are added to from.
-func (s *scope) outboundListener(in *outboundListener, from *xds.Sources) *listenerv3.Listener {
+func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *listenerv3.Listener {
 	*from = append(*from, in.sources...)
 	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
 	path, unix := envoyconf.UnixPath(in.bind)
@@ -157,7 +157,7 @@ func (s *scope) outboundListener(in *outboundListener, from *xds.Sources) *liste
 
 // detection sets how long a listener looks at the first bytes. Who waits for the
 // other side to speak first gets the chain for everything else after that time.
-func (s *scope) detection(l *listenerv3.Listener) {
+func (s *target) detection(l *listenerv3.Listener) {
 	l.ContinueOnListenerFiltersTimeout = true
 	if d, ok := envoyconf.Positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
 		l.ListenerFiltersTimeout = d
@@ -173,7 +173,7 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 }
 
 // outboundHTTP is the filter for the requests of a listener.
-func (s *scope) outboundHTTP(in *outboundListener, name string, from *xds.Sources) *listenerv3.Filter {
+func (s *target) outboundHTTP(in *outboundListener, name string, from *xds.Sources) *listenerv3.Filter {
 	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{
 		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
 	})
@@ -183,7 +183,7 @@ func (s *scope) outboundHTTP(in *outboundListener, name string, from *xds.Source
 
 // virtualOutbound takes what the application sends anywhere, and gives it to
 // the listener for where it was going.
-func (s *scope) virtualOutbound() ownListener {
+func (s *target) virtualOutbound() ownListener {
 	var from xds.Sources
 	from.Add(s.unknownBy())
 	port := cmpPort(s.mesh.Config.GetProxyListenPort(), outboundPort)
@@ -204,7 +204,7 @@ func (s *scope) virtualOutbound() ownListener {
 
 // blackHoleChain ends connections to the proxy's own port: handed on they would
 // come back without an end.
-func blackHoleChain(name string, port uint32, s *scope) *listenerv3.FilterChain {
+func blackHoleChain(name string, port uint32, s *target) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             name,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},

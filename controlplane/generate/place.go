@@ -64,7 +64,7 @@ func placeOf(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
 }
 
 // locality says which of the endpoints of a cluster a proxy prefers.
-func (c clusterRef) locality(s *scope) cluster.Locality {
+func (c clusterRef) locality(s *target) cluster.Locality {
 	return c.policy().Locality(c.service, s.mesh.Config, s.located)
 }
 

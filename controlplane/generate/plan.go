@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// plan are the outbound listeners of a scope before they are messages: the
+// plan are the outbound listeners of a proxy before they are messages: the
 // listeners and the routes that they name are both made of it.
 type plan struct {
 	listeners []*outboundListener // sorted by bind and port
@@ -89,9 +89,9 @@ type streamChain struct {
 	sources xds.Sources
 }
 
-// planner makes the plan of a scope.
+// planner makes the plan of a proxy.
 type planner struct {
-	*scope
+	*target
 	view   *view
 	routes *routeBuilder
 	byKey  map[listenerKey]*outboundListener
@@ -105,7 +105,7 @@ type listenerKey struct {
 
 // planOf returns the outbound listeners of a proxy. Without interception they are
 // those that its Sidecar names: everything else goes through the HTTP proxy.
-func (g *Generator) planOf(s *scope) *plan {
+func (g *Generator) planOf(s *target) *plan {
 	v := g.view(s)
 	key := planKey{outbound: s.outbound, route: s.routeKey()}
 	explicit := s.namesListeners()
@@ -114,7 +114,7 @@ func (g *Generator) planOf(s *scope) *plan {
 	}
 	from := inputs{v, s.mesh.VirtualServices, nil, s.mesh.DestinationRules}
 	if explicit {
-		// Of others only what they import counts, which the scope holds: two of
+		// Of others only what they import counts, which the target has: two of
 		// equal imports share a plan.
 		key.sidecar, key.loopback, from[2] = s.sidecar.Config.Key, httpProxyAddress(s), s.sidecar
 	}
@@ -123,7 +123,7 @@ func (g *Generator) planOf(s *scope) *plan {
 		from[4] = s.mesh.Endpoints
 	}
 	return g.plans.get(key, s.mesh.Sequence, from, func(*plan) *plan {
-		p := &planner{scope: s, view: v, routes: g.newRouteBuilder(s, v), byKey: make(map[listenerKey]*outboundListener), plan: &plan{}}
+		p := &planner{target: s, view: v, routes: g.newRouteBuilder(s, v), byKey: make(map[listenerKey]*outboundListener), plan: &plan{}}
 		return p.make(key.own)
 	})
 }
@@ -131,13 +131,13 @@ func (g *Generator) planOf(s *scope) *plan {
 var noPlan plan
 
 // namesListeners reports whether the Sidecar names outbound listeners.
-func (s *scope) namesListeners() bool {
+func (s *target) namesListeners() bool {
 	return slices.ContainsFunc(s.sidecar.Egress(), func(l *snapshot.EgressListener) bool { return l.Spec.GetPort() != nil })
 }
 
 // headlessAddress is the address at which the proxy is an endpoint of a
 // headless service; empty if it is not.
-func (s *scope) headlessAddress() string {
+func (s *target) headlessAddress() string {
 	for _, i := range s.instances() {
 		if i.Service.Headless {
 			return i.Endpoint.Address
@@ -212,7 +212,7 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	bound := unix || !p.intercepts() || e.spec.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
 	bind := e.spec.GetBind()
 	if bind == "" && bound {
-		bind = httpProxyAddress(p.scope)
+		bind = httpProxyAddress(p.target)
 	}
 	if bind == "0.0.0.0" || bind == "::" {
 		bind = anyAddress

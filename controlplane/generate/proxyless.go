@@ -25,8 +25,8 @@ import (
 // the routes of one port of one service, whose name is that of its cluster. A
 // server asks for the listener of its address: see [ServerPrefix].
 
-// proxyless gives the resources of a type for a proxyless client.
-func (g *Generator) proxyless(s *scope, typeURL string) *xds.Set {
+// proxyless returns the resources of a type for a proxyless client.
+func (g *Generator) proxyless(s *target, typeURL string) *xds.Set {
 	key := setKey{typeURL: typeURL, proxyless: true, outbound: s.outbound}
 	mesh := s.mesh
 	v := g.view(s)
@@ -71,7 +71,7 @@ func mayServeGRPC(svc *model.Service, port uint32) bool {
 
 // proxylessListeners are one for each name by which a host and port can be
 // dialed.
-func (g *Generator) proxylessListeners(s *scope) *part {
+func (g *Generator) proxylessListeners(s *target) *part {
 	hosts := proxylessHosts(g.newRouteBuilder(s, g.view(s)))
 	claimDomains(hosts, s, true)
 	p := &part{}

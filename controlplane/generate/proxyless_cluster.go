@@ -39,7 +39,7 @@ type memberKey struct {
 
 // proxylessClusters are those of the services that a client sees, but for those
 // whose host is a wildcard: gRPC resolves no name that a request names.
-func (g *Generator) proxylessClusters(s *scope, prev *xds.Set) *xds.Set {
+func (g *Generator) proxylessClusters(s *target, prev *xds.Set) *xds.Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
 		if ref.found == model.ResolutionDynamicDNS {
@@ -208,7 +208,7 @@ func proxylessTLS(names []string) *tlsv3.CommonTlsContext {
 
 // proxylessEndpoints are those of the services with known endpoints, as the
 // client sees them from where it is.
-func (g *Generator) proxylessEndpoints(s *scope, at viewpoint, prev *xds.Set) *xds.Set {
+func (g *Generator) proxylessEndpoints(s *target, at viewpoint, prev *xds.Set) *xds.Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
 		if ref.found == model.ResolutionDynamicDNS {

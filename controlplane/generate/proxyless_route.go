@@ -17,12 +17,12 @@ import (
 )
 
 // proxylessRoutes are one configuration for each host and port.
-func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
+func (g *Generator) proxylessRoutes(s *target, prev *xds.Set) *xds.Set {
 	b := g.newRouteBuilder(s, g.view(s))
 	// The builder makes routes for an Envoy: forGRPC adapts them.
 	p := &part{}
 	for _, h := range proxylessHosts(b) {
-		h.domains = []string{"*"} // whoever asks for these routes has dialed the host
+		h.domains = []string{"*"} // a client subscribes to the routes of the host that it dials
 		vh := b.build(h)
 		if vh.VirtualHost == nil {
 			continue
@@ -39,8 +39,8 @@ func (g *Generator) proxylessRoutes(s *scope, prev *xds.Set) *xds.Set {
 	return xds.NewSet(prev, p.resources, slices.Concat(b.Problems, p.problems))
 }
 
-// forGRPC gives a route as gRPC reads it (gRFC A28): none if no call can match
-// it, several if it takes that to say the same.
+// forGRPC converts a route to gRPC's rules (gRFC A28). It returns no route if no call can
+// match it, and several if they are needed for the same effect.
 func forGRPC(r *routev3.Route) []*routev3.Route {
 	match := r.GetMatch()
 	if len(match.GetQueryParameters()) > 0 || !takesPOST(match) {

@@ -45,7 +45,7 @@ type server struct {
 // serversOf are the addresses at which the application of a proxyless workload
 // says that it listens: every port is served, also one that nothing else knows
 // of. What is no address gets no listener.
-func serversOf(s *scope) []server {
+func serversOf(s *target) []server {
 	var out []server
 	var peers xds.Sources
 	peers.AddConfigs(s.mesh.PeerAuthentications.Of(s.proxy.Namespace, s.proxy.OwnLabels())...)
@@ -67,7 +67,7 @@ func serversOf(s *scope) []server {
 // tell it from plaintext, so that a server takes one of them: what is permissive
 // is mutual TLS for a workload that says that it speaks it, as its callers then
 // do too, otherwise plaintext.
-func (s *scope) servesSecurely(port uint32) bool {
+func (s *target) servesSecurely(port uint32) bool {
 	switch s.mesh.PeerAuthentications.Mode(s.proxy.Namespace, s.proxy.OwnLabels(), port) {
 	case snapshot.MutualTLSStrict:
 		return true
@@ -88,7 +88,7 @@ func serversKey(servers []server) inboundKey {
 }
 
 // serverListeners adds the listeners of servers.
-func (g *Generator) serverListeners(p *part, s *scope, servers []server) {
+func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 	for _, at := range servers {
 		l := serverListener(at, g.deniedIn(s.mesh))
 		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, at.peers)

@@ -41,7 +41,7 @@ func sharedEqualsFresh(t *testing.T, seed uint64, steps int) {
 	t.Helper()
 	w := newRandomWorld(seed)
 	types := append(slices.Clone(xds.Types), xds.TypeNameTable)
-	shared := New(Config{FilterGatewayClusters: seed%2 == 0, ScopeGateways: seed%3 == 0})
+	shared := New(Config{FilterGatewayClusters: seed%2 == 0, GatewaysOwnNamespace: seed%3 == 0})
 	var mesh *snapshot.Mesh
 	var proxies []*model.Proxy
 	change := model.Change{All: true}

@@ -33,7 +33,7 @@ const unknownHostBody = "no service of the mesh answers for this host and port: 
 
 // routes returns the RDS resources of a proxy: those of its outbound listeners
 // and of its HTTP proxy.
-func (g *Generator) routes(s *scope) *xds.Set {
+func (g *Generator) routes(s *target) *xds.Set {
 	p := g.planOf(s)
 	if httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty
@@ -107,7 +107,7 @@ type madeHost struct {
 func (b *routeBuilder) configurations(p *plan) []configuration {
 	var out []configuration
 	seen := map[string]bool{}
-	if httpProxyPort(b.scope) != 0 {
+	if httpProxyPort(b.target) != 0 {
 		seen[httpProxyRoute] = true
 		out = append(out, configuration{name: httpProxyRoute, withPorts: true, hosts: b.httpProxy})
 	}
@@ -146,7 +146,7 @@ func (c configuration) fullName(vhds bool) string {
 }
 
 // routesName is the name of the routes of a listener.
-func (s *scope) routesName(l *outboundListener) string {
+func (s *target) routesName(l *outboundListener) string {
 	return configuration{name: l.routes}.fullName(s.proxy.VHDS)
 }
 
@@ -170,7 +170,7 @@ func (b *routeBuilder) port(l *outboundListener) []madeHost {
 		}
 	}
 	if l.host == "" {
-		claimDomains(hosts, b.scope, l.port == 0)
+		claimDomains(hosts, b.target, l.port == 0)
 	}
 	return b.virtualHosts(hosts, b.unknown())
 }
@@ -195,8 +195,8 @@ func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
 // they were going, or refuses them.
 func (b *routeBuilder) unknown() madeHost {
 	var from xds.Sources
-	from.Add(b.scope.unknownBy())
-	to := b.scope.unknownTraffic()
+	from.Add(b.target.unknownBy())
+	to := b.target.unknownTraffic()
 	if to == envoyconf.BlackHoleCluster {
 		return madeHost{blockAll(), from}
 	}
@@ -214,16 +214,16 @@ func (b *routeBuilder) unknown() madeHost {
 	}}
 }
 
-// routeBuilder makes the routes of one scope.
+// routeBuilder builds the routes of a proxy.
 type routeBuilder struct {
 	route.Builder
-	scope  *scope
+	target *target
 	view   *view
 	byPort map[uint32][]*virtualHost // see hostsOf
 }
 
-func (g *Generator) newRouteBuilder(s *scope, v *view) *routeBuilder {
-	return &routeBuilder{scope: s, view: v, Builder: route.Builder{
+func (g *Generator) newRouteBuilder(s *target, v *view) *routeBuilder {
+	return &routeBuilder{target: s, view: v, Builder: route.Builder{
 		Mesh: s.mesh, Proxy: s.proxy, Gateway: route.Sidecars, Timeout: g.cfg.RequestTimeout, Service: func(host string) *model.Service { return v.byHost[host] },
 	}}
 }
@@ -239,7 +239,7 @@ type virtualHost struct {
 // that answer.
 func (b *routeBuilder) httpProxy() []madeHost {
 	hosts := b.hostsOf(0)
-	claimDomains(hosts, b.scope, true)
+	claimDomains(hosts, b.target, true)
 	return b.virtualHosts(hosts, madeHost{VirtualHost: blockAll()})
 }
 
@@ -268,9 +268,9 @@ func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest madeHost) []madeH
 // then hosts for which there is a VirtualService but no service.
 func (b *routeBuilder) hosts() []*virtualHost {
 	var out []*virtualHost
-	namespace, rules := b.scope.proxy.Namespace, b.scope.mesh.VirtualServices
+	namespace, rules := b.target.proxy.Namespace, b.target.mesh.VirtualServices
 	for _, svc := range b.view.services {
-		vs := rules.ForSidecar(svc.Hostname, namespace, b.scope.sidecar)
+		vs := rules.ForSidecar(svc.Hostname, namespace, b.target.sidecar)
 		seen := make(map[uint32]bool)
 		for _, port := range svc.Ports {
 			if !seen[port.Number] {
@@ -282,12 +282,12 @@ func (b *routeBuilder) hosts() []*virtualHost {
 	seen := make(map[string]bool)
 	for _, vs := range rules.All {
 		for _, host := range vs.Hosts {
-			if seen[host] || !vs.VisibleFrom(namespace) || !vs.ImportedBy(b.scope.sidecar) || len(vs.Spec.GetHttp()) == 0 || b.servedBy(host) {
+			if seen[host] || !vs.VisibleFrom(namespace) || !vs.ImportedBy(b.target.sidecar) || len(vs.Spec.GetHttp()) == 0 || b.servedBy(host) {
 				continue
 			}
 			seen[host] = true
 			// Among several the one that goes less far counts, then the older.
-			of := cmp.Or(rules.ForSidecar(host, namespace, b.scope.sidecar), vs)
+			of := cmp.Or(rules.ForSidecar(host, namespace, b.target.sidecar), vs)
 			out = append(out, &virtualHost{Host: route.Host{Name: host, Port: 80, Rules: of}})
 		}
 	}

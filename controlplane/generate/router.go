@@ -37,7 +37,7 @@ type routerKey struct {
 
 // router is a proxy at the edge in a snapshot.
 type router struct {
-	*scope
+	*target
 	key    routerKey
 	merged *gateway.Merged
 	view   *view
@@ -60,13 +60,13 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 	case xds.TypeVirtualHost:
 		return g.routerHosts(r)
 	case xds.TypeExtension:
-		return g.extensions(r.scope)
+		return g.extensions(r.target)
 	}
 	return g.empty
 }
 
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
-	r := &router{scope: newScope(mesh, proxy), timeout: g.cfg.RequestTimeout}
+	r := &router{target: newTarget(mesh, proxy), timeout: g.cfg.RequestTimeout}
 	r.settings = g.over(r.settings)
 	// Sidecar objects are not for gateways, not even those of a whole namespace.
 	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
@@ -78,9 +78,9 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	for _, t := range targets {
 		r.key.targets += fmt.Sprintf("%d=%d %s,", t.service, t.proxy, t.from)
 	}
-	r.view = g.view(r.scope)
+	r.view = g.view(r.target)
 	r.merged = g.gateways.get(r.key, mesh.Sequence, inputs{mesh.Gateways, mesh.Config}, func(*gateway.Merged) *gateway.Merged {
-		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Namespace, proxy.Labels, g.cfg.ScopeGateways), r.key.wildcard, func(port uint32) (uint32, xds.Sources) {
+		return gateway.Merge(mesh.Config, mesh.Gateways.For(proxy.Namespace, proxy.Labels, g.cfg.GatewaysOwnNamespace), r.key.wildcard, func(port uint32) (uint32, xds.Sources) {
 			for _, t := range targets {
 				if t.service == port {
 					var from xds.Sources
@@ -225,7 +225,7 @@ func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL string, msg name
 // routerClusters returns the clusters of all services that the proxy sees, and
 // those to which it hands mutual TLS on.
 func (g *Generator) routerClusters(r *router) *xds.Set {
-	outbound := g.outboundClusters(r.scope)
+	outbound := g.outboundClusters(r.target)
 	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key}
 	from := inputs{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
@@ -280,7 +280,7 @@ func (g *Generator) renamed(from *xds.Resource, typeURL string, p gateway.Passth
 // routerEndpoints returns the endpoints of its clusters: those to which mutual TLS
 // is handed on have the same as the ones of the port.
 func (g *Generator) routerEndpoints(r *router) *xds.Set {
-	all := g.endpoints(r.scope)
+	all := g.endpoints(r.target)
 	key := setKey{typeURL: xds.TypeEndpoint, outbound: r.outbound, router: r.key}
 	from := inputs{r.merged, r.view, all, r.mesh.VirtualServices, r.mesh.DestinationRules}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {

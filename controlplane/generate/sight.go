@@ -11,7 +11,7 @@ import (
 
 // intercepts reports whether the traffic of the workload is redirected to the
 // proxy, so that it listens for all addresses.
-func (s *scope) intercepts() bool {
+func (s *target) intercepts() bool {
 	return s.proxy.Interception == model.InterceptionRedirect || s.proxy.Interception == model.InterceptionTProxy
 }
 

@@ -75,13 +75,13 @@ type plannedKey struct {
 	plan     *plan
 	vhds     bool
 	unknown  string
-	by       model.Key // see [scope.unknownBy]
+	by       model.Key // see [target.unknownBy]
 	plugins  string
 	settings string
 }
 
 // planned makes the listeners of a plan.
-func (g *Generator) planned(s *scope, p *plan) []madeListener {
+func (g *Generator) planned(s *target, p *plan) []madeListener {
 	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.unknownBy(), s.plugins.Key, s.settings.String()}
 	return *g.outgoing.get(key, s.mesh.Sequence, inputs{s.mesh.Config, s.mesh.Denied}, func(*[]madeListener) *[]madeListener {
 		out := make([]madeListener, 0, len(p.listeners))
@@ -95,7 +95,7 @@ func (g *Generator) planned(s *scope, p *plan) []madeListener {
 }
 
 // madeOf makes a resource of a listener.
-func (g *Generator) madeOf(s *scope, l ownListener) madeListener {
+func (g *Generator) madeOf(s *target, l ownListener) madeListener {
 	m := madeListener{sockets: socketsOf(l.message)}
 	if m.err = envoyconf.ApplyListener(l.message, s.settings, false); m.err == nil {
 		g.deniedIn(s.mesh).Guard(l.message)
@@ -107,7 +107,7 @@ func (g *Generator) madeOf(s *scope, l ownListener) madeListener {
 // apart returns the listeners of a proxy, each at an address of its own, and the
 // problems of those that are left out: those that redirected traffic arrives at
 // stay, then those through which the workload is reached, then those of the plan.
-func (g *Generator) apart(s *scope, p *plan, own []ownListener) *part {
+func (g *Generator) apart(s *target, p *plan, own []ownListener) *part {
 	taken, out := sockets{}, &part{}
 	for _, wildcard := range []string{"0.0.0.0", "::"} {
 		taken[envoyconf.HostPort(wildcard, readyPort)], taken[envoyconf.HostPort(wildcard, metricsPort)] = true, true
@@ -148,7 +148,7 @@ func redirected(l *listenerv3.Listener) int {
 }
 
 // author is the Sidecar, or who else is to hear of a problem without one.
-func (s *scope) author(otherwise model.Key) model.Key {
+func (s *target) author(otherwise model.Key) model.Key {
 	if s.sidecar == nil {
 		return otherwise
 	}

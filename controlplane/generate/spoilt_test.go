@@ -96,8 +96,8 @@ func FuzzDefaultEndpoint(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, in string) {
-		i := &ingress{scope: &scope{proxy: proxyAt("127.1.0.2")}}
-		address, _, ok := i.target(in, 80)
+		i := &ingress{target: &target{proxy: proxyAt("127.1.0.2")}}
+		address, _, ok := i.destination(in, 80)
 		if !ok {
 			return
 		}

@@ -19,7 +19,7 @@ import (
 // virtualHosts returns the VHDS resources of a proxy. Each is named after its
 // route configuration, in the message, too: Envoy removes by the name in the
 // message what was reported gone by that of the resource.
-func (g *Generator) virtualHosts(s *scope) *xds.Set {
+func (g *Generator) virtualHosts(s *target) *xds.Set {
 	p := g.planOf(s)
 	if !s.proxy.VHDS || httpProxyPort(s) == 0 && p == &noPlan {
 		return g.empty

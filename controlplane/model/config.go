@@ -93,8 +93,8 @@ type Config struct {
 	UID string
 	// Created orders objects that compete; see [Older].
 	Created time.Time
-	// Source says where a person finds the object, for example
-	// "config/catalog.yaml:12". Only for messages.
+	// Source is the location of the object for messages, for example
+	// "config/catalog.yaml:12".
 	Source string
 	// From are the objects that this one was converted from, sorted; nil for one
 	// that a user wrote.
@@ -103,8 +103,8 @@ type Config struct {
 	// *networkingv1alpha3.VirtualService, or a pointer to the struct of
 	// gateway-api or k8s.io/api, for example *gatewayv1.HTTPRouteSpec.
 	Spec any
-	// Status is what control planes say of the object; nil when nothing was
-	// said. *metav1alpha1.IstioStatus for Istio's kinds, otherwise a pointer to
+	// Status is the status that control planes wrote; nil if there is
+	// none. It is *metav1alpha1.IstioStatus for Istio's kinds, otherwise a pointer to
 	// the struct of the kind.
 	Status any
 }
@@ -132,7 +132,7 @@ func CloneSpec(spec any) any {
 	return reflect.ValueOf(spec).MethodByName("DeepCopy").Call(nil)[0].Interface()
 }
 
-// SameSpec reports whether two specs, or two statuses, say the same.
+// SameSpec reports whether two specs, or two statuses, are equal.
 func SameSpec(a, b any) bool {
 	x, isMessage := a.(proto.Message)
 	y, both := b.(proto.Message)
@@ -154,9 +154,9 @@ func Older(a, b *Config) int {
 	return cmp.Compare(a.Namespace, b.Namespace)
 }
 
-// Selects reports whether a workload selector matches the labels of a
-// workload: every label of the selector must be there with the same value.
-// A nil or empty selector matches everything.
+// Selects reports whether a workload selector matches the labels of a workload: the
+// workload must have every label of the selector with the same value. A nil or empty
+// selector matches everything.
 func Selects(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if got, ok := labels[k]; !ok || got != v {
@@ -166,7 +166,7 @@ func Selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// Change says which user objects differ between two states. Changes merge;
+// Change are the user objects that differ between two states. Changes merge;
 // the empty Change means that nothing changed.
 type Change struct {
 	// All means that anything may have changed (first load, mesh config).
@@ -184,10 +184,10 @@ func NewChange(keys ...Key) Change {
 	return c
 }
 
-// Empty reports whether the change holds nothing.
+// Empty reports whether nothing changed.
 func (c Change) Empty() bool { return !c.All && len(c.Keys) == 0 }
 
-// Merge returns the union of two changes. Neither is altered.
+// Merge returns the union of two changes. It modifies neither.
 func (c Change) Merge(o Change) Change {
 	m := Change{All: c.All || o.All}
 	if m.All {
@@ -218,29 +218,29 @@ func (c Change) Touches(kinds ...Kind) bool {
 	return false
 }
 
-// Problem is something wrong with one user object that its author must hear
-// of. It never stops another object from working.
+// Problem is a fault of one user object to be reported to its author. It never affects
+// other objects.
 type Problem struct {
-	// Object is the object; Kind and Name are empty when not even they
+	// Object is the key of the object; Kind and Name are empty if they
 	// could be read.
 	Object Key
-	// Source is the place, for example "config/catalog.yaml:12".
+	// Source is the location, for example "config/catalog.yaml:12".
 	Source string
 	// Reason is a sentence that names the field, the value and the cure.
 	Reason string
-	// Warning means that the object takes effect all the same, perhaps not in
-	// the way its author meant.
+	// Warning means that the object takes effect nevertheless, but perhaps not as
+	// its author intended.
 	Warning bool
-	// Dangling means that the object names another one that does not exist.
+	// Dangling means that the object refers to another one that does not exist.
 	Dangling bool
-	// Code says of which kind the problem is, if metrics count the kind.
+	// Code is the kind of the problem, if metrics count it.
 	Code ProblemCode
-	// Unlisted is how many other problems this one stands for, which are not
-	// listed one by one; 0 for most.
+	// Unlisted is the number of problems that this one summarizes; 0 for an
+	// ordinary problem.
 	Unlisted int `json:",omitempty"`
 }
 
-// Count returns how many problems this one stands for.
+// Count returns the number of problems that this one represents.
 func (p Problem) Count() int { return max(1, p.Unlisted) }
 
 // ProblemCode is a kind of problem that metrics count.
@@ -248,16 +248,17 @@ type ProblemCode string
 
 // The kinds that are counted.
 const (
-	// ConflictOutbound: connections of an application to two services look the
-	// same.
+	// ConflictOutbound means that connections to two services cannot be
+	// distinguished.
 	ConflictOutbound ProblemCode = "outbound listener"
-	// ConflictInbound: services disagree on what a port of a workload speaks.
+	// ConflictInbound means that services disagree on the protocol of a port of a
+	// workload.
 	ConflictInbound ProblemCode = "inbound listener"
-	// DuplicateHost: two VirtualServices rule one host.
+	// DuplicateHost means that two VirtualServices have the same host.
 	DuplicateHost ProblemCode = "duplicate host"
 )
 
-// String returns the line that a person reads.
+// String returns the problem as one line of text.
 func (p Problem) String() string {
 	s := p.Reason
 	if p.Object.Name != "" {

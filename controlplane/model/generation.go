@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// SpecGeneration returns the generation of an object, and for a store that counts
-// none a number made of the spec: two objects with the same number have the same
-// spec. It fits into a number of JSON.
+// SpecGeneration returns the generation of an object. For a store without generations it
+// returns a hash of the spec: objects with the same number have the same spec. The
+// number can be represented in JSON.
 func (c *Config) SpecGeneration() int64 {
 	if c.Generation != 0 || c.Spec == nil {
 		return c.Generation
@@ -25,9 +25,9 @@ func (c *Config) SpecGeneration() int64 {
 		raw, err = json.Marshal(c.Spec)
 	}
 	if err != nil {
-		return 0 // text that is not UTF-8, which no store gives
+		return 0 // text that is not UTF-8, which no store returns
 	}
 	h := fnv.New64a()
-	_, _ = h.Write(raw) // a hash takes everything
+	_, _ = h.Write(raw) // never fails
 	return int64(h.Sum64()>>12) | 1
 }

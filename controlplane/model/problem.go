@@ -6,13 +6,13 @@ package model
 import "fmt"
 
 const (
-	// MaxProblems bounds the problems that a part of the control plane lists.
+	// MaxProblems is the maximum number of problems in one list.
 	MaxProblems = 1000
-	// maxProblemsOfObject bounds those of one object where there are more.
+	// maxProblemsOfObject is the maximum number per object in a list that is too long.
 	maxProblemsOfObject = 20
 )
 
-// CountProblems returns how many problems a list stands for.
+// CountProblems returns the number of problems that a list represents.
 func CountProblems(list []Problem) (n int) {
 	for _, p := range list {
 		n += p.Count()
@@ -20,22 +20,21 @@ func CountProblems(list []Problem) (n int) {
 	return n
 }
 
-// LimitProblems returns a list of at most [MaxProblems] problems and, if some had
-// to be left out, a last one that counts them. Of each object the first ones
-// stay, so that one object does not hide the problems of the others. It does not
-// change its argument.
+// LimitProblems returns a list of at most [MaxProblems] problems and, if some are left
+// out, a last one that counts them. It keeps the first problems of each object, so that
+// one object does not hide the problems of others. It does not modify its argument.
 func LimitProblems(all []Problem) []Problem {
 	if len(all) <= MaxProblems {
 		return all
 	}
 	of, places := make(map[Key]int, MaxProblems), make([]int, len(all))
-	counts := make([]int, maxProblemsOfObject+1) // problems that are the n-th of their object
+	counts := make([]int, maxProblemsOfObject+1) // number of problems that are the n-th of their object
 	for i, p := range all {
 		places[i] = of[p.Object]
 		of[p.Object]++
 		counts[min(places[i], maxProblemsOfObject)]++
 	}
-	// Whole rounds fit, in which each object has one more, and a part of the next.
+	// In each round every object has one more problem. The last round may be partial.
 	round, room := 0, MaxProblems
 	for round < maxProblemsOfObject && counts[round] <= room {
 		room -= counts[round]

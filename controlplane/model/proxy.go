@@ -5,7 +5,7 @@ package model
 
 import "net/netip"
 
-// Interception says how traffic reaches a proxy.
+// Interception is how traffic reaches a proxy.
 type Interception string
 
 // The interception modes of Istio.
@@ -15,8 +15,8 @@ const (
 	InterceptionTProxy   Interception = "TPROXY"
 )
 
-// Proxy is an Envoy as the control plane sees it: what the node of its
-// stream says about it. It is immutable for the life of the stream.
+// Proxy describes an Envoy by the node of its stream. It is immutable for the life of
+// the stream.
 type Proxy struct {
 	// ID is "<name>.<namespace>", the third part of the node id.
 	ID string
@@ -24,55 +24,54 @@ type Proxy struct {
 	Role string
 	// IPs are the addresses of the workload; never empty.
 	IPs []string
-	// Namespace and ServiceAccount are those of its identity; on a port that
-	// takes everybody, what the proxy claims.
+	// Namespace and ServiceAccount are those of its identity, or its claims on a
+	// port without authentication.
 	Namespace      string
 	ServiceAccount string
 	// Domain is the DNS domain of the proxy, for example
 	// "default.svc.cluster.local".
 	Domain string
-	// Labels are those of its workload: what a registry says, or, where none
-	// knows the workloads, what the proxy claims.
+	// Labels are the labels of its workload, from a registry, or those that the
+	// proxy claims if no registry has the workloads.
 	Labels map[string]string
-	// ClaimedLabels are set if a registry knows the workloads but not yet this
-	// one: Labels is empty then.
+	// ClaimedLabels are the labels that the proxy claims if a registry has the
+	// workloads, but not yet this one. Labels is empty then.
 	ClaimedLabels map[string]string
 	ClusterID     string
 	Interception  Interception
-	// WorkloadEntry is the name of the object that the proxy says is its own;
-	// AutoRegisterGroup the WorkloadGroup that it wants to be in. Both may be
-	// empty, as may Network.
+	// WorkloadEntry is the name of the proxy's own object, as it claims, and
+	// AutoRegisterGroup the WorkloadGroup that it asks to join. Both may be empty,
+	// as may Network.
 	WorkloadEntry     string
 	AutoRegisterGroup string
 	Network           string
-	// Node is the machine that it runs on; NetworkView are the networks whose
-	// endpoints it takes, all if there are none. Both may be empty.
+	// Node is its machine. NetworkView are the networks whose endpoints it
+	// accepts; empty means all. Both may be empty.
 	Node        string
 	NetworkView []string
-	// Locality is region/zone/subzone, as far as it is known.
+	// Locality is region/zone/subzone, as far as known.
 	Locality string
-	// AutoAllocate is true if its agent answers DNS and gives out the addresses
-	// that were allocated to services without one.
+	// AutoAllocate is true if its agent answers DNS queries with the addresses that
+	// were allocated to services without one.
 	AutoAllocate bool
 	// HTTPProxyPort overrides the mesh's proxyHttpPort when not 0.
 	HTTPProxyPort uint32
-	// VHDS is true if it takes virtual hosts as resources of their own.
+	// VHDS is true if it receives virtual hosts as separate resources.
 	VHDS bool
-	// Proxyless is true for an application that reads xDS itself, through gRPC.
+	// Proxyless is true for a gRPC application without a proxy.
 	Proxyless bool
-	// Listens are the addresses, "host:port", at which a proxyless server said
-	// that it listens; sorted, each once.
+	// Listens are the addresses, "host:port", of a proxyless server; sorted,
+	// without duplicates.
 	Listens []string
-	// Settings are what was set for it alone; nil means nothing.
+	// Settings are its own settings; nil means none.
 	Settings *ProxySettings
-	// Agent and Envoy are the versions that they say they have, for display; may
-	// be empty.
+	// Agent and Envoy are the versions that they claim, for display; may be empty.
 	Agent, Envoy string
 }
 
-// OwnLabels returns the labels by which objects are chosen that decide who may
-// reach the proxy itself. Claims count here: with them a proxy can only harm
-// itself, and without them it would be unprotected until its workload is known.
+// OwnLabels returns the labels that select the objects that restrict access to the proxy
+// itself. They include claimed labels: with false claims a proxy can only harm itself,
+// and without claims it would be unprotected until its workload is known.
 func (p *Proxy) OwnLabels() map[string]string {
 	if p.ClaimedLabels != nil {
 		return p.ClaimedLabels
@@ -83,12 +82,12 @@ func (p *Proxy) OwnLabels() map[string]string {
 // ConnectedProxy is a proxy that has opened a stream.
 type ConnectedProxy struct {
 	Proxy *Proxy
-	// Verified is true if its identity was proven on an encrypted stream.
+	// Verified is true if it was authenticated on an encrypted stream.
 	Verified bool
 	// Source is the remote address of the connection; invalid if that is not an
 	// IP address.
 	Source netip.Addr
-	// Locality is region/zone/subzone, as its node says; may be empty.
+	// Locality is region/zone/subzone of its node; may be empty.
 	Locality string
 	// Probed is true if its agent probes the application.
 	Probed bool

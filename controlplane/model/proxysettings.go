@@ -11,27 +11,27 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// ProxySettings are what was set for one proxy: parts of its ProxyConfig, and of
-// the metadata of its node. A nil one has nothing set. It is never written to.
+// ProxySettings are the settings of one proxy: parts of its ProxyConfig and of its node
+// metadata. Nil means that nothing is set. It is immutable.
 type ProxySettings struct {
-	// Configured is true if the proxy gave its ProxyConfig; then that of the mesh
-	// config counts no more, since its agent has merged it in.
+	// Configured is true if the proxy sent its ProxyConfig. It replaces that of the
+	// mesh config, which the agent has already merged.
 	Configured bool
-	// Topology is what stands before a gateway; nil means nothing.
+	// Topology describes the proxies in front of a gateway; nil means none.
 	Topology *meshv1alpha1.Topology
-	// Headers say which headers the proxy adds; nil means the defaults.
+	// Headers are the headers that the proxy adds; nil means the defaults.
 	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
-	// HTTP10 has requests in HTTP/1.0 served.
+	// HTTP10 accepts HTTP/1.0 requests.
 	HTTP10 bool
-	// IdleTimeout ends connections on which nothing comes; 0 leaves it to Envoy.
+	// IdleTimeout is the idle timeout of connections; 0 means Envoy's default.
 	IdleTimeout time.Duration
-	// Unprivileged is true if the proxy must not listen at ports below 1024.
+	// Unprivileged is true if the proxy must not listen on ports below 1024.
 	Unprivileged bool
-	// InboundBalance and OutboundBalance have connections spread evenly over the
+	// InboundBalance and OutboundBalance distribute connections evenly over the
 	// threads of the proxy.
 	InboundBalance, OutboundBalance bool
-	// Key is equal for proxies with equal settings, and empty if nothing is set;
-	// [ProxySettings.Keyed] makes it.
+	// Key is equal for proxies with equal settings, and empty if nothing is set.
+	// [ProxySettings.Keyed] sets it.
 	Key string
 }
 
@@ -43,7 +43,7 @@ func (s ProxySettings) Keyed() *ProxySettings {
 	}
 	for _, message := range []proto.Message{s.Topology, s.Headers} {
 		if proto.Size(message) > 0 {
-			text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(message) // fails for invalid UTF-8 alone, which its reader refuses
+			text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(message) // fails only for invalid UTF-8, which the decoder rejects
 			s.Key += fmt.Sprintf("/%s=%q", message.ProtoReflect().Descriptor().Name(), text)
 		}
 	}
@@ -53,8 +53,7 @@ func (s ProxySettings) Keyed() *ProxySettings {
 	return &s
 }
 
-// Over returns the settings of a proxy in a mesh whose proxies have a ProxyConfig
-// unless they say otherwise.
+// Over returns the settings of a proxy, given the default ProxyConfig of the mesh.
 func (s *ProxySettings) Over(mesh *meshv1alpha1.ProxyConfig) *ProxySettings {
 	if s != nil && s.Configured || mesh.GetGatewayTopology() == nil && mesh.GetProxyHeaders() == nil {
 		return s
@@ -67,7 +66,7 @@ func (s *ProxySettings) Over(mesh *meshv1alpha1.ProxyConfig) *ProxySettings {
 	return with.Keyed()
 }
 
-// GatewayTopology is Topology, nil of nil settings.
+// GatewayTopology returns Topology. The settings may be nil.
 func (s *ProxySettings) GatewayTopology() *meshv1alpha1.Topology {
 	if s == nil {
 		return nil
@@ -75,7 +74,7 @@ func (s *ProxySettings) GatewayTopology() *meshv1alpha1.Topology {
 	return s.Topology
 }
 
-// RouteKey is Key for what only routes depend on.
+// RouteKey is like Key, but covers only the settings that affect routes.
 func (s *ProxySettings) RouteKey() string {
 	if s == nil || !s.Headers.GetAttemptCount().GetDisabled().GetValue() && !s.Headers.GetXForwardedHost().GetEnabled().GetValue() {
 		return ""
@@ -83,7 +82,7 @@ func (s *ProxySettings) RouteKey() string {
 	return fmt.Sprintf("%t/%t", s.Headers.GetAttemptCount().GetDisabled().GetValue(), s.Headers.GetXForwardedHost().GetEnabled().GetValue())
 }
 
-// String is the key.
+// String returns the key.
 func (s *ProxySettings) String() string {
 	if s == nil {
 		return ""

@@ -13,9 +13,9 @@ import (
 // RE2 does. Envoy refuses programs of more than 32768 instructions.
 const maxRegexSize = 16_000
 
-// CheckRegex finds out whether Envoy takes a regular expression. Envoy's RE2
-// looks at bytes: it knows no code points above 255, and it bounds the size.
-// One expression that it refuses makes it refuse all routes of all services.
+// CheckRegex returns an error for a regular expression that Envoy would reject. Envoy's
+// RE2 matches bytes: it supports no code points above 255, and limits the size. One
+// rejected expression makes Envoy reject all routes of all services.
 func CheckRegex(expr string) error {
 	re, err := syntax.Parse(expr, syntax.Perl&^syntax.UnicodeGroups)
 	if err != nil {

@@ -33,7 +33,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 			}
 			return ""
 		},
-		Registerer: reg, ScopeGateways: cfg.Generate.ScopeGateways,
+		Registerer: reg, GatewaysOwnNamespace: cfg.Generate.GatewaysOwnNamespace,
 	})
 }
 

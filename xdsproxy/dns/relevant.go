@@ -49,7 +49,7 @@ func aliases(records []miekg.RR, name string) []string {
 		}
 		target := records[i].(*miekg.CNAME).Target
 		if containsName(chain, target) {
-			break // in circles
+			break // a cycle
 		}
 		chain = append(chain, target)
 	}

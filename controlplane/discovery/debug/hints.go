@@ -44,7 +44,7 @@ func (d debugger) hint(out *report.Object, key model.Key, having []*Stream) {
 func (d debugger) selects(key model.Key) bool {
 	return slices.ContainsFunc(d.visible(), func(st *Stream) bool {
 		p := st.Proxy
-		return p.Role == node.Router && slices.ContainsFunc(d.mesh.Gateways.For(p.Namespace, p.Labels, d.cfg.ScopeGateways), func(gw *snapshot.Gateway) bool {
+		return p.Role == node.Router && slices.ContainsFunc(d.mesh.Gateways.For(p.Namespace, p.Labels, d.cfg.GatewaysOwnNamespace), func(gw *snapshot.Gateway) bool {
 			return gw.Config.Key == key || slices.Contains(gw.Config.From, key)
 		})
 	})

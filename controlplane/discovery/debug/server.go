@@ -33,9 +33,9 @@ type Config struct {
 	// Changed returns the sequence of the snapshot that brought the last change of
 	// an object, and when; first is true for one that is as it was at the start.
 	Changed func(model.Key) (sequence uint64, at time.Time, first bool)
-	// ScopeGateways is that of the generator: Gateways select proxies of their own
+	// GatewaysOwnNamespace is that of the generator: Gateways select proxies of their own
 	// namespace only.
-	ScopeGateways bool
+	GatewaysOwnNamespace bool
 	// DenyListProblem returns why the newest text of the deny list is not in force;
 	// empty if it is.
 	DenyListProblem func() string

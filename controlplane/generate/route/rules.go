@@ -38,7 +38,7 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 				err = b.checkMatch(match)
 			}
 			if err != nil {
-				b.spoilt(h, i, err)
+				b.invalidRule(h, i, err)
 				continue
 			}
 			route, err := b.route(h, in, m, match)
@@ -47,12 +47,12 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 			}
 			if err != nil {
 				if err := check(match); err != nil {
-					b.spoilt(h, i, err)
+					b.invalidRule(h, i, err)
 					continue
 				}
 				// Requests of this route must not fall through to another
 				// one that was not meant for them.
-				b.spoilt(h, i, err)
+				b.invalidRule(h, i, err)
 				route = &routev3.Route{Name: "invalid", Match: match, Action: Respond(503, "the route of the VirtualService is not valid\n")}
 			}
 			out = append(out, route)
@@ -112,8 +112,8 @@ func checkRoute(route *routev3.Route) error {
 	return check(route)
 }
 
-// spoilt records that a rule cannot be served as it stands.
-func (b *Builder) spoilt(h *Host, route int, err error) {
+// invalidRule records the problem of a rule that cannot be served as written.
+func (b *Builder) invalidRule(h *Host, route int, err error) {
 	from := h.Rules.Origin(route)
 	p := envoyconf.Left(from.Config.Key, fmt.Errorf("spec.http[%d]: %w", from.Rule, err))
 	p.Source = from.Config.Source

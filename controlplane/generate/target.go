@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// scope is a proxy in a snapshot, and what of it decides its resources.
-type scope struct {
+// target is a proxy in a snapshot, with the keys that decide its resources.
+type target struct {
 	mesh     *snapshot.Mesh
 	proxy    *model.Proxy
 	sidecar  *snapshot.Sidecar
@@ -28,13 +28,13 @@ type scope struct {
 	settings *model.ProxySettings // of the proxy alone; may be nil
 }
 
-// outboundKey decides which services and rules a proxy sees.
+// outboundKey decides which services and rules a proxy sees: its Sidecar scope.
 type outboundKey struct {
 	namespace string
 	imports   string // what its Sidecar imports
 	rules     string // labels that DestinationRules select by
 	sees      string // how it sees addresses
-	place     string // where it is, if that makes a difference
+	locality  string // its locality, if that makes a difference
 }
 
 // routeKey decides, with outboundKey, which routes a proxy gets.
@@ -52,27 +52,27 @@ type inboundKey struct {
 	own     string // address at which it is one of a headless service
 }
 
-func newScope(mesh *snapshot.Mesh, proxy *model.Proxy) *scope {
-	s := &scope{mesh: mesh, proxy: proxy, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels), viewer: cluster.ViewerOf(proxy)}
+func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
+	s := &target{mesh: mesh, proxy: proxy, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels), viewer: cluster.ViewerOf(proxy)}
 	s.outbound = outboundKey{
 		namespace: proxy.Namespace,
 		imports:   s.sidecar.ImportsKey(),
 		rules:     project(mesh.DestinationRules.SelectorLabels, proxy.Labels),
 		sees:      sees(proxy) + kindOf(s.viewer),
 	}
-	s.outbound.place, s.located = placeOf(mesh, proxy)
+	s.outbound.locality, s.located = placeOf(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
 	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())
 	return s
 }
 
-// routeKey returns the part of the scope that only routes depend on.
-func (s *scope) routeKey() routeKey {
+// routeKey returns the part of the keys that only routes depend on.
+func (s *target) routeKey() routeKey {
 	return routeKey{domain: s.domain(), callers: project(s.mesh.VirtualServices.SourceLabels, s.proxy.Labels)}
 }
 
 // domain is the DNS domain of the proxy, "<namespace>.svc.<mesh domain>".
-func (s *scope) domain() string {
+func (s *target) domain() string {
 	return cmp.Or(s.proxy.Domain, s.proxy.Namespace+".svc."+s.mesh.Domain)
 }
 
@@ -89,7 +89,7 @@ func project(keys []string, labels map[string]string) string {
 	return b.String()
 }
 
-// view are the services that the proxies of one scope see.
+// view are the services that proxies with the same outboundKey see.
 type view struct {
 	services []*model.Service
 	byHost   map[string]*model.Service
@@ -114,7 +114,7 @@ type clusterRef struct {
 func (c clusterRef) policy() cluster.Policy { return cluster.PolicyOf(c.rule, c.subset, c.port.Number) }
 
 // source is what the cluster is built from.
-func (c clusterRef) source(s *scope) cluster.Source {
+func (c clusterRef) source(s *target) cluster.Source {
 	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
 		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Denied: s.mesh.Denied, Viewer: s.viewer,
@@ -125,7 +125,7 @@ func (c clusterRef) source(s *scope) cluster.Source {
 	return src
 }
 
-func newView(s *scope) *view {
+func newView(s *target) *view {
 	v := &view{services: s.mesh.Services.Visible(s.proxy.Namespace, s.sidecar)}
 	v.byHost = make(map[string]*model.Service, len(v.services))
 	for _, svc := range v.services {
@@ -148,7 +148,7 @@ func newView(s *scope) *view {
 }
 
 // add adds a cluster, unless its TLS cannot be served, which the snapshot reports.
-func (v *view) add(s *scope, svc *model.Service, port model.Port, rule *snapshot.DestinationRule, subset string) {
+func (v *view) add(s *target, svc *model.Service, port model.Port, rule *snapshot.DestinationRule, subset string) {
 	ref := clusterRef{name: envoyconf.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule}
 	if rule != nil && !ref.policy().Serves(s.viewer) {
 		return
