@@ -22,35 +22,32 @@ import (
 const (
 	defaultDebounce = 100 * time.Millisecond
 	defaultRescan   = time.Minute
-	// pollInterval takes the place of Rescan where directories cannot be
-	// watched.
+	// pollInterval replaces Rescan if directories cannot be watched.
 	pollInterval = 2 * time.Second
-	// settle is how long a file that is written in place has to be quiet before
-	// it is read; one that is replaced as a whole is read at once.
+	// settle is how long a file that is written in place must be quiet before it is
+	// read. A file that is replaced by a rename is read at once.
 	settle = 20 * time.Millisecond
-	// settleMax bounds how long a file that is never quiet is waited for.
+	// settleMax is the maximum time to wait for a file to become quiet.
 	settleMax = 10 * settle
 )
 
-// FilesConfig describes a Files.
+// FilesConfig configures a Files.
 type FilesConfig struct {
-	// Debounce is the first wait before files that are missing, broken or do
-	// not belong together are read again; it doubles up to Rescan. Zero means
-	// 100 ms. A change is looked at without waiting for it.
+	// Debounce is the delay before files that are missing, invalid or do not
+	// match each other are read again; it doubles up to Rescan. Zero means 100 ms.
+	// A change of a file is processed without this delay.
 	Debounce time.Duration
-	// Rescan is how often files are read although nothing was seen to change;
-	// zero means a minute.
+	// Rescan is how often files are read without an event; zero means a minute.
 	Rescan     time.Duration
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil means no metrics
 }
 
-// Files follows the files that secrets are made of. It watches nothing as long
-// as nobody needs a file.
+// Files follows the files of secrets. It watches nothing while no file is needed.
 type Files struct {
 	cfg     FilesConfig
 	metrics *fileMetrics
-	kick    chan struct{} // holds one: groups were added or taken away
+	kick    chan struct{} // holds one token: groups were added or removed
 	open    func() (*fsnotify.Watcher, error)
 
 	mu      sync.Mutex // guards what follows
@@ -59,27 +56,27 @@ type Files struct {
 	changed chan struct{}          // closed when one of secrets changes
 }
 
-// group is one or two files that count only together. Its owner fills in the
-// first fields and does not touch the others.
+// group is one or two files that are used together. Its owner sets the first fields; the
+// others belong to Files.
 type group struct {
 	paths    []string
 	optional bool // missing files are no problem
-	// take puts the contents of the files in force, or says why they cannot be.
-	// It is called by Run only, and only with contents that differ from those
-	// which it took last.
+	// take applies the contents of the files, or returns an error if they are
+	// invalid. Only Run calls it, and only with contents that differ from those
+	// that it accepted last.
 	take func(contents [][]byte) error
 
 	// What follows belongs to Files.Run.
 	hash     [sha256.Size]byte
 	taken    bool
 	failures int
-	reason   string        // of the last failure that was logged
-	wait     time.Duration // before the next look after a failure
-	due      time.Time     // of the next look
-	writing  time.Time     // since when the files are written in place
+	reason   string        // the last failure that was logged
+	wait     time.Duration // delay of the next read after a failure
+	due      time.Time     // time of the next read
+	writing  time.Time     // since when the files are being written in place
 }
 
-// NewFiles returns a Files. It reads nothing before Run.
+// NewFiles returns a Files. It starts nothing; see Run.
 func NewFiles(cfg FilesConfig) (*Files, error) {
 	if cfg.Debounce <= 0 {
 		cfg.Debounce = defaultDebounce
@@ -99,10 +96,10 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 	return f, err
 }
 
-// follow reads the files of a group, now and whenever they change.
+// follow makes Run read the files of a group, now and whenever they change.
 func (f *Files) follow(g *group) {
 	for i, p := range g.paths {
-		// Without a working directory the path stays as it is, and is not found.
+		// Without a working directory the path stays relative, and is not found.
 		if abs, err := filepath.Abs(p); err == nil {
 			g.paths[i] = abs
 		}
@@ -158,7 +155,7 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// mark notes which groups an event, and those that wait behind it, make due.
+// mark records which groups are due because of an event and of further pending events.
 func (f *Files) mark(w *watch, event fsnotify.Event) {
 	for {
 		now := time.Now()
@@ -187,8 +184,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// round looks at the groups that are due and returns when the next one is; zero
-// if there is none.
+// round reads the groups that are due, and returns the time of the next one, or zero if
+// there is none.
 func (f *Files) round(w *watch) (next time.Time) {
 	f.mu.Lock()
 	groups := make([]*group, 0, len(f.groups))
@@ -213,7 +210,7 @@ func (f *Files) round(w *watch) (next time.Time) {
 	return next
 }
 
-// look reads the files of a group and has them taken if they changed.
+// look reads the files of a group, and applies them if they have changed.
 func (f *Files) look(w *watch, g *group) {
 	interval := f.cfg.Rescan
 	watchErr := w.set(g)
@@ -243,8 +240,8 @@ func (f *Files) look(w *watch, g *group) {
 	g.due = time.Now().Add(interval)
 }
 
-// healed is called when the files can be read, even though they may not be
-// watched.
+// healed resets the failures of a group once its files can be read, even if they cannot
+// be watched.
 func (f *Files) healed(g *group, watchErr error) {
 	reason := ""
 	if watchErr != nil {
@@ -260,14 +257,13 @@ func (f *Files) healed(g *group, watchErr error) {
 	g.reason, g.failures, g.wait = reason, 0, 0
 }
 
-// failed notes that the files cannot be taken; what was taken before stays in
-// force.
+// failed records that the files cannot be used; the last good contents stay in force.
 func (f *Files) failed(g *group, err error) {
 	f.metrics.secretFailures.Inc()
 	g.failures++
 	g.wait = min(max(2*g.wait, f.cfg.Debounce), f.cfg.Rescan)
-	// One failure of files that were good before may only mean that they were
-	// read while they changed.
+	// A single failure of files that were valid before may mean that they were read
+	// while they changed.
 	if g.taken && g.failures == 1 || err.Error() == g.reason {
 		return
 	}

@@ -9,18 +9,18 @@ import (
 	"slices"
 )
 
-// maxFileSecrets bounds the secrets of named files that are followed at a time.
+// maxFileSecrets is the maximum number of secrets of named files that are followed.
 const maxFileSecrets = 1000
 
-// fileSecret is a secret that is made of named files.
+// fileSecret is a secret from named files.
 type fileSecret struct {
 	group *group
-	users int       // streams that ask for it
-	value *material // nil until the files were read
+	users int       // streams that subscribe to it
+	value *material // nil until the files have been read
 }
 
-// loader returns the files that a resource names and what makes a secret of
-// their contents.
+// loader returns the files that a resource names, and the function that parses their
+// contents.
 func (r resource) loader() (paths []string, parse func([][]byte) (*material, error)) {
 	switch r.kind {
 	case kindFileCert:
@@ -32,7 +32,7 @@ func (r resource) loader() (paths []string, parse func([][]byte) (*material, err
 	}
 }
 
-// acquire follows the files of a name until release is called as often.
+// acquire follows the files of a name. Each call needs a call of release.
 func (f *Files) acquire(name string, r resource) error {
 	f.mu.Lock()
 	s := f.secrets[name]
@@ -60,7 +60,7 @@ func (f *Files) acquire(name string, r resource) error {
 	return nil
 }
 
-// put makes a value that of a secret and wakes who waits for a change.
+// put sets the value of a secret and notifies waiters.
 func (f *Files) put(s *fileSecret, value *material) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +82,7 @@ func (f *Files) release(name string) {
 	f.unfollow(s.group)
 }
 
-// get returns what is in force under a name that was acquired.
+// get returns the current value of an acquired name.
 func (f *Files) get(name string) *material {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *Files) next() <-chan struct{} {
 	return f.changed
 }
 
-// all returns what is in force, by name.
+// all returns the current values by name.
 func (f *Files) all() map[string]*material {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,23 +122,22 @@ func (r resource) load() (*material, error) {
 	return parse(contents)
 }
 
-// holding is what one stream has acquired. It belongs to the goroutine of the
-// stream.
-type holding struct {
-	files *Files           // nil: secrets of files are not served
-	held  map[string]error // by name; an error: it could not be acquired
+// acquired are the names that one stream has acquired. The goroutine of the stream owns
+// it.
+type acquired struct {
+	files *Files           // nil if secrets of files are not served
+	names map[string]error // an error means that the name could not be acquired
 }
 
-// get returns what is in force under a name, which it acquires first if need
-// be.
-func (h *holding) get(name string, r resource) (m *material, served bool) {
+// get returns the current value of a name, which it acquires if necessary.
+func (h *acquired) get(name string, r resource) (m *material, served bool) {
 	if h.files == nil {
 		return nil, false
 	}
-	err, ok := h.held[name]
+	err, ok := h.names[name]
 	if !ok {
 		err = h.files.acquire(name, r)
-		h.held[name] = err
+		h.names[name] = err
 	}
 	if err != nil {
 		return nil, false
@@ -146,24 +145,24 @@ func (h *holding) get(name string, r resource) (m *material, served bool) {
 	return h.files.get(name), true
 }
 
-// keep releases what is not among the names.
-func (h *holding) keep(names map[string]string) {
-	for name, err := range h.held {
+// keep releases all names except the given ones.
+func (h *acquired) keep(names map[string]string) {
+	for name, err := range h.names {
 		if _, ok := names[name]; ok {
 			continue
 		}
-		delete(h.held, name)
+		delete(h.names, name)
 		if err == nil {
 			h.files.release(name)
 		}
 	}
 }
 
-func (h *holding) release() { h.keep(nil) }
+func (h *acquired) release() { h.keep(nil) }
 
-// changed returns a channel that is closed at the next change of a secret of
-// files; nil if there is nothing to wait for.
-func (h *holding) changed() <-chan struct{} {
+// changed returns a channel that is closed at the next change of a secret of files, or
+// nil if there is none to wait for.
+func (h *acquired) changed() <-chan struct{} {
 	if h.files == nil {
 		return nil
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// FileWorkloadConfig describes a Workload whose certificate comes in files.
+// FileWorkloadConfig configures a Workload whose certificate is in files.
 type FileWorkloadConfig struct {
-	ID         certs.ID              // who this is, where the certificate does not say so
+	ID         certs.ID              // identity if the certificate has none
 	Files      *Files                // follows the files
 	Chain      string                // file with the leaf, then the intermediates
 	Key        string                // file with its key
@@ -28,9 +28,9 @@ type FileWorkloadConfig struct {
 	Registerer prometheus.Registerer // nil means no metrics
 }
 
-// NewFileWorkload returns a Workload whose chain, key and roots somebody else
-// keeps valid in files. They are read once Files runs, and whenever they change.
-// Files that are missing are waited for.
+// NewFileWorkload returns a Workload whose chain, key and roots are in files that another
+// program renews. They are read once Files runs, and whenever they change. It waits for
+// missing files.
 func NewFileWorkload(cfg FileWorkloadConfig) (*Workload, error) {
 	if cfg.Files == nil {
 		return nil, errors.New("identity of the workload: nothing follows its files")
@@ -66,8 +66,8 @@ func NewFileWorkload(cfg FileWorkloadConfig) (*Workload, error) {
 	return w, nil
 }
 
-// takePair puts a chain and its key in force. Whether the chain leads to the
-// roots is not asked: the roots are those of the peers.
+// takePair applies a chain and its key. It does not verify the chain with the roots,
+// which are for the certificates of peers.
 func (w *Workload) takePair(asked certs.ID, contents [][]byte) error {
 	cert, chain, err := parsePair(contents[0], contents[1])
 	if err != nil {
@@ -78,19 +78,19 @@ func (w *Workload) takePair(asked certs.ID, contents [][]byte) error {
 	w.update(func(in *inputs) { in.own = id })
 	attrs := []any{"identity", id.ID.String(), "expires", leaf.NotAfter.UTC().Format(time.RFC3339)}
 	if time.Now().After(leaf.NotAfter) {
-		w.log.Error("the certificate in the files has run out, peers will refuse it", attrs...)
+		w.log.Error("the certificate in the files has expired, peers will refuse it", attrs...)
 		return nil
 	}
 	w.log.Info("certificate read from files", attrs...)
 	return nil
 }
 
-// end returns when peers begin to refuse the identity: when its leaf, one of its
-// intermediates or the last of the roots has run out.
+// end returns the time from which peers refuse the identity: the expiry of its leaf, of
+// one of its intermediates, or of the last root.
 func (id *Identity) end() time.Time {
 	end := id.NotAfter
 	for _, der := range id.cert.Certificate[1:] {
-		if c, err := x509.ParseCertificate(der); err == nil { // it was read before
+		if c, err := x509.ParseCertificate(der); err == nil { // it was parsed before
 			end = earlier(end, c.NotAfter)
 		}
 	}

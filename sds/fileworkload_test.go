@@ -107,7 +107,7 @@ func TestMountedCertificateThatRanOut(t *testing.T) {
 	if id := r.workload.Current().ID; id != web() {
 		t.Errorf("without an identity in the certificate it is %s", id)
 	}
-	eventually(t, "an error in the log", func() bool { return strings.Contains(r.log.String(), "has run out") })
+	eventually(t, "an error in the log", func() bool { return strings.Contains(r.log.String(), "has expired") })
 }
 
 func TestNewFileWorkloadRefuses(t *testing.T) {
@@ -172,9 +172,9 @@ func TestAnchors(t *testing.T) {
 	step(3)
 	set("", append(bytes.Clone(two), one...), certs.EncodeChain(r.root), one)
 	s.none("for the same anchors in another order")
-	set("anchor 2 of 2 is left out", one, []byte("nonsense"))
+	set("anchor 2 of 2 is ignored", one, []byte("nonsense"))
 	step(2)
-	set("anchor 1 of 1 is left out", []byte("nonsense"))
+	set("anchor 1 of 1 is ignored", []byte("nonsense"))
 	s.none("when nothing can be read")
 	set("")
 	step(1)

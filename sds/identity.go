@@ -16,14 +16,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Identity is a key with its certificate and the roots of the mesh. It never
-// changes; a renewal makes another one.
+// Identity is a key with its certificate and the roots of the mesh. It is immutable; a
+// renewal creates a new one.
 type Identity struct {
 	ChainPEM []byte    // leaf and intermediates; from an authority without a root
 	KeyPEM   []byte    // from an authority PKCS#8
 	RootsPEM []byte    // empty as long as there is no root file
-	NotAfter time.Time // end of the leaf's life
-	ID       certs.ID  // as the leaf says; as it was asked for if the leaf's is of another form
+	NotAfter time.Time // expiry of the leaf
+	ID       certs.ID  // of the leaf; the requested one if the leaf's has another form
 
 	roots []*x509.Certificate
 	cert  *tls.Certificate
@@ -32,9 +32,9 @@ type Identity struct {
 // Roots returns the roots of the mesh.
 func (id *Identity) Roots() []*x509.Certificate { return id.roots }
 
-// newIdentity checks the answer of an authority: elements of PEM, the leaf
-// first, the roots last. The identity in the leaf is what the authority found
-// the caller to be, and may differ from what was asked for.
+// newIdentity checks the answer of an authority: PEM elements, the leaf first, the roots
+// last. The authority determines the identity in the leaf, which may differ from the
+// requested one.
 func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.Time) (*Identity, error) {
 	if len(elements) < 2 {
 		return nil, fmt.Errorf("the answer of the certificate authority has %d elements; it must have the leaf first and the root last", len(elements))
@@ -50,7 +50,7 @@ func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.
 	}
 	chain = withoutRoots(chain, roots)
 	if len(chain) == 0 {
-		return nil, errors.New("the certificate authority answered with nothing but roots")
+		return nil, errors.New("the certificate authority answered with roots only")
 	}
 	leaf := chain[0]
 	if !certs.SamePublicKey(leaf.PublicKey, key.Public()) {
@@ -76,7 +76,7 @@ func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.
 	}, nil
 }
 
-// idOf returns the identity in a leaf, or the one that was asked for.
+// idOf returns the identity in a leaf, or the requested one.
 func idOf(leaf *x509.Certificate, asked certs.ID) certs.ID {
 	if id, err := certs.CertificateID(leaf); err == nil {
 		return id
@@ -84,8 +84,8 @@ func idOf(leaf *x509.Certificate, asked certs.ID) certs.ID {
 	return asked
 }
 
-// saved returns the identity that was written to a directory, if it is still
-// what would be asked for.
+// saved returns the identity in the directory of an Output, if it matches the
+// configuration.
 func (r *renewal) saved() *Identity {
 	if r.cfg.Saved == "" {
 		return nil
@@ -97,15 +97,14 @@ func (r *renewal) saved() *Identity {
 	return id
 }
 
-// kept returns the identity that somebody kept, if it is still what would be
-// asked for.
+// kept returns the stored identity of an earlier run, if it matches the configuration.
 func (r *renewal) kept() *Identity {
 	if r.cfg.Kept == nil {
 		return nil
 	}
 	chain, key, roots, err := r.cfg.Kept()
 	if err != nil {
-		return nil // its owner has reported why there is none
+		return nil // the function has logged the reason
 	}
 	id, err := earlierIdentity([3][]byte{chain, key, roots}, r.cfg.ID, r.cfg.KeyType, time.Now())
 	if err != nil {
@@ -122,7 +121,7 @@ func loadIdentity(dir string, want certs.ID, keyType certs.KeyType, now time.Tim
 	return earlierIdentity([3][]byte(contents), want, keyType, now)
 }
 
-// earlierIdentity reads chain, key and roots.
+// earlierIdentity parses and checks chain, key and roots.
 func earlierIdentity(contents [3][]byte, want certs.ID, keyType certs.KeyType, now time.Time) (*Identity, error) {
 	key, err := certs.ParseKey(contents[1])
 	if err != nil {
@@ -141,7 +140,7 @@ func earlierIdentity(contents [3][]byte, want certs.ID, keyType certs.KeyType, n
 	return id, nil
 }
 
-// withoutRoots leaves out of a chain what a peer has to have anyway.
+// withoutRoots returns a chain without the roots, which peers have.
 func withoutRoots(chain, roots []*x509.Certificate) []*x509.Certificate {
 	var out []*x509.Certificate
 	for _, c := range chain {
@@ -156,10 +155,10 @@ func withoutRoots(chain, roots []*x509.Certificate) []*x509.Certificate {
 	return out
 }
 
-// verify checks that the chain leads to one of the roots. It does so as of the
-// start of the leaf's life: that our clock is behind is no reason to refuse a
-// certificate which all others accept. An authority that dates the start back may
-// itself be younger, so that the time at which all of them have begun counts, too.
+// verify checks that the chain leads to one of the roots, at the start of the leaf's
+// validity: a local clock that is behind must not reject a certificate that others
+// accept. If the authority backdates certificates, it may itself be newer, so verify uses
+// the time at which all certificates have become valid.
 func verify(chain, roots []*x509.Certificate) error {
 	pool, between := x509.NewCertPool(), x509.NewCertPool()
 	start, begun := chain[0].NotBefore, chain[0].NotBefore

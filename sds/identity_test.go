@@ -68,7 +68,7 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 		}, "has 1 elements", 0, 0},
 		"only roots": {func(a *authority, _ *x509.CertificateRequest) [][]byte {
 			return [][]byte{certs.EncodeChain(a.root), certs.EncodeChain(a.root)}
-		}, "nothing but roots", 0, 0},
+		}, "roots only", 0, 0},
 		"another key": {func(a *authority, _ *x509.CertificateRequest) [][]byte {
 			return [][]byte{certs.EncodeChain(a.leaf(a.key.Public(), func(*x509.Certificate) {})), certs.EncodeChain(a.root)}
 		}, "another key", 0, 0},

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// maxFile bounds a file in bytes: the roots of a system have about 250 kB.
+// maxFile is the size limit of a file in bytes: the roots of a system have about 250 kB.
 const maxFile = 4 << 20
 
 // readFile reads a regular file; links are followed.
@@ -45,7 +45,7 @@ func readFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// parsePair reads a chain and its key, which have to belong together.
+// parsePair parses a chain and its key, which must match.
 func parsePair(chainPEM, keyPEM []byte) (*tls.Certificate, []*x509.Certificate, error) {
 	chain, err := certs.ParseChain(chainPEM)
 	if err != nil {
@@ -65,7 +65,7 @@ func parsePair(chainPEM, keyPEM []byte) (*tls.Certificate, []*x509.Certificate, 
 	return cert, chain, nil
 }
 
-// fileCertificate makes a secret of a chain and a key, as they are in the files.
+// fileCertificate returns the secret of a chain and a key, with the text of the files.
 func fileCertificate(contents [][]byte) (*material, error) {
 	_, chain, err := parsePair(contents[0], contents[1])
 	if err != nil {
@@ -74,7 +74,7 @@ func fileCertificate(contents [][]byte) (*material, error) {
 	return newCertificate(contents[0], contents[1], firstEnd(chain)), nil
 }
 
-// fileRoots makes a secret of a file with roots.
+// fileRoots returns the secret of a file with roots.
 func fileRoots(contents [][]byte) (*material, error) {
 	roots, err := certs.ParseChain(contents[0])
 	if err != nil {
@@ -83,8 +83,8 @@ func fileRoots(contents [][]byte) (*material, error) {
 	return newValidation(contents[0], nil, firstEnd(roots)), nil
 }
 
-// systemFileRoots makes a secret of the roots of the system. Among them may be
-// some that Go cannot read and Envoy can; and some have always run out.
+// systemFileRoots returns the secret of the roots of the system. Go may be unable to parse
+// some that Envoy supports, and some are usually expired.
 func systemFileRoots(contents [][]byte) (*material, error) {
 	block, _ := pem.Decode(contents[0])
 	if block == nil || block.Type != "CERTIFICATE" {
@@ -93,8 +93,8 @@ func systemFileRoots(contents [][]byte) (*material, error) {
 	return newValidation(contents[0], nil, time.Time{}), nil
 }
 
-// parseCRL checks lists of revoked certificates. It returns the first time at
-// which one of them should have been replaced; zero if none says so.
+// parseCRL checks lists of revoked certificates. It returns the earliest time of the next
+// update of a list, or zero if none has one.
 func parseCRL(data []byte) (next time.Time, err error) {
 	begun, n := bytes.Count(data, []byte("-----BEGIN ")), 0
 	for {

@@ -106,8 +106,8 @@ func TestNothingIsWatchedWithoutNeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := &holding{files: f, held: map[string]error{}}, &holding{files: f, held: map[string]error{}}
-	get := func(h *holding, name string, want bool) {
+	a, b := &acquired{files: f, names: map[string]error{}}, &acquired{files: f, names: map[string]error{}}
+	get := func(h *acquired, name string, want bool) {
 		t.Helper()
 		r, err := parseName(name)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics counts requests to an authority.
+// metrics count requests to an authority.
 type metrics struct {
 	requests, failures, retries, renewalFailures prometheus.Counter
 }
@@ -41,7 +41,7 @@ func (m *metrics) failed(renewal bool) {
 	}
 }
 
-// fileMetrics counts what goes wrong with files.
+// fileMetrics count failures of files.
 type fileMetrics struct {
 	watcherFailures, secretFailures prometheus.Counter
 }
@@ -70,8 +70,8 @@ func register(reg prometheus.Registerer, what string, list ...prometheus.Collect
 	return nil
 }
 
-// expiryCollector shows the time that is left when it is scraped. It shows
-// nothing of what is not there yet.
+// expiryCollector collects the remaining lifetime of certificates. It reports nothing for
+// certificates that do not exist yet.
 type expiryCollector struct {
 	workload *Workload
 	files    *Files // may be nil
@@ -83,12 +83,12 @@ func registerExpiry(reg prometheus.Registerer, w *Workload, files *Files) error 
 
 func expiryDesc() *prometheus.Desc {
 	return prometheus.NewDesc("istio_agent_cert_expiry_seconds",
-		"Time until the certificate runs out, in seconds; negative once it has.", []string{"resource_name"}, nil)
+		"Time until the certificate expires, in seconds; negative once it has.", []string{"resource_name"}, nil)
 }
 
 func identityDesc() *prometheus.Desc {
 	return prometheus.NewDesc("outrigger_agent_identity_left_seconds",
-		"Time until peers refuse the workload for want of a valid certificate, in seconds; negative once they do.", nil, nil)
+		"Time until peers refuse the workload because of an expired certificate, in seconds; negative once they do.", nil, nil)
 }
 
 // Describe implements prometheus.Collector.

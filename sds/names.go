@@ -20,14 +20,14 @@ const (
 	prefixCert   = "file-cert:" // file-cert:<chain>~<key>
 	prefixRoots  = "file-root:" // file-root:<path>, or file-root:system
 	systemRoots  = "system"
-	builtin      = "builtin://"        // a gateway's word for NameDefault
+	builtin      = "builtin://"        // a gateway's name for NameDefault
 	builtinRoots = "builtin://-cacert" // and for NameRoots
 
-	// maxPath is what the kernel takes for a path.
+	// maxPath is the kernel's limit of a path.
 	maxPath = 4095
 )
 
-// kind tells where a secret comes from.
+// kind is the source of a secret.
 type kind int
 
 const (
@@ -38,16 +38,16 @@ const (
 	kindSystemRoots
 )
 
-// resource is what the name of a secret asks for.
+// resource is the parsed name of a secret.
 type resource struct {
 	kind  kind
 	paths []string // of kindFileCert: chain, key; of kindFileRoots: the file
 }
 
-// ofFiles reports whether the secret is made of named files.
+// ofFiles reports whether the secret is in named files.
 func (r resource) ofFiles() bool { return r.kind >= kindFileCert }
 
-// parseName reads the name of a secret. The error says why it is not served.
+// parseName parses the name of a secret. The error says why it is not served.
 func parseName(name string) (resource, error) {
 	switch name {
 	case NameDefault, builtin:
@@ -84,8 +84,8 @@ func filesOf(k kind, paths ...string) (resource, error) {
 	return resource{kind: k, paths: paths}, nil
 }
 
-// systemBundle is the file with the roots of the operating system: the first
-// that exists of those that the distributions have.
+// systemBundle returns the file with the roots of the operating system: the first
+// existing one of those that distributions use.
 func systemBundle() string {
 	candidates := []string{
 		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem",

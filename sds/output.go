@@ -29,25 +29,25 @@ const (
 
 const (
 	defaultMode = 0o600
-	firstWrite  = time.Second // wait before files that could not be written are written again
+	firstWrite  = time.Second // delay of the first retry of a write
 	maxWrite    = time.Minute
 )
 
-// OutputConfig describes an Output.
+// OutputConfig configures an Output.
 type OutputConfig struct {
-	Dir      string       // where the files are written; it has to exist
+	Dir      string       // existing directory for the files
 	Workload *Workload    // whose identity is written
 	Mode     os.FileMode  // of the files; zero means 0600
 	Logger   *slog.Logger // nil means slog.Default()
 }
 
-// Output keeps key.pem, cert-chain.pem and root-cert.pem what the workload's
-// identity is, for those who do not ask over the socket.
+// Output writes the workload's identity to key.pem, cert-chain.pem and root-cert.pem, for
+// programs that do not use the socket.
 type Output struct {
 	cfg OutputConfig
 }
 
-// NewOutput returns an Output. It writes nothing before Run.
+// NewOutput returns an Output. It starts nothing; see Run.
 func NewOutput(cfg OutputConfig) (*Output, error) {
 	if cfg.Workload == nil {
 		return nil, errors.New("certificate files: there is no workload whose identity is written")
@@ -68,8 +68,8 @@ func NewOutput(cfg OutputConfig) (*Output, error) {
 	return &Output{cfg: cfg}, nil
 }
 
-// Run writes each identity until ctx is done. Files that cannot be written are
-// tried again; they do not end the agent.
+// Run writes each identity until ctx is done. It retries failed writes, which do not end
+// the agent.
 func (o *Output) Run(ctx context.Context) error {
 	o.removeLeftovers()
 	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstWrite), backoff.WithMaxInterval(maxWrite), backoff.WithMaxElapsedTime(0))
@@ -98,9 +98,9 @@ func (o *Output) Run(ctx context.Context) error {
 	}
 }
 
-// write writes what differs from the files. All of it is on the disk under
-// temporary names before the first file is replaced: a full disk leaves a key and
-// a chain that belong together.
+// write writes the files that differ. All of them are written under temporary names
+// before the first file is replaced, so that key and chain match even if the disk is
+// full.
 func (o *Output) write(id *Identity) error {
 	if id == nil {
 		return nil
@@ -108,7 +108,7 @@ func (o *Output) write(id *Identity) error {
 	var next []prepared
 	defer func() {
 		for _, p := range next {
-			_ = os.Remove(p.tmp) // only left over after an error, which is what counts
+			_ = os.Remove(p.tmp) // it remains only after an error, which is returned
 		}
 	}()
 	for _, file := range []struct {
@@ -141,8 +141,8 @@ func (o *Output) write(id *Identity) error {
 	return nil
 }
 
-// holds reports whether a file of this user that nobody else may write has some content.
-// Others are replaced: links, pipes, and what another user has put there.
+// holds reports whether a regular file of this user that only they may write has some
+// content. Anything else is replaced: links, pipes, and files of other users.
 func holds(path string, data []byte) bool {
 	f, err := localuser.Open(path, 0o022)
 	if err != nil {
@@ -156,13 +156,13 @@ func holds(path string, data []byte) bool {
 // prepared is a file under its temporary name.
 type prepared struct{ tmp, path string }
 
-// removeLeftovers removes what a run left that ended while it wrote.
+// removeLeftovers removes temporary files of a run that was killed during a write.
 func (o *Output) removeLeftovers() {
 	for _, name := range []string{keyFile, chainFile, rootsFile} {
 		// The pattern is well formed, unless the directory's name is not.
 		left, _ := filepath.Glob(filepath.Join(o.cfg.Dir, name+durable.Suffix+"*"))
 		for _, path := range left {
-			_ = os.Remove(path) // it does no harm where it is
+			_ = os.Remove(path) // it is harmless if it remains
 		}
 	}
 }

@@ -20,14 +20,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
-// probeTimeout bounds how long a server on the socket may take to answer.
+// probeTimeout is how long a server on the socket may take to answer.
 const probeTimeout = time.Second
 
-// Probe reports whether somebody else, such as SPIRE's agent, serves secrets at
-// a socket: then no Server of ours is needed. A socket that nobody listens on is
-// removed. A server of another user is an error, unless it is root's or that of the
-// directory's owner. Something that listens and does not speak gRPC within a second is an
-// error: it is neither of use nor ours to remove.
+// Probe reports whether another server, such as SPIRE's agent, serves secrets at a
+// socket, so that no Server is needed. It removes a socket without a listener. A server of
+// another user is an error, unless that is root or the directory's owner. A listener that
+// does not speak gRPC within a second is an error, too.
 func Probe(ctx context.Context, path string) (alive bool, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -51,7 +50,7 @@ func Probe(ctx context.Context, path string) (alive bool, err error) {
 		return false, fmt.Errorf("looking for a secret server at socket %s: %w", path, err)
 	}
 	trusted := isTrusted(conn, path)
-	_ = conn.Close() // it was only asked whether somebody is there
+	_ = conn.Close() // it was only a probe
 	if !trusted {
 		return false, fmt.Errorf("socket %s: another user serves it, who is neither root nor the owner of its directory; stop that process, or give the directory to its user", path)
 	}
@@ -61,9 +60,10 @@ func Probe(ctx context.Context, path string) (alive bool, err error) {
 	return true, nil
 }
 
-// isTrusted reports whether the process that serves a socket may hand out the identity of this
-// workload: root, this user, or the owner of the directory. In a directory that everybody
-// may write, any user can listen. Where the system does not tell, everybody is trusted.
+// isTrusted reports whether the process that serves a socket may provide the identity of
+// this workload: if it runs as root, this user, or the owner of the directory. In a
+// world-writable directory any user could listen. If the system does not report the user,
+// every process is trusted.
 func isTrusted(conn net.Conn, path string) bool {
 	_, uid, ok := localuser.Peer(conn)
 	if !ok || uid == 0 || uid == os.Geteuid() {
@@ -77,7 +77,7 @@ func isTrusted(conn net.Conn, path string) bool {
 	return ok && uid == owner
 }
 
-// speaksGRPC returns nil once a server has answered as gRPC demands.
+// speaksGRPC returns nil once a server has answered as required by gRPC.
 func speaksGRPC(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

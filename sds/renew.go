@@ -21,60 +21,59 @@ import (
 const (
 	defaultTTL        = 24 * time.Hour
 	defaultGraceRatio = 0.5
-	// jitter spreads renewals, so that workloads started together do not ask
-	// together.
+	// jitter spreads the renewals of workloads that were started together.
 	jitter = 0.1
-	// minDelay is the least time between two certificates.
+	// minDelay is the minimum time between two certificates.
 	minDelay = time.Second
-	// clockCheck is how often the wall clock is looked at while waiting: timers
-	// stand still while a machine sleeps, certificates do not.
+	// clockCheck is how often the wall clock is checked while waiting: timers stop
+	// while a machine is suspended, but certificates expire.
 	clockCheck = time.Minute
 
-	// patience is the least time between a certificate and the first one that is
-	// wished for early; it doubles with each.
+	// patience is the minimum time between a certificate and its first requested
+	// early renewal; it doubles with each.
 	patience = 10 * time.Second
 
 	firstRetry = 100 * time.Millisecond
 	maxRetry   = 30 * time.Second
-	// maxRetryAfter bounds how long an authority can send us away.
+	// maxRetryAfter is the maximum retry delay that an authority can demand.
 	maxRetryAfter = 10 * time.Minute
-	// logEvery is how many equal errors in a row make one line of the log.
+	// logEvery is the number of equal consecutive errors per log line.
 	logEvery = 20
 )
 
-// WorkloadConfig describes a Workload with an authority.
+// WorkloadConfig configures a Workload with an authority.
 type WorkloadConfig struct {
-	ID         certs.ID      // identity to ask for
+	ID         certs.ID      // identity to request
 	KeyType    certs.KeyType // empty means ECDSA P-256
-	TTL        time.Duration // life to ask for; zero means 24 h
-	GraceRatio float64       // share of life that is left when a certificate is renewed; zero means 0.5
-	// Sign has a PEM certificate request signed. It makes one attempt; retries
-	// are the Workload's. An error with a method RetryAfter() time.Duration
-	// says how long the authority does not want to be asked again.
+	TTL        time.Duration // lifetime to request; zero means 24 h
+	GraceRatio float64       // remaining share of the lifetime at which to renew; zero means 0.5
+	// Sign makes one attempt to have a PEM certificate request signed. The Workload
+	// retries. An error with a method RetryAfter() time.Duration sets the minimum
+	// delay of the next attempt.
 	Sign func(ctx context.Context, csr []byte, ttl time.Duration) ([][]byte, error)
-	// Saved is a directory that an Output wrote. An identity in it that is still
-	// valid is in force until the authority has signed another; empty: none.
+	// Saved is the directory of an earlier Output; "" means none. A valid identity
+	// in it is used until the authority has signed a new one.
 	Saved string
-	// Kept returns an identity of an earlier run, as PEM. One that is still valid
-	// is in force until the authority has signed another, which is asked at
-	// once; nil: there is none.
+	// Kept returns an identity of an earlier run, as PEM. If it is valid, it is used
+	// until the authority has signed a new one, which is requested at once. It may
+	// be nil.
 	Kept       func() (chain, key, roots []byte, err error)
-	Files      *Files                // follows CRLFile, and its secrets are among the metrics; nil without
+	Files      *Files                // follows CRLFile, and has secrets to include in the metrics; may be nil
 	CRLFile    string                // revoked certificates, PEM; empty means none
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil means no metrics
 }
 
-// renewal keeps the identity of a workload valid with an authority.
+// renewal renews the identity of a workload with an authority.
 type renewal struct {
 	*Workload
 	cfg      WorkloadConfig
 	metrics  *metrics
-	patience time.Duration // of the next wish; belongs to loop
+	patience time.Duration // of the next early renewal; loop owns it
 }
 
-// NewWorkload returns a Workload whose certificates an authority signs. It asks
-// for nothing before Run.
+// NewWorkload returns a Workload whose certificates an authority signs. It starts
+// nothing; see Run.
 func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
 	if err := cfg.ID.Validate(); err != nil {
 		return nil, fmt.Errorf("identity of the workload: %w; see TRUST_DOMAIN, POD_NAMESPACE and SERVICE_ACCOUNT", err)
@@ -122,7 +121,7 @@ func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
 	return r.Workload, nil
 }
 
-// loop gets the first certificate and renews it until ctx is done.
+// loop obtains the first certificate and renews it until ctx is done.
 func (r *renewal) loop(ctx context.Context) error {
 	if id := r.kept(); id != nil {
 		r.publish(id)
@@ -159,10 +158,10 @@ func (r *renewal) loop(ctx context.Context) error {
 	}
 }
 
-// wait returns nil when it is time to renew, or somebody wishes it.
+// wait returns nil when it is time to renew, or an early renewal is requested.
 func (r *renewal) wait(ctx context.Context, renewAt time.Time) error {
 	select {
-	case <-r.wish: // it was about the certificate of before
+	case <-r.wish: // it concerned the previous certificate
 	default:
 	}
 	from := time.Now()
@@ -173,7 +172,7 @@ func (r *renewal) wait(ctx context.Context, renewAt time.Time) error {
 			break
 		}
 		timer := time.NewTimer(min(left, clockCheck))
-		// Cases: the end; time for a look at the clock; a wish.
+		// Cases: the end; time to check the clock; a requested renewal.
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -191,31 +190,31 @@ func (r *renewal) wait(ctx context.Context, renewAt time.Time) error {
 		return nil
 	}
 	r.patience *= 2
-	r.log.Warn("the certificate is renewed before its time: somebody refuses it", "identity", r.Current().ID.String())
+	r.log.Warn("renewing the certificate early: a peer refuses it", "identity", r.Current().ID.String())
 	return nil
 }
 
-// publish puts an identity with its roots in force.
+// publish applies an identity with its roots.
 func (r *renewal) publish(id *Identity) {
 	r.update(func(in *inputs) { in.own, in.roots = id, id.roots })
 }
 
-// switchAt returns when a new certificate takes the place of the old one: at
-// once, unless by our clock it is not valid yet and the old one is. Then peers
-// may refuse it, and half of what is left of the old one can be waited.
+// switchAt returns when to replace the old certificate by a new one: at once, unless by
+// the local clock the new one is not valid yet and the old one is. Peers may then refuse
+// it, so half of the remaining lifetime of the old one is waited.
 func (r *renewal) switchAt(id *Identity, now time.Time) time.Time {
 	old, start := r.Certificate(), id.cert.Leaf.NotBefore
 	if old == nil || !start.After(now) {
 		return now
 	}
 	at := earlier(start, now.Add(old.Leaf.NotAfter.Sub(now)/2))
-	r.log.Warn("the new certificate is not valid yet by our clock, the old one stays in force until it is; compare the clocks",
+	r.log.Warn("the new certificate is not valid yet by the local clock, the old one stays in force until then; compare the clocks",
 		"duration", at.Sub(now).Round(time.Second).String())
 	return at
 }
 
-// renewAt returns when a certificate is renewed that was received at the given
-// time. A clock of ours that is behind does not make its life longer.
+// renewAt returns when to renew a certificate that was received at the given time. A
+// local clock that is behind does not extend its lifetime.
 func (r *renewal) renewAt(id *Identity, received, now time.Time) time.Time {
 	leaf := id.cert.Leaf
 	life := min(id.NotAfter.Sub(received), leaf.NotAfter.Sub(leaf.NotBefore))
@@ -226,7 +225,7 @@ func (r *renewal) renewAt(id *Identity, received, now time.Time) time.Time {
 
 // waitUntil returns nil once the wall clock shows t, or the error of ctx.
 func waitUntil(ctx context.Context, t time.Time) error {
-	t = t.Round(0) // without the monotonic clock, which stands still in sleep
+	t = t.Round(0) // without the monotonic clock, which stops while suspended
 	for {
 		left := t.Sub(time.Now().Round(0))
 		if left <= 0 {
@@ -249,8 +248,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// obtain asks for a certificate until it gets one; its only error is that of
-// ctx. The key is made once and kept over all attempts.
+// obtain requests a certificate until it receives one; its only error is that of ctx. All
+// attempts use the same key.
 func (r *renewal) obtain(ctx context.Context) (*Identity, error) {
 	retry := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(maxRetry),
@@ -276,9 +275,8 @@ func (r *renewal) obtain(ctx context.Context) (*Identity, error) {
 	}
 }
 
-// retryAfter is how long the authority does not want to be asked again, with a
-// little more, so that those who were sent away together do not come back
-// together.
+// retryAfter returns the delay that the authority demands, with jitter, so that workloads
+// that were rejected together do not retry together.
 func retryAfter(err error) time.Duration {
 	var busy interface{ RetryAfter() time.Duration }
 	if !errors.As(err, &busy) || busy.RetryAfter() <= 0 {
@@ -288,7 +286,7 @@ func retryAfter(err error) time.Duration {
 	return wait + time.Duration(rand.Float64()*2*jitter*float64(wait))
 }
 
-// attempt asks once. It makes the key if there is none yet.
+// attempt makes one request. It creates the key if there is none yet.
 func (r *renewal) attempt(ctx context.Context, key *crypto.Signer) (*Identity, error) {
 	if *key == nil {
 		k, err := certs.NewKey(r.cfg.KeyType)
@@ -309,7 +307,7 @@ func (r *renewal) attempt(ctx context.Context, key *crypto.Signer) (*Identity, e
 	return newIdentity(*key, elements, r.cfg.ID, time.Now())
 }
 
-// logFailure says what does not work and how bad it is.
+// logFailure logs a failure with a level for its effect.
 func (r *renewal) logFailure(ctx context.Context, err error, attempt int) {
 	id := r.Current()
 	level, message := slog.LevelWarn, "certificate not renewed yet, the old one stays in force"
@@ -318,7 +316,7 @@ func (r *renewal) logFailure(ctx context.Context, err error, attempt int) {
 	case id == nil:
 		level, message = slog.LevelError, "no certificate yet, Envoy waits for it"
 	case r.Certificate() == nil:
-		level, message = slog.LevelError, "the certificate has run out and cannot be renewed, peers will refuse it"
+		level, message = slog.LevelError, "the certificate has expired and cannot be renewed, peers will refuse it"
 	}
 	if id != nil {
 		attrs = append(attrs, slog.String("expires", id.NotAfter.UTC().Format(time.RFC3339)))
@@ -326,9 +324,9 @@ func (r *renewal) logFailure(ctx context.Context, err error, attempt int) {
 	r.log.LogAttrs(ctx, level, message, attrs...)
 }
 
-// retryLog thins out the errors of one row of attempts: the first one, each one
-// of another wording and the first one without a valid certificate are logged
-// at once, equal ones now and then.
+// retryLog limits the log lines of consecutive failures: it logs the first error, each
+// error with another text and the first one without a valid certificate at once, and
+// repeated ones from time to time.
 type retryLog struct {
 	last    string
 	without bool

@@ -13,15 +13,15 @@ import (
 // secretType is the type URL of a secret.
 const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
-// material is the content of one secret: either a certificate or what others'
-// certificates are validated with. It never changes.
+// material is the content of one secret: either a certificate, or a validation context
+// for the certificates of peers. It is immutable.
 type material struct {
 	chain, key []byte // a certificate, PEM
 	roots, crl []byte // a validation context, PEM; crl may be empty
 	// version is a hash of the public part: nothing that is sent in the clear
 	// is derived from the key.
 	version string
-	end     time.Time // of the first certificate that runs out
+	end     time.Time // earliest expiry of its certificates
 }
 
 func newCertificate(chain, key []byte, end time.Time) *material {
@@ -46,12 +46,11 @@ const (
 	providerQAT      = "qat"
 )
 
-// KeyProvider says through which extension of Envoy private keys are used.
+// KeyProvider is the extension of Envoy that uses private keys.
 type KeyProvider struct {
 	Name      string        // cryptomb or qat
 	PollDelay time.Duration // how long the extension collects or waits; 1 ms or more
-	// Fallback lets Envoy use the key by itself where the extension does not
-	// work.
+	// Fallback lets Envoy use the key itself if the extension is not available.
 	Fallback bool
 }
 

@@ -23,8 +23,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
-// Limits of the socket. Envoy has one connection, and opens a stream for each name
-// that it asks for; maxNames are those of one stream.
+// Limits of the socket. Envoy has one connection, and opens a stream for each name that
+// it subscribes to; maxNames is the limit of names of one stream.
 const (
 	maxConns   = 64
 	maxStreams = 1000
@@ -32,19 +32,19 @@ const (
 	maxRequest = 1 << 20  // bytes
 	maxName    = 16 << 10 // bytes: two paths
 	maxHeader  = 64 << 10 // bytes
-	window     = 64 << 10 // bytes of a stream that nobody has read yet
+	window     = 64 << 10 // unread bytes of a stream
 	unused     = time.Minute
 	handshake  = 20 * time.Second
-	keepalive  = 2 * time.Hour // the kernel tells when a local peer has gone
+	keepalive  = 2 * time.Hour // the kernel reports disconnects of local peers
 	pingEvery  = 15 * time.Second
 )
 
-// ServerConfig describes a Server.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	Listener net.Listener // unix socket of Envoy's cluster sds-grpc; closed by Run
 	Workload *Workload    // whose secrets are served
-	Files    *Files       // follows the files that names lead to; nil means that such names are not served
-	// KeyProvider uses the private keys in Envoy; nil means Envoy itself.
+	Files    *Files       // follows named files; nil means that names of files are not served
+	// KeyProvider is the private key provider of Envoy; nil means none.
 	KeyProvider *KeyProvider
 	Logger      *slog.Logger // nil means slog.Default()
 }
@@ -55,7 +55,7 @@ type Server struct {
 	streams atomic.Uint64 // numbers streams in the log
 }
 
-// NewServer returns a Server. It accepts nothing before Run.
+// NewServer returns a Server. It starts nothing; see Run.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Listener == nil || cfg.Workload == nil {
 		return nil, errors.New("secret server: it needs both a listener and a workload")
@@ -83,19 +83,19 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// request is what both variants of the protocol ask for.
+// request is a request of either variant of the protocol.
 type request struct {
 	typeURL   string
 	nonce     string
-	rejection string // not empty: the client did not take the last answer
-	// subscribe changes the subscription. It is not called for a request which
-	// answers something that is no longer the last.
+	rejection string // not empty if the client rejected the last answer
+	// subscribe changes the subscription. It is not called for a request that
+	// answers an older response than the last one.
 	subscribe func(*subscription)
-	// always calls subscribe even then: changes of a delta stream add up.
+	// always calls subscribe even then: requests of a delta stream are increments.
 	always bool
 }
 
-// fetch answers once with what is there.
+// fetch answers once with the current secrets.
 func (s *Server) fetch(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	connlimit.UseOf(ctx)
 	var m message
@@ -132,7 +132,7 @@ func (s *Server) fetch(_ any, ctx context.Context, decode func(any) error, _ grp
 	return &answer, nil
 }
 
-// once returns the secret of a name without following its files. The error says
+// once returns the secret of a name without following its files. The error is the reason
 // why there is none yet.
 func (s *Server) once(name string) (m *material, served bool, err error) {
 	r, err := parseName(name)
@@ -149,7 +149,7 @@ func (s *Server) once(name string) (m *material, served bool, err error) {
 	return m, true, err
 }
 
-// receive reads the requests of a stream until it ends.
+// receive receives the requests of a stream until it ends.
 func receive(stream grpc.ServerStream, v variant, requests chan<- *request) error {
 	for {
 		var m message
@@ -171,21 +171,21 @@ func receive(stream grpc.ServerStream, v variant, requests chan<- *request) erro
 	}
 }
 
-// serve runs one stream: it sends what the client lacks whenever the client
-// asks for something or a secret changes.
+// serve runs one stream: it sends missing secrets whenever the client requests some or a
+// secret changes.
 func (s *Server) serve(stream grpc.ServerStream, v variant) error {
 	connlimit.UseOf(stream.Context())
 	ctx, log := stream.Context(), s.cfg.Logger.With("stream", s.streams.Add(1))
 	requests, failed := make(chan *request), make(chan error, 1)
 	go func() { failed <- receive(stream, v, requests) }()
 	sub, sent := newSubscription(), 0
-	held := &holding{files: s.cfg.Files, held: map[string]error{}}
-	defer held.release()
+	own := &acquired{files: s.cfg.Files, names: map[string]error{}}
+	defer own.release()
 	for {
 		// The channels are taken before the secrets are read, so that a change
 		// between the two is seen in the next round.
-		changed, filesChanged := s.cfg.Workload.Changed(), held.changed()
-		items, unknown := sub.due(func(name string) (*material, bool) { return s.look(held, name) })
+		changed, filesChanged := s.cfg.Workload.Changed(), own.changed()
+		items, unknown := sub.due(func(name string) (*material, bool) { return s.look(own, name) })
 		for _, name := range unknown {
 			s.logUnknown(log, name)
 		}
@@ -204,7 +204,7 @@ func (s *Server) serve(stream grpc.ServerStream, v variant) error {
 			if err := sub.check(); err != nil {
 				return err
 			}
-			held.keep(sub.sent)
+			own.keep(sub.sent)
 		case <-changed:
 		case <-filesChanged:
 		case err := <-failed:
@@ -218,14 +218,14 @@ func (s *Server) serve(stream grpc.ServerStream, v variant) error {
 	}
 }
 
-// look returns what is in force under a name.
-func (s *Server) look(held *holding, name string) (m *material, served bool) {
+// look returns the current secret of a name.
+func (s *Server) look(own *acquired, name string) (m *material, served bool) {
 	r, err := parseName(name)
 	switch {
 	case err != nil:
 		return nil, false
 	case r.ofFiles():
-		return held.get(name, r)
+		return own.get(name, r)
 	default:
 		return s.cfg.Workload.secret(r.kind), true
 	}
@@ -239,8 +239,7 @@ func namesOf(items []item) string {
 	return strings.Join(names, ",")
 }
 
-// apply takes a request into the subscription. sent is the nonce of the last
-// answer.
+// apply applies a request to the subscription. sent is the nonce of the last answer.
 func (s *Server) apply(log *slog.Logger, sub *subscription, req *request, sent int) {
 	stale := req.nonce != "" && sent > 0 && req.nonce != strconv.Itoa(sent)
 	if req.rejection != "" {
@@ -254,9 +253,9 @@ func (s *Server) apply(log *slog.Logger, sub *subscription, req *request, sent i
 	}
 }
 
-// logUnknown reports a name that is left out of the answers.
+// logUnknown logs a name that is not served.
 func (s *Server) logUnknown(log *slog.Logger, name string) {
-	reason := "secrets of files are not served here, or of no more of them"
+	reason := "secrets of files are not served here, or too many are followed"
 	if _, err := parseName(name); err != nil {
 		reason = err.Error()
 	}

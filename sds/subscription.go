@@ -11,20 +11,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// notServed stands for the version of a name that is not served, once the
-// client has received.
+// notServed is the version of a name that is not served, once the client knows.
 const notServed = "-"
 
-// subscription is what one stream asked for and what it was sent. It belongs to
-// the goroutine of the stream.
+// subscription are the names of one stream and the versions that it was sent. The
+// goroutine of the stream owns it.
 type subscription struct {
-	sent map[string]string // name -> version that was sent; empty: nothing yet
+	sent map[string]string // version that was sent, by name; "" if none yet
 }
 
 func newSubscription() *subscription { return &subscription{sent: map[string]string{}} }
 
-// replace makes names the whole subscription. What was sent before is not due
-// again for names that stay.
+// replace replaces the subscription by names. It keeps the versions that were sent for
+// names that remain.
 func (s *subscription) replace(names []string) {
 	sent := make(map[string]string, len(names))
 	for _, name := range names {
@@ -33,7 +32,7 @@ func (s *subscription) replace(names []string) {
 	s.sent = sent
 }
 
-// check refuses more names than a stream may have, and names that are too long.
+// check returns an error for too many names, and for names that are too long.
 func (s *subscription) check() error {
 	if len(s.sent) > maxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d secrets are asked for on one stream: at most %d are served", len(s.sent), maxNames)
@@ -46,8 +45,8 @@ func (s *subscription) check() error {
 	return nil
 }
 
-// add subscribes to names; each of them is due, even if it was sent before,
-// unless the client says that it has the version already.
+// add subscribes to names. Each of them is due, even if it was sent before, unless the
+// client claims to have its version.
 func (s *subscription) add(names []string, known map[string]string) {
 	for _, name := range names {
 		s.sent[name] = known[name]
@@ -60,9 +59,9 @@ func (s *subscription) remove(names []string) {
 	}
 }
 
-// due returns, sorted by name, what the client lacks and which of its names are
-// not served. They count as sent from then on. look returns what is in force
-// under a name, nil as long as it is awaited.
+// due returns, sorted by name, the secrets that the client lacks and its names that are
+// not served, and records them as sent. look returns the current secret of a name, or nil
+// while there is none yet.
 func (s *subscription) due(look func(name string) (m *material, served bool)) (items []item, unknown []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.sent)) {
 		m, served := look(name)

@@ -14,25 +14,24 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// union returns all certificates of the lists, each once, in an order of its
-// own, so that another order is no change.
+// union returns the certificates of all lists, without duplicates, in a canonical order,
+// so that a different order is not a change.
 func union(lists ...[]*x509.Certificate) []*x509.Certificate {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
 	return slices.CompactFunc(all, (*x509.Certificate).Equal)
 }
 
-// SetAnchors makes PEM texts the roots that are trusted beside those of the
-// authority or the root file; none takes them away again. A text that cannot be
-// read is left out and named in the error; if none can be read, the anchors
-// that are in force stay.
+// SetAnchors sets the additional roots, as PEM texts, besides those of the authority or
+// the root file; none removes them. Invalid texts are ignored and named in the error; if
+// all are invalid, the previous anchors stay in force.
 func (w *Workload) SetAnchors(texts [][]byte) error {
 	var anchors []*x509.Certificate
 	var problems []error
 	for i, text := range texts {
 		list, err := certs.ParseChain(text)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("trust anchor %d of %d is left out: %w", i+1, len(texts), err))
+			problems = append(problems, fmt.Errorf("trust anchor %d of %d is ignored: %w", i+1, len(texts), err))
 			continue
 		}
 		anchors = append(anchors, list...)
@@ -43,8 +42,8 @@ func (w *Workload) SetAnchors(texts [][]byte) error {
 	return errors.Join(problems...)
 }
 
-// followCRL keeps what the file with revoked certificates says in force. It may
-// be missing at the start; once read, it is not given up again.
+// followCRL follows the file with revoked certificates. The file may be missing at the
+// start. Once read, its last content stays in force.
 func (w *Workload) followCRL(files *Files, path string) {
 	files.follow(&group{
 		paths: []string{path}, optional: true,

@@ -5,22 +5,20 @@ package sds
 
 import "google.golang.org/grpc"
 
-// variant reads and writes one of the two variants of the protocol.
+// variant decodes and encodes one of the two variants of the protocol.
 type variant interface {
 	read(m message) (*request, error)
-	// write renders an answer; nil when there is nothing to say.
+	// write returns an answer, or nil if there is nothing to send.
 	write(items []item, unknown []string, nonce string, provider *KeyProvider) message
 }
 
-// sotw is the state-of-the-world variant: each request names the whole
-// subscription. Answers hold only what the client lacks, which the protocol
-// allows for this type.
+// sotw is the state-of-the-world variant: each request names the whole subscription.
+// Answers contain only missing secrets, which the protocol allows for this type.
 type sotw struct{}
 
 func (sotw) read(m message) (*request, error) { return readSotW(m) }
 
-// write leaves unknown names out: the variant cannot say that something does
-// not exist.
+// write omits unknown names: this variant cannot express that a resource does not exist.
 func (sotw) write(items []item, _ []string, nonce string, provider *KeyProvider) message {
 	if len(items) == 0 {
 		return nil

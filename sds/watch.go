@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/filewatch"
 )
 
-// watch knows which event is about which group. It belongs to Files.Run.
+// watch maps events to groups. Files.Run owns it.
 type watch struct {
 	open   func() (*fsnotify.Watcher, error)
 	fs     *fsnotify.Watcher // nil until there is something to watch
@@ -44,8 +44,8 @@ func (w *watch) errors() <-chan error {
 	return w.fs.Errors
 }
 
-// set watches the files of a group, as the links lead now. It is called before
-// they are read, so that no change is missed between the two.
+// set watches the files of a group and the links on their paths. It is called before the
+// files are read, so that no change in between is missed.
 func (w *watch) set(g *group) (err error) {
 	if w.fs == nil {
 		if w.fs, err = w.open(); err != nil {
@@ -60,8 +60,8 @@ func (w *watch) set(g *group) (err error) {
 	w.points[g] = points
 	for _, p := range points {
 		dir := filepath.Dir(p)
-		// A directory that is watched already is added again: it may be another
-		// one of the same name.
+		// A watched directory is added again: it may have been replaced by another
+		// one with the same name.
 		if failed := w.fs.Add(dir); failed != nil {
 			delete(w.dirs, dir)
 			err = fmt.Errorf("watching files in %s: %w; they are looked at every %s instead", dir, failed, pollInterval)
@@ -94,7 +94,7 @@ func (w *watch) prune() {
 	}
 }
 
-// affected returns the groups that an event is about.
+// affected returns the groups that an event concerns.
 func (w *watch) affected(event fsnotify.Event) []*group {
 	if w.dirs[event.Name] && event.Has(fsnotify.Remove|fsnotify.Rename) {
 		_ = w.fs.Remove(event.Name) // it may be gone, and its watch with it

@@ -14,16 +14,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// The few messages of the secret discovery service are read and written field
-// by field. Their generated types would bring most of Envoy's API into the
-// agent: 1.5 MB of program, and as much of memory, beside every application.
-// Tests compare with the generated types.
+// The few messages of the secret discovery service are decoded and encoded field by
+// field. Their generated types would link most of Envoy's API into the agent: 1.5 MB of
+// code, and as much memory, beside every application. Tests compare the encoding with the
+// generated types.
 
-// message is one protobuf message as gRPC carries it.
+// message is an encoded protobuf message.
 type message []byte
 
-// codec passes messages through. It answers to the name "proto", which is
-// what peers send as content subtype.
+// codec passes messages through. Its name is "proto", the content subtype that peers
+// send.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }
@@ -74,7 +74,7 @@ func eachField(b []byte, fn func(protowire.Number, []byte) error) error {
 	return wire.EachBytes(b, errMalformed, fn)
 }
 
-// readSotW reads a DiscoveryRequest: its names are the whole subscription.
+// readSotW decodes a DiscoveryRequest: its names are the whole subscription.
 func readSotW(m message) (*request, error) {
 	req := &request{}
 	var names []string
@@ -95,7 +95,7 @@ func readSotW(m message) (*request, error) {
 	return req, err
 }
 
-// readDelta reads a DeltaDiscoveryRequest: its names change the subscription.
+// readDelta decodes a DeltaDiscoveryRequest: its names change the subscription.
 func readDelta(m message) (*request, error) {
 	req := &request{always: true}
 	var added, removed []string
@@ -134,7 +134,7 @@ func readDelta(m message) (*request, error) {
 	return req, err
 }
 
-// readRejection reads why the client did not take an answer.
+// readRejection returns why the client rejected an answer.
 func readRejection(status []byte) (string, error) {
 	reason := "no reason given"
 	err := eachField(status, func(n protowire.Number, v []byte) error {
@@ -152,7 +152,7 @@ type item struct {
 	*material
 }
 
-// render renders a secret in a google.protobuf.Any.
+// render encodes a secret in a google.protobuf.Any.
 func (i item) render(provider *KeyProvider) []byte {
 	s := wire.Append(nil, secretName, i.name)
 	if i.chain != nil {
@@ -174,7 +174,7 @@ func (i item) render(provider *KeyProvider) []byte {
 	return wire.Append(wire.Append(nil, wire.AnyTypeURL, secretType), wire.AnyValue, s)
 }
 
-// render renders a PrivateKeyProvider with a key.
+// render encodes a PrivateKeyProvider with a key.
 func (p *KeyProvider) render(key []byte) []byte {
 	method := "envoy.extensions.private_key_providers.cryptomb.v3alpha.CryptoMbPrivateKeyMethodConfig"
 	if p.Name == providerQAT {
@@ -191,7 +191,7 @@ func (p *KeyProvider) render(key []byte) []byte {
 	return b
 }
 
-// writeSotW renders a DiscoveryResponse.
+// writeSotW encodes a DiscoveryResponse.
 func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 	versions := ""
 	for n, i := range items {
@@ -207,8 +207,7 @@ func writeSotW(items []item, nonce string, provider *KeyProvider) message {
 	return wire.Append(wire.Append(m, wire.ResponseTypeURL, secretType), wire.ResponseNonce, nonce)
 }
 
-// writeDelta renders a DeltaDiscoveryResponse with secrets and names that do
-// not exist.
+// writeDelta encodes a DeltaDiscoveryResponse with secrets and names that do not exist.
 func writeDelta(items []item, unknown []string, nonce string, provider *KeyProvider) message {
 	var m message
 	for _, i := range items {

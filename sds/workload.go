@@ -15,27 +15,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Workload keeps one identity valid: with an authority, made by NewWorkload, or
-// with files that somebody else keeps valid, made by NewFileWorkload.
+// Workload manages one identity: NewWorkload creates one whose certificates an authority
+// signs, NewFileWorkload one whose certificates are in files.
 type Workload struct {
 	log   *slog.Logger
 	run   func(context.Context) error
 	state atomic.Pointer[state]
-	wish  chan struct{} // holds at most one wish for a renewal
+	wish  chan struct{} // holds one token, which requests an early renewal
 
 	mu sync.Mutex // guards in, and orders the changes of state
 	in inputs
 }
 
-// inputs is what a state is made of. Each of them changes by itself.
+// inputs are the inputs of a state, which change independently.
 type inputs struct {
 	own     *Identity           // chain and key; nil before the first
 	roots   []*x509.Certificate // of the authority, or of the root file
-	anchors []*x509.Certificate // trusted beside them
-	crl     []byte              // what is revoked, PEM; may be empty
+	anchors []*x509.Certificate // additional trusted roots
+	crl     []byte              // revocation lists, PEM; may be empty
 }
 
-// state is an immutable snapshot of what is in force.
+// state is an immutable snapshot of the current identity and roots.
 type state struct {
 	identity *Identity     // nil before the first certificate
 	leaf     *material     // secret "default"; nil before the first certificate
@@ -43,23 +43,22 @@ type state struct {
 	changed  chan struct{} // closed once a later state is in force
 }
 
-// start makes the first state, in which nothing is known.
+// start sets the first state, which is empty.
 func (w *Workload) start() {
 	w.wish = make(chan struct{}, 1)
 	w.state.Store(&state{changed: make(chan struct{})})
 }
 
-// Current returns the identity in force, or nil before the first one. It may
-// have run out, if no authority could be reached for so long.
+// Current returns the current identity, or nil before the first one. It may have expired
+// if no authority could be reached.
 func (w *Workload) Current() *Identity { return w.state.Load().identity }
 
-// Changed returns a channel that is closed at the next change of Current or of
-// the roots. Take the channel first and look at Current then, so that no change
-// is missed.
+// Changed returns a channel that is closed at the next change of Current or of the roots.
+// Call it before Current, so that no change is missed.
 func (w *Workload) Changed() <-chan struct{} { return w.state.Load().changed }
 
-// Certificate returns the certificate for TLS connections, or nil if there is
-// none or it has run out.
+// Certificate returns the certificate for TLS connections, or nil if there is none or it
+// has expired.
 func (w *Workload) Certificate() *tls.Certificate {
 	id := w.Current()
 	if id == nil || !time.Now().Before(id.NotAfter) {
@@ -68,22 +67,22 @@ func (w *Workload) Certificate() *tls.Certificate {
 	return id.cert
 }
 
-// Renew asks for another certificate before it is time, because somebody refuses
-// the one in force: its authority may have been replaced. It does not wait, and
-// means nothing to a workload of files. Wishes in a row are granted ever more
-// seldom, as another certificate of the same authority would be refused, too.
+// Renew requests an early renewal, because a peer refuses the current certificate: its
+// authority may have been replaced. It does not block, and has no effect for a workload in
+// files. The delay between consecutive early renewals grows, because a peer would refuse
+// another certificate of the same authority, too.
 func (w *Workload) Renew() {
 	select {
 	case w.wish <- struct{}{}:
-	default: // one wish is enough
+	default: // already requested
 	}
 }
 
-// Run keeps the identity valid until ctx is done.
+// Run renews the identity until ctx is done.
 func (w *Workload) Run(ctx context.Context) error { return w.run(ctx) }
 
-// update changes the inputs, puts what follows from them in force and wakes who
-// waits for a change, if it is one.
+// update changes the inputs and sets the resulting state. It notifies waiters if the
+// state has changed.
 func (w *Workload) update(change func(*inputs)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +94,7 @@ func (w *Workload) update(change func(*inputs)) {
 		next.leaf = newCertificate(w.in.own.ChainPEM, w.in.own.KeyPEM, w.in.own.NotAfter)
 	}
 	roots := union(w.in.roots, w.in.anchors)
-	if len(w.in.roots) > 0 { // anchors alone would refuse our own authority
+	if len(w.in.roots) > 0 { // anchors alone would reject the own authority
 		if trust := newValidation(certs.EncodeChain(roots...), w.in.crl, firstEnd(roots)); old.roots == nil || old.roots.version != trust.version {
 			next.roots = trust
 		}
@@ -117,8 +116,8 @@ func (w *Workload) update(change func(*inputs)) {
 	}
 }
 
-// secret returns what is in force of one of the workload's own secrets; nil as
-// long as it is awaited.
+// secret returns the current value of one of the workload's own secrets, or nil while
+// there is none yet.
 func (w *Workload) secret(k kind) *material {
 	if k == kindLeaf {
 		return w.state.Load().leaf

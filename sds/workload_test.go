@@ -113,8 +113,8 @@ func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
 		if w.Certificate() != nil {
 			t.Error("a certificate that has run out is given to connections")
 		}
-		if !strings.Contains(log.String(), "has run out") {
-			t.Error("the log does not say that the certificate has run out")
+		if !strings.Contains(log.String(), "has expired") {
+			t.Error("the log does not say that the certificate has expired")
 		}
 		a.set(nil, 0)
 		time.Sleep(46 * time.Second) // the longest wait between two attempts
