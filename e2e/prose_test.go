@@ -7,23 +7,15 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
-	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// Comments, messages and documents are plain technical English. TestProse counts
-// phrases that are not, in each package and in the documents of each folder. A count
-// may be as high as testdata/prose.txt allows; that file is only ever lowered, by
-//
-//	go test ./e2e -run TestProse -update
-//
-// The spelling is checked by make lint.
+// Comments, messages and documents are plain technical English. TestProse finds phrases
+// that are not. The spelling is checked by make lint.
 
 // banned are phrases that have a plain equivalent.
 var banned = []struct{ phrase, instead string }{
@@ -74,7 +66,7 @@ func instead(found string) string {
 
 // passage is text for a reader, with the place where it begins.
 type passage struct {
-	folder, place, text string
+	place, text string
 }
 
 // passages returns the comments and strings of Go files and the text of documents,
@@ -89,7 +81,7 @@ func passages(t *testing.T) []passage {
 		add := func(n ast.Node, text string) {
 			text = strings.Join(strings.Fields(text), " ")
 			text = strings.ReplaceAll(text, "told apart", "distinguished") // plain English as well
-			all = append(all, passage{filepath.Dir(s.path), fmt.Sprintf("%s:%d", s.path, s.line(n)), text})
+			all = append(all, passage{fmt.Sprintf("%s:%d", s.path, s.line(n)), text})
 		}
 		for _, group := range s.file.Comments {
 			add(group, group.Text())
@@ -105,7 +97,7 @@ func passages(t *testing.T) []passage {
 	}
 	for _, file := range walk(t, ".md") {
 		text := codeBlock.ReplaceAllString(byHand(document(t, file)), "")
-		all = append(all, passage{filepath.Dir(file) + " (documents)", file, strings.Join(strings.Fields(text), " ")})
+		all = append(all, passage{file, strings.Join(strings.Fields(text), " ")})
 	}
 	return all
 }
@@ -113,22 +105,12 @@ func passages(t *testing.T) []passage {
 func TestProse(t *testing.T) {
 	t.Parallel()
 	expression := bannedExpression()
-	found := map[string][]string{} // by folder
 	for _, p := range passages(t) {
 		for _, phrase := range expression.FindAllString(p.text, -1) {
-			found[p.folder] = append(found[p.folder], fmt.Sprintf("%s: %q: write %s", p.place, phrase, instead(phrase)))
+			t.Errorf("%s: %q: write %s", p.place, phrase, instead(phrase))
 		}
 		if m := startsWithGives.FindString(p.text); m != "" && !expression.MatchString(p.text) {
-			found[p.folder] = append(found[p.folder], fmt.Sprintf("%s: %q: write returns", p.place, strings.TrimSpace(m)))
-		}
-	}
-	counts := map[string]int{}
-	for folder, places := range found {
-		counts[folder] = len(places)
-	}
-	for _, folder := range allowance(t, "prose.txt").check(t, counts, "phrases that have a plain equivalent", true) {
-		for _, place := range found[folder][:min(40, len(found[folder]))] {
-			t.Log(place)
+			t.Errorf("%s: %q: write returns", p.place, strings.TrimSpace(m))
 		}
 	}
 }
@@ -152,68 +134,4 @@ func TestBannedPhrases(t *testing.T) {
 			t.Errorf("%q: nothing is proposed instead", got)
 		}
 	}
-}
-
-// allowances are how many violations of a rule each folder or file may still have.
-// What the list does not name may have none.
-type allowances struct {
-	path   string
-	counts map[string]int
-}
-
-func allowance(t *testing.T, name string) allowances {
-	t.Helper()
-	a := allowances{filepath.Join("testdata", name), map[string]int{}}
-	b, err := os.ReadFile(a.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 || a.counts[name] != 0 {
-			t.Fatalf("%s: line %q: want a number above 0 and a name that is there once", a.path, line)
-		}
-		a.counts[name] = n
-	}
-	return a
-}
-
-// check reports names that have more than they may, and returns them. With renamed, a
-// package may have what its old name had: names that are not in the list share what
-// the others do not use.
-func (a allowances) check(t *testing.T, counts map[string]int, what string, renamed bool) (over []string) {
-	t.Helper()
-	spare, moved := 0, 0
-	for name, n := range a.counts {
-		spare += max(0, n-counts[name])
-	}
-	for name, n := range counts {
-		switch allowed, listed := a.counts[name]; {
-		case !listed:
-			moved += n
-		case n > allowed:
-			t.Errorf("%s has %d %s, %d are allowed", name, n, what, allowed)
-			over = append(over, name)
-		}
-	}
-	if moved > spare || !renamed && moved > 0 {
-		for name, n := range counts {
-			if a.counts[name] == 0 {
-				t.Errorf("%s has %d %s, and is not in %s", name, n, what, a.path)
-				over = append(over, name)
-			}
-		}
-	}
-	slices.Sort(over)
-	if *update && len(over) == 0 {
-		var b strings.Builder
-		for _, name := range slices.Sorted(maps.Keys(counts)) {
-			fmt.Fprintf(&b, "%d %s\n", counts[name], name)
-		}
-		if err := os.WriteFile(a.path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return over
 }

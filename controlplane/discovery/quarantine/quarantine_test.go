@@ -60,8 +60,8 @@ func TestStaleTimer(t *testing.T) {
 	}
 }
 
-// TestGroupsAreBounded gives a group of its own to each stream whose program is one
-// too many for its identity.
+// TestGroupsAreBounded checks that an identity has at most maxPrograms shared groups: each
+// stream of a further program has a group of its own.
 func TestGroupsAreBounded(t *testing.T) {
 	t.Parallel()
 	q := newQuarantine()
