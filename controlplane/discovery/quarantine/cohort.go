@@ -130,22 +130,28 @@ func (sc *cohort) learn(from *cohort, m *Member) (changed bool) {
 	return changed
 }
 
-// fill notes accepted resources where a resource is withheld and nothing is known to be
-// good in its place: the acknowledgement of what was sent before may come after the
-// rejection. An acknowledgement that is older than others counts only for what did not
-// change since. It reports whether that changes what proxies receive.
+// fill notes accepted resources where a resource is withheld and nothing, or an older
+// version only, is known to be good in its place: the acknowledgement of what was sent
+// before may come after the rejection. An acknowledgement that is older than others counts
+// only for what was made last. It reports whether that changes what proxies receive.
 func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (changed bool) {
 	for it, h := range sc.overrides {
-		if it.Type != a.Type || h.variant == nil || h.good != nil {
+		if it.Type != a.Type || h.variant == nil || sc.gone[it] {
 			continue
 		}
 		res, before := a.Base.Get(it.Name), sc.inherited[it.Type]
-		if res == nil || res.Hash == h.hash || len(res.Any) == 0 || !has(res) || sc.gone[it] ||
-			a.Sequence < sc.ackedAt[it.Type] && (before == nil || !xds.Same(res, before.Get(it.Name))) {
+		if res == nil || res.Hash == h.hash || xds.Same(res, h.good) || len(res.Any) == 0 || !has(res) {
 			continue
 		}
+		if (h.good != nil || a.Sequence < sc.ackedAt[it.Type]) && (before == nil || !xds.Same(res, before.Get(it.Name))) {
+			continue
+		}
+		h.variant.good, h.variant.example = nil, nil
 		h.variant.instead(res, false, m)
-		sc.override(it, &override{hash: h.hash, good: res})
+		sc.put(it, &override{variant: h.variant, hash: h.hash, good: res})
+		if h.variant.accused() {
+			h.variant.state = rejected
+		}
 		changed = true
 	}
 	return changed

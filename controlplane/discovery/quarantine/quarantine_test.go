@@ -336,3 +336,65 @@ func TestGoneIsNoSuspect(t *testing.T) {
 		t.Errorf("rejected: %+v", list)
 	}
 }
+
+// TestOtherIsNamed has a proxy reject a response because of a resource that was sent
+// before: the only new resource in the response is not withheld.
+func TestOtherIsNamed(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	q.cfg.Canary = false
+	var made Sets
+	for i := range made {
+		made[i] = xds.NewSet(nil, nil, nil)
+	}
+	made[typeCluster] = xds.NewSet(nil, []*xds.Resource{{Name: "bad", Hash: 1, Any: []byte{1}}, {Name: "good", Hash: 2, Any: []byte{2}}}, nil)
+	m := q.Join(proxy(1, "envoy"), &stream{})
+	m.Place(made, 1, true)
+	reject := func(reason string) bool {
+		return m.Rejected(Rejection{Type: typeCluster, Changed: made[typeCluster].Resources[1:], Reason: reason, UpTo: 1})
+	}
+	if !reject("Error adding/updating cluster(s) bad: is bad") || len(q.Rejected()) > 0 {
+		t.Errorf("withheld: %+v", q.Rejected())
+	}
+	if reject("is bad"); len(q.Rejected()) != 1 {
+		t.Errorf("withheld: %+v", q.Rejected())
+	}
+}
+
+// TestNewerAcknowledgement has a proxy reject a version when only the version before the
+// last one is acknowledged: the last one is sent once its acknowledgement has come.
+func TestNewerAcknowledgement(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	q.cfg.Canary = false
+	var all [3]Sets
+	for n := range all {
+		for i := range all[n] {
+			all[n][i] = xds.NewSet(nil, nil, nil)
+		}
+		all[n][typeRoute] = xds.NewSet(nil, []*xds.Resource{{Name: "a", Hash: uint64(n + 1), Any: []byte{byte(n + 1)}}}, nil)
+	}
+	accepts := func(m *Member, n int) {
+		m.Accepted(Answer{Type: typeRoute, Base: all[n][typeRoute], Sequence: uint64(n + 1), Changed: all[n][typeRoute].Resources}, state{true})
+	}
+	m, fresh := q.Join(proxy(1, "envoy"), &stream{}), q.Join(proxy(2, "envoy"), &stream{})
+	for n := range all {
+		m.Place(all[n], uint64(n+1), false)
+		if n == 0 {
+			accepts(m, n)
+		}
+	}
+	fresh.Place(all[2], 3, false)
+	fresh.Rejected(Rejection{Type: typeRoute, Changed: all[2][typeRoute].Resources, Reason: "is bad", After: 2, UpTo: 3})
+	want := func(n int) {
+		t.Helper()
+		if got := fresh.Place(all[2], 3, false).Sets[typeRoute].Get("a"); !xds.Same(got, all[n][typeRoute].Get("a")) {
+			t.Errorf("a new proxy receives %v, want version %d", got, n+1)
+		}
+	}
+	want(0)
+	accepts(m, 1)
+	want(1)
+	accepts(m, 0)
+	want(1)
+}

@@ -36,6 +36,12 @@ func (m *Member) Rejected(r Rejection) bool {
 	}
 	suspects := slices.DeleteFunc(slices.Clone(r.Changed), func(res *xds.Resource) bool { return g.isAccepted(Item{r.Type, res.Name}, res) })
 	guilty := culprits(suspects, r)
+	if len(suspects) > 0 && len(named(suspects, r.Reason)) == 0 {
+		if others := named(m.cohort.made[r.Type].Resources, r.Reason); len(others) > 0 && !slices.Contains(r.Changed, others[0]) {
+			g.drop(m.attempt, attemptRejected)
+			return true // it rejects what it has rejected before
+		}
+	}
 	if len(guilty) == 0 {
 		isGood := func(res *xds.Resource) bool { return g.isLastGood(Item{r.Type, res.Name}, res) }
 		if made := slices.DeleteFunc(slices.Clone(suspects), isGood); len(made) > 0 {
@@ -205,13 +211,18 @@ func culprits(suspects []*xds.Resource, r Rejection) []*xds.Resource {
 	if len(suspects) == 1 && !r.Mixed {
 		return suspects
 	}
+	return named(suspects, r.Reason)
+}
+
+// named returns the resources that Envoy's words name.
+func named(resources []*xds.Resource, reason string) []*xds.Resource {
 	// A message that breaks the rules of its fields is shown, its name first.
-	for _, res := range suspects {
-		if strings.Contains(r.Reason, "\nname: "+strconv.Quote(res.Name)+"\n") {
+	for _, res := range resources {
+		if strings.Contains(reason, "\nname: "+strconv.Quote(res.Name)+"\n") {
 			return []*xds.Resource{res}
 		}
 	}
-	_, list, found := strings.Cut(r.Reason, "Error adding/updating ")
+	_, list, found := strings.Cut(reason, "Error adding/updating ")
 	if found {
 		_, list, found = strings.Cut(list, " ") // cluster(s), listener(s)
 	}
@@ -219,7 +230,7 @@ func culprits(suspects []*xds.Resource, r Rejection) []*xds.Resource {
 		return nil
 	}
 	list = ", " + list
-	return slices.DeleteFunc(slices.Clone(suspects), func(res *xds.Resource) bool {
+	return slices.DeleteFunc(slices.Clone(resources), func(res *xds.Resource) bool {
 		return !strings.Contains(list, ", "+res.Name+": ") && !strings.Contains(list, "\n"+res.Name+": ")
 	})
 }
