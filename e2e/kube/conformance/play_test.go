@@ -232,10 +232,6 @@ func (w *world) agent(ctx context.Context, id, namespace, name, address, labels 
 	if err != nil {
 		return err
 	}
-	envoy, err := filepath.Abs("../../../bin/envoy")
-	if err != nil {
-		return err
-	}
 	if err := w.gatewayPod(ctx, namespace, name, address, labels); err != nil {
 		return err
 	}
@@ -249,7 +245,7 @@ func (w *world) agent(ctx context.Context, id, namespace, name, address, labels 
 	w.run(id, dir, []string{
 		"JWT_POLICY=third-party-jwt", "PILOT_CERT_PROVIDER=istiod", "CA_ADDR=" + control + ":15012",
 		"POD_NAME=" + name, "POD_NAMESPACE=" + namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=" + name, "TRUST_DOMAIN=cluster.local",
-		`PROXY_CONFIG={"discoveryAddress":"` + control + `:15012","binaryPath":"` + envoy + `","concurrency":1}`,
+		`PROXY_CONFIG={"discoveryAddress":"` + control + `:15012","binaryPath":"` + w.envoy + `","concurrency":1}`,
 		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address, "ISTIO_METAJSON_LABELS=" + labels,
 	}, "outrigger-agent", "proxy", "router", "--domain", namespace+".svc.cluster.local")
 	return nil

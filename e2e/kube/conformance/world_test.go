@@ -43,6 +43,7 @@ type world struct {
 	scheme  *runtime.Scheme
 	client  client.WithWatch
 	dir     string
+	envoy   string // path of the program
 	node    string // address of the machine: loopback may not be an endpoint
 	roots   string
 	// ownsPort is true if podPort is free on this machine, too.
@@ -100,6 +101,18 @@ func (w *world) build() {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			w.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 		}
+	}
+	for _, name := range []string{os.Getenv("ENVOY"), "../../../bin/envoy", "envoy"} {
+		if path, err := exec.LookPath(name); err == nil {
+			w.envoy, err = filepath.Abs(path)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			break
+		}
+	}
+	if w.envoy == "" {
+		w.t.Fatal("no Envoy: run make envoy, or set ENVOY")
 	}
 	for _, name := range []string{"outrigger-control", "outrigger-agent"} {
 		path, err := filepath.Abs(filepath.Join("../../../bin", name))
